@@ -1,1 +1,1 @@
-"""The agent of a host (`kungfu-run`): its role as leader or follower, its peers' processes, its record of the job."""
+"""The agent of a host (`kungfu-run`): its role as leader or follower, its peers' processes, and its record."""

@@ -1,7 +1,7 @@
-"""The agent of a host: starts, watches and ends its peers, and leads the job or follows the agent that does.
+"""The agent of a host: starts, watches and ends its peers, and leads the job or follows the leader.
 
-Calls of peers and of other agents, ends of processes, signals and time become events in one queue. The main thread
-handles one event after the other, so that no decision interrupts another.
+Calls of peers and of other agents, exits of processes, signals and clock ticks become events in one queue. The main
+thread handles one event after the other, so that no decision interrupts another.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Agent:
-    """Runs one job on this host to its end; ``run`` must be called in the main thread."""
+    """Runs one job on this host until the job ends; ``run`` must be called in the main thread."""
 
     def __init__(
         self, job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()
@@ -82,14 +82,14 @@ class Agent:
         self._exits, self._exited = dict[int, int](), threading.Condition()
         self._role: Leader | Follower | None = None
         self._last_tick = time.monotonic()
-        self._deferred: deque[Any] = deque()  # messages of the leader that came before its reply to the admission
+        self._deferred: deque[Any] = deque()  # messages of the leader that came before its admission reply
 
     @property
     def _job(self) -> JobSpec:
         return self._context.job
 
     def run(self) -> Ending:
-        """Runs this host's part of the job and returns how it ended; nothing of it is left when this returns."""
+        """Runs this host's part of the job, leaves no process behind, and returns its ending."""
         server = self._server = self._serve(self._context)
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
@@ -104,18 +104,18 @@ class Agent:
                 ending = self._next()
             return replace(ending, raised=self._raised())
         except Exception as error:
-            # A fault of this agent, which leads: its followers elect another leader.
+            # This agent leads and has failed: its followers elect another leader.
             if isinstance(self._role, Leader) and not alone:
                 error.add_note("The other hosts of this job go on without this one, if they run most of its peers.")
             raise
         finally:
-            self._closing.set()  # first: events that were not handled by now go to the next leader
+            self._closing.set()  # first, so that unhandled events go to the next leader
             self._context.host_events.close()
             self._context.consensus.close()
             if isinstance(self._role, Leader):
                 self._role.close(ending)
             if ending is None:
-                server.stop()  # this agent has failed: the others go on at once, as if it had been killed
+                server.stop()  # this agent has failed: the others continue at once, as if it was killed
             self._context.supervisor.close()
             if ending is not None and ending.failure is not None:
                 self._record_exits()
@@ -125,14 +125,14 @@ class Agent:
                 signal.signal(number, handler)
             server.stop()
 
-    # ---- what the processes of this host do, in their threads --------------------------------------------------------
+    # ---- events of the processes of this host, in their threads ------------------------------------------------------
 
     def on_output(self, peer: int, text: str) -> None:
-        """A peer of this host printed a line."""
+        """Shows a line that a peer of this host printed."""
         self._console.line(f"peer {peer}" if self._role is None else name_of(peer, self._role.cluster), text)
 
     def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
-        """A peer of this host ended."""
+        """Queues the end of a peer of this host for the leader."""
         with self._exited:
             self._exits[peer] = code
             self._exited.notify()
@@ -141,21 +141,21 @@ class Agent:
         self._context.host_events.put(ended)
 
     def _report_host_events(self) -> None:
-        """Reports the events of this host to the leader, in order, until it has confirmed them."""
+        """Reports the events of this host to the leader, in order, each until it is confirmed."""
         outbox, consensus = self._context.host_events, self._context.consensus
         while (event := outbox.first()) is not None:
-            # The leader is here.
+            # This agent leads.
             if consensus.is_leader:
                 self._context.put(event)
                 outbox.remove_first()
-            # It is on another host. If it is lost before it confirms, the next leader gets the event again.
+            # The leader is on another host. If it is lost before it confirms, the next leader gets the event again.
             elif consensus.await_leader(_TICK_S) is not None and self._leader_client.report(event):
                 outbox.remove_first()
 
     # ---- the main thread ---------------------------------------------------------------------------------------------
 
     def _found_or_join(self) -> Ending | None:
-        """Founds the job, or has this host admitted to it; returns an ending where neither can be."""
+        """Founds the job, or has this host admitted to it; returns an ending if neither is possible."""
         context = self._context
         interrupts: list[SignalReceived] = []
 
@@ -163,7 +163,7 @@ class Agent:
             while not interrupts and (event := context.next_event(0.0)) is not None:
                 if isinstance(event, SignalReceived):
                     interrupts.append(event)
-                # A message of the leader that has admitted this agent, before its reply: handled afterwards.
+                # A message of the leader that came before its admission reply: handled afterwards.
                 else:
                     self._deferred.append(event)
             return bool(interrupts)
@@ -174,11 +174,11 @@ class Agent:
                 admitted = request_admission(
                     context.job, settings, interrupted=interrupted, threads=context.supervisor.threads
                 )
-            # The job refuses this host, or nobody has admitted it in time.
+            # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
                 return Ending(code, Failure(-1, str(error), code))
-            # A signal came while it asked.
+            # A signal came during the request for admission.
             if interrupts:
                 return Ending(128 + interrupts[0].number)
             settings = admitted.settings if admitted else replace(settings, job=secrets.token_hex(4))
@@ -202,24 +202,24 @@ class Agent:
         return leader.begin()
 
     def _claim_checkpoints(self, settings: Settings) -> None:
-        """Keeps other jobs out of a folder that was named for checkpoints; raises ``FolderInUse``.
+        """Reserves an explicitly named checkpoint folder for this job; raises ``FolderInUse`` if another job has it.
 
-        The one within the folder of the record is made with the first checkpoint, whose writer claims it.
+        The default folder, in the folder of the record, is created and claimed by the writer of the first checkpoint.
         """
         folder = Path(settings.checkpoints.folder)
         if folder.parent != self._journal.folder.absolute():
             claim(folder, f"job {settings.job}")
 
     def _record_devices(self) -> None:
-        """Records how the devices of this host are divided, where there is not one for each slot."""
+        """Records how the slots share the devices of this host, unless each slot has exactly one."""
         supervisor = self._context.supervisor
         if supervisor.devices and len(supervisor.devices) != supervisor.slots:
             devices = DevicesEvent(host=self._recorded_host, devices=tuple(supervisor.devices), slots=supervisor.slots)
             self._context.recorder.event(devices, shown=True)
 
     def _record_exits(self) -> None:
-        """Records how the peers of this host ended of which nobody was told before the job failed: what they say may be
-        nearer to the cause than what the job failed with."""
+        """Records the ends of peers of this host that were not recorded before the job failed: they may lie closer to
+        the cause than the failure of the job."""
         recorder, started = self._context.recorder, set(self._context.supervisor.started)
         with self._exited:
             self._exited.wait_for(lambda: started <= self._exits.keys(), timeout=_EXITS_WITHIN_S)
@@ -233,12 +233,12 @@ class Agent:
 
     @property
     def _recorded_host(self) -> int | None:
-        """The number of this host in events of its own; ``None`` if the job has one host only."""
+        """The number of this host for its recorded events; ``None`` if the job has only one host."""
         job = self._job
         return job.own_host if len(job.hosts) > 1 else None
 
     def _raised(self) -> dict[int, str]:
-        """The exceptions that peers were lost to, as far as this agent knows."""
+        """The known exceptions that caused the loss of peers, by peer."""
         losses = {} if self._role is None else self._role.cluster.losses.raised
         return {peer: f"{exit.error} ({exit.where})" for peer, exit in losses.items()}
 
@@ -246,7 +246,7 @@ class Agent:
         assert self._role is not None
         wait_s = self._last_tick + (_IDLE_TICK_S if self._role.is_idle else _TICK_S) - time.monotonic()
         event = self._deferred.popleft() if self._deferred else self._context.next_event(wait_s) if wait_s > 0 else None
-        # No event came; or peers report all the time, and deadlines must be kept all the same.
+        # No event came; or peers report constantly, and deadlines must be checked nevertheless.
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()
             self._keep_standby()
@@ -261,9 +261,9 @@ class Agent:
             is_over=lambda: self._interrupted,
         )  # fmt: skip
         if outcome is None:
-            # Another agent leads. Else this one was interrupted, and without a leader it can end its own part only.
+            # Another agent leads; or this agent was interrupted and, without a leader, can end only this host's part.
             return None if context.consensus.leader is not None else Ending(128 + signal.SIGINT)
-        # The others may go on without this host.
+        # The others may continue without this host.
         if isinstance(outcome, NoQuorum):
             return Ending(NO_QUORUM_CODE, Failure(-1, outcome.why, NO_QUORUM_CODE))
         self._context = replace(context, clock=context.consensus.leader_clock())
@@ -279,7 +279,7 @@ class Agent:
     # ---- service -----------------------------------------------------------------------------------------------------
 
     def _serve(self, context: AgentContext) -> rpc.Server:
-        """The agent's server: for its peers, for people and schedulers, and for the other agents."""
+        """Starts the agent's server for its peers, for people and schedulers, and for the other agents."""
         consensus, job = context.consensus, context.job
 
         def proxy(local: Any, stub: Callable[[Any], Any], deadline_s: float) -> LeaderProxy:
@@ -301,41 +301,41 @@ class Agent:
         )
 
     def _flushed(self) -> bool:
-        """Waits until every event that was put before is handled and, where there are followers, replicated.
+        """Waits until all events queued so far are handled and, if there are followers, replicated.
 
         Returns:
-            Whether it is; ``False`` if the main thread handles no events any more.
+            True if they are; ``False`` if the main thread handles no more events.
         """
-        # Nobody else needs to know of an event before it is confirmed.
+        # There is no follower that must know of an event before it is confirmed.
         if len(self._job.hosts) == 1:
             return True
         passed, until = threading.Event(), time.monotonic() + self._job.deadlines.wait_s
         self._context.put(QueueFlush(passed))
         while not passed.wait(_TICK_S):
-            # This agent ends, or is held up.
+            # This agent is ending, or is blocked.
             if self._closing.is_set() or time.monotonic() > until:
                 return False
         return True
 
     def _watch_leader(self) -> None:
-        """Watches for the loss of the leader, as long as this agent follows one."""
+        """Watches for the loss of the leader while this agent is a follower."""
         consensus, job = self._context.consensus, self._job
         patience_s = lost_after_s(job.deadlines)
         while not self._closing.wait(_LOOK_S):
             leader, silence_s = consensus.leader, consensus.silence_s()
-            # Nobody to watch, or a leader that was heard just now.
+            # There is no leader to watch, or the leader was heard just now.
             if leader is None or consensus.is_leader or silence_s < min(1.0, patience_s):
                 continue
             host = job.hosts[leader]
             is_down = silence_s <= patience_s and _is_down(host)
-            # It is lost, and the main thread does not know yet.
+            # The leader is lost, and the main thread does not know yet.
             if (silence_s > patience_s or is_down) and consensus.lose_leader():
                 how = "has ended or cannot be reached" if is_down else f"was not heard for {silence_s:.1f} s"
                 self._context.put(LeaderLost(f"host {host.name}, which led the job: its agent {how}"))
 
 
 def _is_down(host: Host) -> bool:
-    """True if an agent has ended: its port refuses twice, because one refusal may come from a breaking connection."""
+    """True if an agent has ended: its port must refuse twice, since one refusal may come from a breaking connection."""
     if may_be_up(host):
         return False
     time.sleep(_TICK_S)

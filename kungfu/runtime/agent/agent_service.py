@@ -1,4 +1,4 @@
-"""The gRPC service of the leader for peers: calls become events of its queue, reports are written down."""
+"""The gRPC service of the leader for peers: calls become events in the leader's queue, and reports are recorded."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PhaseProgressAsked:
 
 
 class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated without types
-    """Answers the peers.
+    """Answers the calls of peers.
 
     Args:
-        put: Takes the events of ``cluster`` for the agent's main thread.
-        recorder: Writes down what peers report.
-        flushed: Waits until every event that was put before was handled and replicated; returns whether it was. All
-            agents hold what was confirmed to a peer; a call that was not confirmed is repeated to the next leader.
+        put: Queues an event of ``cluster`` for the agent's main thread.
+        recorder: Records the reports of peers.
+        flushed: Waits until all events queued so far are handled and replicated; returns True if they are. A call is
+            confirmed only when all agents know of it; an unconfirmed call is repeated to the next leader.
     """
 
     def __init__(self, put: Callable[[Any], None], recorder: HostRecorder, *, flushed: Callable[[], bool]) -> None:
@@ -60,14 +60,14 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         self._put(PhaseProgressAsked(asked))
         try:
             return asked.result(timeout=_ANSWER_S)
-        # This agent ends, or is held up: the peer asks again.
+        # This agent is ending, or is blocked: the peer asks again.
         except TimeoutError:
             context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
             raise
 
     def _confirm(self, event: decided.Event, context: Any) -> pb.Ack:
         self._put(event)
-        # This agent ends, or leads no more: the peer calls the next leader.
+        # This agent is ending, or no longer leads: the peer calls the next leader.
         if not self._flushed():
             context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
         return pb.Ack()

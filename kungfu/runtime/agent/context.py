@@ -1,4 +1,4 @@
-"""The context of every agent of a job, leader or follower: the job, its peers, its record, its queue of events."""
+"""The context of an agent, leader or follower: the job, the agent's peers, its record and its queue of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines, Settings
 
-# The exit code of a host that stops because the others may go on without it.
+# The exit code of a host that stops because the others may continue without it.
 NO_QUORUM_CODE = 4
 
 
@@ -29,14 +29,14 @@ class JobSpec:
 
     Args:
         command: The program and its arguments.
-        size: The number of peers that begin the job.
-        settings: The peers' settings, without their own id.
+        size: The initial number of peers.
+        settings: The settings of the peers, without the id of a peer.
         environment: The variables that peers get.
-        replacements: The most peers that are replaced.
-        scaling: "elastic" if the peers of the job may be changed from outside.
-        hosts: The hosts of the job; a job that names none runs on this machine, with room for every peer.
-        own_host: The number of this one among them.
-        standby: The number of processes of this host that have loaded TensorFlow ahead, for peers that join.
+        replacements: The limits on the replacement of peers.
+        scaling: "elastic" if external requests may change the peers of the job.
+        hosts: The hosts of the job; by default only this machine, with room for every peer.
+        own_host: The number of this host in ``hosts``.
+        standby: The number of standby processes of this host, which load TensorFlow in advance for joiners.
     """
 
     command: tuple[str, ...]
@@ -69,9 +69,9 @@ class Ending:
 
     Args:
         code: The exit code.
-        failure: The one at the root, if there was one.
-        leaves: Only this host is through with the job; the others continue.
-        raised: The exceptions of their own that peers were lost to, by peer.
+        failure: The root failure, if any.
+        leaves: True if only this host leaves the job and the others continue.
+        raised: The exceptions that caused the loss of peers, by peer.
     """
 
     code: int
@@ -82,13 +82,13 @@ class Ending:
 
 @dataclass(frozen=True)
 class SignalReceived:
-    """This agent got a signal."""
+    """This agent received a signal."""
 
     number: int
 
 
 class Outbox:
-    """The events of this host that the leader has not confirmed yet, in their order."""
+    """The events of this host that the leader has not confirmed yet, in order."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -104,18 +104,18 @@ class Outbox:
             self._changed.notify_all()
 
     def first(self, timeout_s: float | None = None) -> pb.HostEvent | None:
-        """Waits for the oldest event; ``None`` if there is none by then, or this agent ends."""
+        """Waits for the oldest event; ``None`` after the timeout, or if this agent ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, timeout=timeout_s)
             return self._waiting[0] if self._waiting and not self._closed else None
 
     def remove_first(self) -> None:
-        """Removes the oldest event: the leader has confirmed it."""
+        """Removes the oldest event, which the leader has confirmed."""
         with self._changed:
             self._waiting.popleft()
 
     def close(self) -> None:
-        """Ends all waits: this agent ends."""
+        """Ends all waits, because this agent ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -128,17 +128,17 @@ class Outbox:
 
 @dataclass(frozen=True)
 class AgentContext:
-    """An agent's own things.
+    """The components that the roles of an agent share.
 
     Args:
         job: The job to run.
         settings: The settings of this host's peers.
-        consensus: Its term, vote and log.
-        supervisor: Its peers' processes.
-        recorder: Its record of the job.
-        clock: Monotonic, in seconds; after an election that of the leader before.
-        events: The queue of its main thread.
-        host_events: The events of this host for the leader, wherever it is.
+        consensus: The agent's term, vote and log.
+        supervisor: The processes of the agent's peers.
+        recorder: The agent's record of the job.
+        clock: A monotonic clock in seconds; after an election, the clock of the previous leader.
+        events: The queue of the agent's main thread.
+        host_events: The events of this host for the leader.
     """
 
     job: JobSpec
@@ -166,8 +166,8 @@ def name_of(peer: int, cluster: Cluster) -> str:
     """The name of a peer in messages: its rank if it has one.
 
     Args:
-        peer: Its id.
-        cluster: The job as it is known.
+        peer: The id of the peer.
+        cluster: The known state of the job.
 
     >>> from kungfu.runtime.settings import Deadlines
     >>> name_of(3, Cluster(JobLimits(Deadlines())))

@@ -1,4 +1,4 @@
-"""An agent that follows: does on its host what the leader says, and writes down what the leader tells."""
+"""The role of a follower: performs the leader's commands on its host, and writes the records that the leader sends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.runtime.ipc.convert import to_spawn
 
 
 class Follower:
-    """Follows the leader of the job, until the job is over or nobody leads it any more."""
+    """Follows the leader of the job, until the job is over or the leader is lost."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context, self._number = context, context.job.own_host
@@ -26,27 +26,27 @@ class Follower:
 
     @property
     def is_idle(self) -> bool:
-        """True if no deadline is near: always, because the leader keeps them."""
+        """True if no deadline is near; always True, because the leader keeps the deadlines."""
         return True
 
     def handle(self, event: Any) -> Ending | LeaderLost | None:
         """Handles an event of this agent's queue.
 
         Returns:
-            How the job ended on this host, if that is its end; ``LeaderLost`` if a new leader is to be elected.
+            The ending of the job on this host, if it ends; ``LeaderLost`` if a new leader must be elected.
         """
-        # Of this host: the leader decides what it means.
+        # A signal to this host: the leader decides its meaning.
         if isinstance(event, SignalReceived):
             return self._on_signal(event.number)
-        # What the leader has decided for this host, and recorded.
+        # The leader's commands for this host, and the leader's records.
         if isinstance(event, ReplicateReceived):
             return self._perform(event.request)
         # A leader that was heard again, or was replaced, is not lost any more.
         return event if isinstance(event, LeaderLost) and self._context.consensus.leader is None else None
 
     def _on_signal(self, number: int) -> Ending | None:
-        """Reports a signal to the leader, which knows what it means for one of several agents."""
-        # The leader has not confirmed the one before, and may be lost: this one ends the host's part of the job.
+        """Reports a signal to the leader, which decides its meaning for one of several agents."""
+        # The leader has not confirmed the previous signal and may be lost: this signal ends the host's part of the job.
         if self._context.host_events.holds(pb.HOST_EVENT_KIND_SIGNALLED):
             return Ending(128 + number)
         signalled = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=number)
@@ -56,20 +56,20 @@ class Follower:
     def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
         for records in request.reports:
             self._context.recorder.receive(records)
-        # In another term another agent leads by now, which has not decided this.
+        # In another term another agent leads, which has not decided these commands.
         if request.term == self._context.consensus.term:
             for start in request.starts:
-                # Reported before the process is watched: the leader must hear of the start before the exit.
+                # Reported before the process is watched: the leader must know of the start before the exit.
                 report = partial(self._report_spawned, start.peer)
                 self._context.supervisor.start(self._context.settings, to_spawn(start), on_start=report)
             for peer in request.kills:
                 self._context.supervisor.kill(peer)
-        # The job is over, or this host was let go.
+        # The job is over, or this host was released.
         if request.HasField("end"):
             end = request.end
             failure = Failure(end.peer, end.why, end.code, tuple(end.output), end.chosen) if end.failed else None
             return Ending(end.code, failure, leaves=request.leaves)
-        # The leader leaves the job, which goes on: its followers elect another one.
+        # The leader leaves the job, which continues: its followers elect another leader.
         if request.leaves:
             self._context.consensus.lose_leader()
             return LeaderLost("the host that led the job has left it")

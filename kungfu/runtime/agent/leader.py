@@ -1,7 +1,7 @@
-"""The agent that leads: handles events, decides for the whole job, and admits and loses hosts.
+"""The role of the leader: handles events, decides for the whole job, and admits and removes hosts.
 
-Before anything is performed that follows from an event, every follower holds the state that includes it; so a new
-leader never knows less than a peer was told.
+The consequences of an event are performed only when every follower holds the state that includes the event, so a new
+leader always knows everything that was reported to peers.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from kungfu.runtime.ipc.convert import from_peer
 
 @dataclass(frozen=True)
 class QueueFlush:
-    """Sets ``passed`` once everything that was put into the queue before it was handled."""
+    """A marker in the queue; ``passed`` is set when all events before the marker are handled."""
 
     passed: threading.Event
 
 
 class Leader:
-    """Decides for the whole job, from its start or from where the leader before was lost."""
+    """Decides for the whole job, from its start or from the loss of the previous leader."""
 
     def __init__(self, context: AgentContext, *, elected: Elected | None = None) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock
         self._controller = JobController(context, elected)
-        # The peers that run, as far as the leader before had told: some of its last commands may be lost.
+        # The running peers according to the previous leader's state; some of its last commands may be lost.
         self._inherited = self.cluster.alive if elected else frozenset[int]()
         self._elected, self._began = elected, self._clock()
-        self._admissions: list[pb.Records] = []  # the record so far, for those who are admitted before the job begins
+        self._admissions: list[pb.Records] = []  # the record so far, for hosts that are admitted before the job begins
         if self._has_followers:
             context.recorder.replicate = self._replicate_records
 
@@ -72,7 +72,7 @@ class Leader:
         return self._controller.has_begun and not is_asked and not _awaits(self.cluster)
 
     def begin(self) -> Ending | None:
-        """Starts the job, once the agents of all its hosts are admitted; or continues with it after an election."""
+        """Starts the job once the agents of all its hosts are admitted, or continues the job after an election."""
         # The job has begun under another leader, which is lost.
         if self._elected is not None:
             return self._take_over(self._elected)
@@ -80,13 +80,13 @@ class Leader:
         return self._add_host(self._job.own_host, self._context.supervisor.threads)
 
     def handle(self, event: Any) -> Ending | None:
-        """Handles an event of this agent's queue; returns how the job ended, if that is its end."""
+        """Handles an event of this agent's queue; returns the ending of the job, if it ends."""
         match event:
             # A thread waits until this point of the queue is reached.
             case QueueFlush(passed):
                 passed.set()
                 return None
-            # Of the leader before, and queued while this agent took over.
+            # The event concerns the previous leader, and was queued during the election.
             case ReplicateReceived() | LeaderLost():
                 return None
             case SignalReceived(number):
@@ -103,13 +103,13 @@ class Leader:
                 return self._controller.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
             # A message to a peer failed, and is repeated.
             case NotifyFailed(peer, error):
-                # Of a peer whose end is known people need not hear that it does not answer.
+                # If the end of the peer is known, its silence is not worth a record.
                 if peer in self.cluster.alive:
                     self._controller.record(UnheardEvent(peer=peer, error=error))
                 return None
             case pb.HostEvent():
                 return self._on_host_event(event)
-            # A joiner asks what it has missed.
+            # A joiner asks for the phases that it has missed.
             case PhaseProgressAsked(reply):
                 reply.set_result(_phase_progress(self.cluster))
                 return None
@@ -119,7 +119,7 @@ class Leader:
         return self._controller.handle(event)
 
     def close(self, ending: Ending | None) -> None:
-        """Tells the followers how the job ended; if only this agent ends, that it leaves and they are to elect another.
+        """Notifies the followers that the job has ended, or that this agent leaves and they must elect another leader.
 
         Args:
             ending: The end of this host's part of the job; ``None`` if this agent has failed.
@@ -152,23 +152,23 @@ class Leader:
         self._controller.requests.on_record(event)
 
     def _on_admission(self, requested: AdmissionRequested) -> Ending | None:
-        """An agent asks to be admitted: at the start, or because its host is back."""
-        # Its call has timed out meanwhile: it was told to ask again.
+        """Handles a request for admission, at the start or because a host has returned."""
+        # The agent's call has timed out meanwhile, and the agent asks again.
         if not requested.reply.set_running_or_notify_cancel():
             return None
         host, known = requested.request.host, self.cluster.hosts.known
         refusal = mismatch(dict(requested.request.command_line), self._job)
         is_same = self._controller.incarnations.get(host.number) == host.incarnation
         ending: Ending | None = None
-        # A host that is no member: admit it.
+        # The host is no member: admit it.
         if not refusal and host.number not in known:
             ending = self._admit(host, anew=not is_same)
-        # Another command line; or another agent in a member's place, whose predecessor is not known to be gone. (The
-        # same agent, a member already, has only lost the reply: it gets it again.)
+        # The command line differs; or another agent appears on a member's host, and its predecessor may still run. (The
+        # same agent, already a member, has only lost the reply, and gets it again.)
         elif refusal or not is_same:
             requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal, retry=not refusal))
             return None
-        # Without a quorum this leader admits nobody; the next leader may.
+        # Without a quorum this leader admits no host; the next leader may.
         if ending is None:
             reply = admission_reply(self._context.settings, term=self._controller.replicator.term)
             requested.reply.set_result(reply)
@@ -177,22 +177,22 @@ class Leader:
     def _admit(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:
         self._controller.incarnations[host.number] = host.incarnation
         if anew:
-            self._controller.last_events.pop(host.number, None)  # an agent counts its events from its own start
+            self._controller.last_events.pop(host.number, None)  # an agent counts its events from its start
         self._controller.replicator.add_follower(host.number, anew=anew)
-        if not self._controller.has_begun:  # its record begins with the hosts that were admitted before
+        if not self._controller.has_begun:  # its record begins with the hosts admitted before
             self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
         self._record_host(host.number, host.pid)
         return self._add_host(host.number, host.threads)
 
     def _add_host(self, number: int, threads: int) -> Ending | None:
         slots = self._job.hosts[number].slots if self._has_followers else UNBOUNDED
-        # A host that joins, or comes back into, a running job.
+        # The host joins, or returns to, a running job.
         if self._controller.has_begun:
             return self._controller.decide(decided.HostJoined(number, slots))
         before = self.cluster.hosts
         hosts = Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
         self._controller.cluster = replace(self.cluster, hosts=hosts)
-        # Others are still to come.
+        # Other hosts are still to come.
         if len(hosts.slots) < len(self._job.hosts):
             return None
         settings, command = self._context.settings, tuple(self._job.command)
@@ -218,34 +218,34 @@ class Leader:
     # ---- events of hosts ---------------------------------------------------------------------------------------------
 
     def _on_host_event(self, event: pb.HostEvent) -> Ending | None:
-        # A repeated report: the confirmation of the first one was lost.
+        # A repeated report: the confirmation of the first report was lost.
         if 0 < event.number <= self._controller.last_events.get(event.host, 0):
             return None
-        # An agent counts the events of its host; what a new leader makes good has no number.
+        # An agent counts the events of its host; events that a new leader adds itself have no number.
         if event.number:
             self._controller.last_events[event.host] = event.number
         if event.kind == pb.HOST_EVENT_KIND_SPAWNED:
             self._controller.executor.record_spawn(event.peer, event.pid, host=event.host)
-            # The leader before had it started and was lost before anybody else knew of it.
+            # The previous leader had the peer started, but was lost before any other agent knew.
             if event.peer not in self.cluster.alive:
                 self._controller.executor.kill(event.peer, host=event.host)
             return None
         if event.kind == pb.HOST_EVENT_KIND_SIGNALLED:
             return self._on_signal(event.host, event.code)
         self._controller.executor.tails[event.peer] = list(event.tail)
-        # A peer of a host that was given up, or one whose end is known already.
+        # The peer's host was declared lost, or the end of the peer is known already.
         if event.peer not in self.cluster.alive:
             return None
         return self._controller.handle(decided.ProcessEnded(event.peer, event.code))
 
     def _on_signal(self, host: int, number: int) -> Ending | None:
-        """A first SIGTERM to one agent of several is a preemption notice for its host; all else ends the job."""
+        """Treats a first SIGTERM or SIGHUP to one of several agents as a preemption notice; others end the job."""
         hosts, named = self.cluster.hosts, signal.Signals(number).name
-        # The host was let go, and ends.
+        # The host was released, and ends.
         if self._controller.has_begun and host not in hosts.known:
             return None
         is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
-        # Another host can take the peers: they leave this one at the next barrier.
+        # Another host can run the peers: they leave this host at the next barrier.
         if is_notice and set(hosts.slots) - {host} and self.cluster.view is not None:
             event = HostNoticedEvent(host=host, name=self._controller.name_of(host), signal=named)
             self._controller.record(event, shown=True)
@@ -257,24 +257,24 @@ class Leader:
         host, how = lost.host, lost.how
         self._controller.replicator.remove_follower(host)
         hosts = self.cluster.hosts
-        # The host was let go.
+        # The host was released.
         if host not in hosts.known:
             return None
-        # Without it this leader has no quorum: the others may elect another one.
+        # Without the host this leader has no quorum: the others may elect another leader.
         if (ending := self._controller.end_without_quorum()) is not None:
             return ending
         self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), shown=True)
         # The peers of that host are lost with it.
         if self._controller.has_begun:
             return self._controller.decide(replace(lost, how=f"host {self._job.hosts[host].name} is lost: {how}"))
-        # Before the job begins, the host is simply awaited once more.
+        # Before the job begins, the host is simply awaited again.
         self._controller.cluster = replace(self.cluster, hosts=_without(hosts, host))
         return None
 
     # ---- after an election -------------------------------------------------------------------------------------------
 
     def _take_over(self, elected: Elected) -> Ending | None:
-        """Goes on where the leader before was lost."""
+        """Continues the job after the loss of the previous leader."""
         for number in sorted(elected.voters - {self._job.own_host}):
             self._controller.replicator.add_follower(number)
         own = self._job.own_host
@@ -289,15 +289,15 @@ class Leader:
         for number in sorted(self.cluster.hosts.known - elected.voters):
             lost = decided.HostLost(number, "its agent has ended or cannot be reached")
             ending = ending or self._on_host_lost(lost)
-        # The job has ended with the leader, or has not begun to train: nobody could ask for anything yet.
+        # The job has ended with the leader, or has not begun to train: no request was possible yet.
         if ending is not None or self.cluster.view is None:
             return ending
-        # Requests whose barrier was held under the leader before are carried out.
+        # Requests with a barrier under the previous leader are completed.
         return self._controller.handle_request(decided.ViewStarted(self.cluster.view))
 
     def _reconcile(self, event: HostReported) -> None:
-        """Makes good what the leader before decided last, but could not have performed, on one host."""
-        # The leader that founded the job has performed all that it decided.
+        """Completes the last decisions of the previous leader for one host, if they were not performed."""
+        # The leader that founded the job has performed all its decisions.
         if self._elected is None:
             return
         here = {peer for peer in self._inherited if self.cluster.hosts.of.get(peer, 0) == event.host}
@@ -318,13 +318,13 @@ def _awaits(cluster: Cluster) -> bool:
 
 
 def _without(hosts: Hosts, host: int) -> Hosts:
-    """The hosts that are left of those that were there before the job began."""
+    """The hosts without ``host``, which was lost before the job began."""
     slots = {number: count for number, count in hosts.slots.items() if number != host}
     return Hosts(slots, shares={number: share for number, share in hosts.shares.items() if number != host})
 
 
 def _phase_progress(cluster: Cluster) -> pb.PhaseProgress:
-    """The number of phases that are over, and the peers that can tell what they came to."""
+    """The number of completed phases, and the peers that hold their results."""
     view, phases = cluster.view, cluster.phases
     over = phases.number if phases.is_over else phases.number - 1
     there = {*cluster.members, *cluster.between_phases} - cluster.starting.keys()

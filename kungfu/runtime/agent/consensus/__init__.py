@@ -1,74 +1,74 @@
-"""Consensus among the agents of several hosts: on the leader of the job, and on the leader's state of it.
+"""Consensus among the agents of several hosts on the leader of the job and on the leader's state of the job.
 
-One agent, the *leader*, decides for the whole job; the others are *followers*: they start and kill peers on their hosts
-as the leader says, and report what happens there. A job must outlive its leader, so every follower holds a copy of what
-the leader knows, and one of them takes over when the leader is lost. The words are those of Raft (Ongaro and
-Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) where the thing is the same.
+One agent, the *leader*, decides for the whole job. The others, its *followers*, start and kill peers on their hosts as
+the leader commands, and report the events of their hosts. A job must outlive its leader, so every follower holds a copy
+of the leader's state, and one follower takes over when the leader is lost. Concepts shared with Raft (Ongaro and
+Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) have the names that Raft gives them.
 
-**State.** Each agent holds a *term* (counted up by every election), the leader of that term, the last *vote* that it
-gave, and a *log* (`state`). The log has one kind of entry: the whole state of the job (`job_snapshot`), which replaces
-the one before. Its *version* is Raft's index. One part of it, the log of requests and their answers, is large
-and changes seldom: a message carries it where it has changed, and a state without it has that of the one before.
+**State.** Each agent holds a *term* (incremented by every election), the leader of that term, its last *vote*, and a
+*log* (`state`). The log has one kind of entry: the whole state of the job (`job_snapshot`), which replaces the previous
+state. The *version* of a state is Raft's index. One part of the state, the log of requests and their answers, is large
+and changes seldom: a message carries it only after a change, and a state without it keeps the previous request log.
 
 **Replication** (`replication`). The leader numbers its messages and sends them to each follower in order, from one
-thread for each. A message carries the newest state, commands and records; an empty one is a heartbeat. What follows
-from an event is performed only when every reachable follower has acknowledged the state that includes the event, or,
-if some are late or lost, a quorum has. A state that all followers acknowledged is *committed*; with the next message
-the followers learn so, and drop what came before it.
+thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat. The
+consequences of an event are performed only when every reachable follower has acknowledged the state that includes the
+event or, if some are late or lost, a quorum has. A state that all followers acknowledged is *committed*; the next
+message informs the followers of the commit, and they drop earlier states.
 
-**Election** (`election`). A follower that has not heard the leader for `lost_after_s`, or whose leader's port refuses
-connections, starts a *pre-vote*, which binds nobody: it learns who else has lost the leader, and which logs are newest.
-Of those that have, the host with the lowest number stands as *candidate*: it counts up the term, votes for itself, and
-requests votes. With a quorum it takes the newest log among the voters and leads. A candidate without one asks again
-until a deadline, then its host stops with `NoQuorum`.
+**Election** (`election`). A follower that has not heard the leader for `lost_after_s`, or finds that the leader's port
+refuses connections, starts a *pre-vote*, which binds no agent: it learns which other agents have lost the leader, and
+which logs are newest. The agent with the lowest host number among them is the *candidate*: it increments the term,
+votes for itself, and requests votes. With a quorum it adopts the newest log among its voters and leads. Without a
+quorum it asks again until a deadline, then its host stops with `NoQuorum`.
 
-**Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The one on host 0
-founds the job if no other host is in one; all others ask the leader to admit them, also when they come back. A host
-that was given up, because its agent did not reply, is no member until it is admitted again.
+**Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The agent of host
+0 founds the job if no other host is in a job; all others ask the leader to admit them, also when they return. A host
+that was declared lost, because its agent did not reply, is no member until it is admitted again.
 
-**Clients** (`leader_proxy`). Peers, and people who steer the job, may talk to any agent: a follower passes calls on to
-the leader, and repeats them to the next one if the leader is lost before it has answered.
+**Clients** (`leader_proxy`). Peers, and people who control the job, may call any agent: a follower passes calls on to
+the leader, and repeats them to the next leader if the leader is lost before it has answered.
 
 Invariants
 ----------
 
-*Election safety*: at most one leader in a term. An agent votes for one host in a term and never in an earlier term
-than its last vote; two quorums of one view share a peer, and so a host (`core.cluster.has_majority`).
+*Election safety*: at most one leader in a term. An agent votes for one host in a term and never in an earlier term than
+its last vote; two quorums of one view share a peer, and therefore a host (`core.cluster.has_majority`).
 
-*Leader append-only*: a leader never takes back a state: each one that it sends has a higher version.
+*Leader append-only*: a leader never withdraws a state: each state that it sends has a higher version.
 
-*Log matching*: two logs with the same term and version hold the same state, for one leader made it, and each
-follower acknowledged the requests that belong to it with this state or an earlier one of the same leader.
+*Log matching*: two logs with the same term and version hold the same state, because one leader made it; each follower
+acknowledged the request log of the state with this state or an earlier state of the same leader.
 
-*Leader completeness*: what was performed is in the state of every later leader. The quorum that acknowledged it and the
-quorum that elects share a voter, and the candidate takes the newest log of its voters.
+*Leader completeness*: every performed decision is in the state of every later leader. The quorum that acknowledged the
+decision and the quorum that elects share a voter, and the candidate adopts the newest log of its voters.
 
-*State machine safety*: all hosts perform what one leader decided in one order. A follower takes no message of an
-earlier term than its own or its vote, performs each numbered message once, and performs commands of its current term
-only.
+*State machine safety*: all hosts perform the decisions of one leader in one order. A follower refuses messages of an
+earlier term than its own or its vote's, handles each numbered message once, and performs only commands of its current
+term.
 
 Like Raft, and not like Raft
 ----------------------------
 
-Like Raft: terms, one vote in each, votes that refuse earlier terms, pre-votes, heartbeats, a leader that counts only on
-what a quorum holds, a leader that steps down before a later term, commands that are repeated with their number.
+Like Raft: terms, one vote per term, votes that refuse earlier terms, pre-votes, heartbeats, a leader that relies only
+on states that a quorum holds, a leader that yields to a later term, commands that are repeated with their number.
 
 Not like Raft:
 
-- A quorum is a majority of *peers*, not of agents: hosts that run most of the peers of the view continue, for the
-  training is there. Of two equal halves the one with rank 0 continues. Membership is itself in the state, so while a
-  new view may or may not be committed, a quorum is required under every state that is not known to be superseded
-  (`FollowerLog.uncommitted`), like Raft's joint consensus.
-- Before the first view there is no quorum: nobody can be elected, and hosts that lose the leader stop.
+- A quorum is a majority of *peers*, not of agents: hosts that run most of the peers of the view continue, because
+  the training is there. Of two equal halves, the half with rank 0 continues. Membership is part of the state, so while
+  the commit of a new view is uncertain, a quorum is required under every state that is not known to be superseded
+  (`FollowerLog.uncommitted`), as in Raft's joint consensus.
+- Before the first view there is no quorum: no agent can be elected, and hosts that lose the leader stop.
 - A voter does not refuse a candidate with an older log. The reply carries the voter's log, and the candidate adopts the
-  newest; so the lowest host number can win whatever its log.
-- Nothing is on disk. A restarted agent is a new one (another *incarnation*) and is admitted as such; a job whose
-  agents all end is over. Votes need not outlive a process, for a restarted agent belongs to no job and has no vote.
-- There are no randomized timeouts: the lowest number among those that hear each other stands, so votes rarely split.
-- A minority does not wait: its hosts end their peers and exit, for the others train on and the leftovers could do
-  nothing but hold the machines.
-- A host that is lost for as long as ``--heartbeat`` is removed from the job by a decision of the leader, and hears so
-  (`fenced`) when it comes back.
+  newest log; so the agent with the lowest host number can win with any log.
+- Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
+  is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
+- No timeout is randomized: of the agents that hear each other, the lowest number is candidate; votes rarely split.
+- A minority does not wait: its hosts end their peers and exit, because the other hosts continue to train and the
+  minority would only occupy machines.
+- A host that is lost for ``--heartbeat`` is removed from the job by a decision of the leader, and is notified of it
+  (`fenced`) when it returns.
 
 The states of a host
 --------------------
@@ -87,6 +87,6 @@ without leader  no quorum until the deadline, or fenced       stopped (exit code
 leader          no quorum acknowledges its state              stopped (exit code `NO_QUORUM_CODE`)
 leader          last peer of its host left by a decision      stopped (exit code 0), the others elect
 leader          the job is over                               stopped, and all followers with it
-follower        the leader says that the job is over          stopped with the job's exit code
+follower        the leader reports the end of the job         stopped with the job's exit code
 ==============  ============================================  ==============================================
 """

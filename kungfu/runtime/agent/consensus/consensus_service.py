@@ -19,13 +19,13 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
 _REPLY_S = 4.0
-# The events of hosts stay messages in the queue of an agent; the words are for its errors.
+# Host events remain messages in the queue of an agent; the words are only for its errors.
 _, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
 
 
 @dataclass(frozen=True)
 class AdmissionRequested:
-    """An agent asks to be admitted; ``reply`` takes the settings of the job's peers, or a refusal."""
+    """An agent asks to be admitted; ``reply`` receives the settings of the job's peers, or a refusal."""
 
     request: pb.HostAdmissionRequest
     reply: Future[pb.HostAdmissionReply] = field(default_factory=Future)
@@ -33,28 +33,28 @@ class AdmissionRequested:
 
 @dataclass(frozen=True)
 class ReplicateReceived:
-    """A new message of the leader."""
+    """A new message of the leader has arrived."""
 
     request: pb.ReplicateRequest
 
 
 @dataclass(frozen=True)
 class LeaderLost:
-    """The leader is lost, and how."""
+    """The leader is lost; ``how`` describes the loss."""
 
     how: str
 
 
 class HostService(HostServiceServicer):  # type: ignore[misc]  # generated without types
-    """Answers the other agents.
+    """Answers the calls of other agents.
 
     Args:
-        consensus: This agent's.
+        consensus: The consensus state of this agent.
         hosts: All hosts of the job, by number.
-        settings: The job's.
-        put: Takes the events for the agent's main thread.
-        started: Gives the peers that this host has ever started.
-        flushed: Waits until every event that was put before was handled and replicated; returns whether it was.
+        settings: The settings of the job.
+        put: Queues an event for the agent's main thread.
+        started: Returns the peers that this host has ever started.
+        flushed: Waits until all events queued so far are handled and replicated; returns True if they are.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         self._put, self._started, self._flushed = put, started, flushed
 
     def AdmitHost(self, request: pb.HostAdmissionRequest, context: Any) -> pb.HostAdmissionReply:  # noqa: N802 - gRPC's name
-        # A follower cannot admit anybody; while it is in a job, nobody may found another one.
+        # A follower cannot admit hosts; while it is in a job, no other job may be founded.
         if not self._consensus.is_leader:
             return pb.HostAdmissionReply(retry=bool(self._consensus.job))
         requested = AdmissionRequested(request)
@@ -85,7 +85,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
         if (why := self._consensus.append(request)) != "":
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
-        # A repetition, whose first reply was lost, is acknowledged and not performed again.
+        # A message that is repeated, because its first reply was lost, is acknowledged but not performed again.
         if self._consensus.is_new(request):
             self._put(ReplicateReceived(request))
         return pb.ReplicateReply(started=self._started())
@@ -93,7 +93,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def RequestVote(self, request: pb.VoteRequest, context: Any) -> pb.VoteReply:  # noqa: N802 - gRPC's name
         consensus = self._consensus
         leader = consensus.leader
-        # The candidate has lost the leader; this agent looks itself instead of waiting until it notices.
+        # The candidate has lost the leader; this agent checks at once instead of waiting for its timeout.
         if leader is not None and leader != consensus.host and not self._hears(leader) and consensus.lose_leader():
             name = self._hosts[leader].name
             self._put(LeaderLost(f"host {name}, which led the job: neither this host nor another one hears its agent"))
@@ -102,11 +102,11 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def ReportHostEvent(self, request: pb.HostEvent, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         if not self._consensus.is_leader:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this host does not lead the job")
-        # An agent of a newer version reports what this one cannot handle; as another kind it must not be taken.
+        # An agent of a newer version may report an unknown kind, which must not be mistaken for a known one.
         with rpc.refusing(context):
             _kind_of(request.kind)
         self._put(request)
-        # This agent ends, or leads no more: the event is reported again, to the next leader.
+        # This agent is ending, or no longer leads: the event is reported again, to the next leader.
         if not self._flushed():
             context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
         return pb.Ack()
@@ -117,5 +117,5 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
 
 def may_be_up(host: Host) -> bool:
-    """True if the agent of a host may be alive: only a refusing port shows for certain that it is not."""
+    """True if the agent of a host may be running; only a refused connection proves that it is not."""
     return not rpc.is_refused(host.address)

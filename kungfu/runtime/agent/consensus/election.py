@@ -1,9 +1,9 @@
-"""Elects a new leader after the old one was lost.
+"""Elects a new leader after the loss of the old leader.
 
-Of the agents that hear each other the one with the lowest number stands, once all of them have lost the leader and
-they run a strict majority of the peers (of two halves, the one with rank 0). It continues from the newest log among its
-voters. An agent that cannot be part of a quorum stops, for the others may have gone on. See the package for the
-invariants.
+Of the agents that hear each other, the agent with the lowest number is the candidate, once all of them have lost the
+leader and together run a strict majority of the peers (of two halves, the half with rank 0). The new leader continues
+from the newest log among its voters. An agent that cannot be part of a quorum stops, because the others may have
+continued. See the package for the invariants.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _BETWEEN_ROUNDS_S = 0.2
 
 @dataclass(frozen=True)
 class Elected:
-    """This agent leads from now on.
+    """The result of an election that this agent has won: it leads from now on.
 
     Args:
         term: The term of this leader.
-        version: The version of its first state.
-        snapshot: The snapshot of that state: the newest among the voters.
+        version: The version of the first state of this leader.
+        snapshot: The snapshot of the first state: the newest among the voters.
         request_log: The requests of people and schedulers, with their results.
-        voters: The hosts that voted for it, its own among them.
-        uncommitted: Every cluster that may count as long as not all followers have acknowledged this state.
+        voters: The hosts that voted for this agent, including its own.
+        uncommitted: Every cluster that may be in force until all followers have acknowledged this state.
     """
 
     term: int
@@ -52,13 +52,13 @@ class Elected:
 
 @dataclass(frozen=True)
 class NoQuorum:
-    """This agent must stop, and why."""
+    """The result of an election after which this agent must stop; ``why`` is the reason."""
 
     why: str
 
 
 def has_quorum(clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
-    """True if ``hosts`` may continue without the others, for each of ``clusters``; never before the first view."""
+    """True if ``hosts`` may continue without the others under each of ``clusters``; False before the first view."""
     return bool(clusters) and all(
         one.view is not None and has_majority(one.view, one.hosts.of, hosts) for one in clusters
     )
@@ -75,10 +75,10 @@ def elect(
     """Stands for election, or waits for the leader that others elect.
 
     Args:
-        consensus: This agent's; its leader is lost.
+        consensus: The consensus state of this agent, which has lost its leader.
         hosts: All hosts of the job, by number.
-        settings: The job's.
-        how: The way in which the leader was lost, in words.
+        settings: The settings of the job.
+        how: How the leader was lost, in words.
         is_over: Returns True if this agent should end without a leader.
 
     Returns:
@@ -86,7 +86,7 @@ def elect(
         ``is_over``.
 
     Cost:
-        Twice ``--heartbeat``, counted from the last vote for another agent if there is one, at most six times it.
+        Twice ``--heartbeat``, from the start or the last vote for another agent; at most six times ``--heartbeat``.
     """
     began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
     term, votes = 0, dict[int, pb.VoteReply]()
@@ -94,26 +94,26 @@ def elect(
         log = consensus.log
         pre_vote = pb.VoteRequest(job=consensus.job, host=consensus.host)
         votes = _request_votes(consensus, hosts, settings, pre_vote)
-        # A leader was heard while the others were asked.
+        # A leader was heard during the pre-vote.
         if consensus.leader is not None:
             return None
-        # The job went on without this host.
+        # The job continued without this host.
         if any(vote.fenced for vote in votes.values()):
             return NoQuorum(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
         votes = {number: votes[number] for number in _members_of(log.snapshot, votes)}
         is_first = min([consensus.host, *votes]) == consensus.host
         leader_is_heard = any(vote.hears_leader for vote in votes.values())
-        # Votes are asked for only where the election can succeed: a voter does not go back to its old leader.
+        # Votes are requested only if the election can succeed: a voter does not return to its old leader.
         if is_first and not leader_is_heard and has_quorum(log.possible_clusters, frozenset({consensus.host, *votes})):
             term = max([term, log.term, *(vote.voted_term for vote in votes.values())]) + 1
             elected = _stand(consensus, {number: hosts[number] for number in votes}, settings, term)
-            # A quorum has voted for this agent; else it looks again who is there, and may stand in the next term.
+            # A quorum has voted for this agent; else it repeats the pre-vote, and may be candidate in the next term.
             if elected is not None:
                 return elected
-        # This agent has lost the election to another one, and was told so by its first message.
+        # Another agent has won the election, and its first message has arrived.
         if consensus.leader is not None:
             return None
-        # A candidate that this agent voted for may lead by now, its first message on the way: it gets its time.
+        # A candidate that this agent voted for may already lead: the deadline leaves time for its first message.
         if time.monotonic() > min(max(began, consensus.voted_at) + patience_s, began + 3 * patience_s):
             return NoQuorum(_no_quorum_reason(consensus, hosts, votes, how))
         time.sleep(_BETWEEN_ROUNDS_S)
@@ -121,7 +121,7 @@ def elect(
 
 
 def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Settings, term: int) -> Elected | None:
-    """Stands as candidate in ``term``; ``None`` if there is no quorum for it."""
+    """Stands as candidate in ``term``; returns ``None`` if no quorum votes for this agent."""
     # This agent has voted for another candidate meanwhile.
     if not consensus.grant_vote(term, consensus.host):
         return None
@@ -134,17 +134,17 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     if newest is not None and (newest.term, newest.version) > (log.term, log.version):
         log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
     snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)
-    # The voters are no quorum, under the newest state or under one that may count in its place.
+    # The voters are no quorum under the newest state, or under another state that may be in force.
     if snapshot is None or not has_quorum(log.possible_clusters, voters):
         return None
-    # While it asked, this agent has itself voted for the candidate of a later term.
+    # Meanwhile this agent has voted for the candidate of a later term.
     if not consensus.become_leader(consensus.job, term):
         return None
     return Elected(term, log.version, snapshot, parse_request_log(log.requests), voters, log.possible_clusters)
 
 
 def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozenset[int]:
-    """The hosts that were not declared lost: one that has woken up answers, but has no peers in the job."""
+    """The hosts that were not declared lost; a lost host may answer again, but has no peers in the job."""
     return frozenset(numbers) if snapshot is None else snapshot.cluster.hosts.known & frozenset(numbers)
 
 
@@ -154,7 +154,7 @@ def _no_quorum_reason(
     log = consensus.log
     view = log.snapshot.cluster.view if log.snapshot else None
     present = {consensus.host, *(number for number, vote in votes.items() if not vote.hears_leader)}
-    # No view says yet which hosts would be a quorum.
+    # Without a view it is not defined which hosts are a quorum.
     if view is None or log.snapshot is None:
         return f"{how}, before the first view was formed"
     of = log.snapshot.cluster.hosts.of
@@ -171,7 +171,7 @@ def _no_quorum_reason(
 def _request_votes(
     consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings, request: pb.VoteRequest
 ) -> dict[int, pb.VoteReply]:
-    """The votes of the agents that answer in time, by host; all are asked at once."""
+    """Requests the votes of all agents at once; returns the votes that arrive in time, by host."""
     votes: dict[int, pb.VoteReply] = {}
 
     def ask(number: int, host: Host) -> None:
@@ -179,10 +179,10 @@ def _request_votes(
             with rpc.connect(host.address, secret=settings.secret) as channel:
                 method, what = HostServiceStub(channel).RequestVote, f"the agent of {host.name}"
                 vote = rpc.call(method, request, deadline_s=_VOTE_DEADLINE_S, what=what)
-                if vote.ByteSize():  # else it knows nothing of this job
+                if vote.ByteSize():  # else the agent is not in this job
                     votes[number] = vote
         except KungfuError:
-            return  # it does not answer: it has no vote
+            return  # an agent that does not answer has no vote
 
     others = [(number, host) for number, host in hosts.items() if number != consensus.host]
     threads = [threading.Thread(target=ask, args=one) for one in others]

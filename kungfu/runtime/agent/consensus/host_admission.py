@@ -1,6 +1,6 @@
 """Admits an agent to its job.
 
-All agents of a job get the same command line; the one on the first host founds the job.
+All agents of a job get the same command line; the agent on the first host founds the job.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
 
 
 def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
-    """Why an agent with this command line does not belong to the job; empty if it does."""
+    """The reason why an agent with this command line does not belong to the job; empty if it does."""
     for name, own in command_line_of(job).items():
         given = command_line.get(name, "")
         if given != own:
@@ -55,13 +55,13 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
 
 
 def admission_reply(settings: Settings, *, term: int) -> pb.HostAdmissionReply:
-    """The reply that admits an agent: the peers' settings, and the term of the leader that sends it."""
+    """The reply that admits an agent, with the peers' settings and the leader's term."""
     return pb.HostAdmissionReply(settings=settings.to_json(), term=term)
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """The ``settings`` of the job that this agent is in from now on, the host of its leader, and the leader's term."""
+    """The admission of this agent to a job: the job's ``settings``, the leader's host, and the leader's ``term``."""
 
     settings: Settings
     leader: int
@@ -71,20 +71,20 @@ class Admitted:
 def request_admission(
     job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0
 ) -> Admitted | None:
-    """Asks the other hosts until the leader admits this one.
+    """Asks the other hosts until the leader admits this host.
 
     Args:
         job: The job as this host's command line describes it.
         own: The settings of this host's peers, with its agent's address.
         interrupted: Returns True to give up.
-        threads: The threads that each peer would have of this host's cores.
+        threads: The threads that each peer would get from this host's cores.
 
     Returns:
-        The job that this agent is in from now on; ``None`` if it founds the job, or was interrupted.
+        The admission; ``None`` if this agent has to found the job, or was interrupted.
 
     Raises:
         UsageError: The job refuses this host.
-        DeadlineExceeded: No agent has admitted it within ``--ready-deadline``.
+        DeadlineExceeded: No agent has admitted this host within ``--ready-deadline``.
     """
     until = time.monotonic() + job.settings.deadlines.ready_s
     own_host = pb.HostInfo(number=job.own_host, pid=os.getpid(), incarnation=secrets.token_hex(8), threads=threads)
@@ -93,23 +93,23 @@ def request_admission(
         job_exists, silent = False, list[str]()
         for number, host in [one for one in enumerate(job.hosts) if one[0] != job.own_host]:
             reply = _asked(host, request, job.settings)
-            # The host may be up, and in a job, but cannot be reached.
+            # The host cannot be reached, but may be up and in a job.
             if reply is None:
                 silent.append(host.name)
                 continue
-            # Another job, or another command line.
+            # The host is in another job, or has another command line.
             if reply.refusal:
                 raise UsageError(f"the job does not take this host: {reply.refusal}")
             # The leader admits this host.
             if reply.settings:
                 settings = parse_settings(reply.settings)
                 return Admitted(replace(settings, agent=own.agent), number, reply.term)
-            # The host follows a leader, or has just lost one: the leader is still to be asked.
+            # The host follows a leader, or has just lost its leader: the leader is still to be asked.
             job_exists = job_exists or reply.retry
-        # Nobody is in a job. A silent host may be: this one was in it too, say, and was cut off and restarted.
+        # No other host is in a job. A silent host might be, for example if this host was cut off and restarted.
         if job.own_host == 0 and not job_exists and not silent:
             return None
-        # Nobody has admitted this host in time.
+        # No leader has admitted this host in time.
         if time.monotonic() > until:
             waited_s = job.settings.deadlines.ready_s
             whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
@@ -119,16 +119,16 @@ def request_admission(
 
 
 def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> pb.HostAdmissionReply | None:
-    """The reply of a host's agent: an empty one where none runs, ``None`` if the host cannot be reached."""
+    """The reply of a host's agent; empty if no agent runs there, ``None`` if the host cannot be reached."""
     try:
         with rpc.connect(host.address, secret=settings.secret) as channel:
             stub = HostServiceStub(channel)
             deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
             reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
-    # It runs, perhaps in another job, and was given another secret.
+    # The agent has another secret; perhaps it is in another job.
     except rpc.SecretRefused as error:
         raise UsageError(f"{host.name} has another secret: give every host the same one") from error
-    # A port that refuses has no agent; else the host may be cut off, or stand still.
+    # No agent listens at a port that refuses; otherwise the host may be cut off, or frozen.
     except KungfuError:
         return pb.HostAdmissionReply() if rpc.is_refused(host.address) else None
     return reply

@@ -1,7 +1,7 @@
-"""The state of a job that every agent holds: a new leader continues from there.
+"""The state of a job that every agent holds, so that a new leader can continue from it.
 
-It has two parts. The snapshot changes with nearly every event, so it is small. The request log changes seldom and is
-large where many requests were answered, so it is sent only where it has changed, and decoded only by a new leader.
+The state has two parts. The snapshot changes with nearly every event and is small. The request log changes seldom and
+is large after many requests, so it is sent only after a change and decoded only by a new leader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JobSnapshot:
         addresses: The address of each peer, by its id.
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
-        incarnations: The incarnations of the agent of each host, the one that was admitted last.
+        incarnations: The incarnation of the last admitted agent of each host.
     """
 
     cluster: Cluster
@@ -36,7 +36,7 @@ class JobSnapshot:
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
-    """The state as MessagePack: opaque to the wire, as a snapshot of Raft is.
+    """The state as MessagePack bytes, which messages carry without decoding, like a snapshot in Raft.
 
     Args:
         snapshot: The state.
@@ -51,12 +51,12 @@ def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
 
 
 def parse_snapshot(encoded: bytes) -> JobSnapshot:
-    """The state that ``serialize_snapshot`` wrote."""
+    """Decodes the bytes of ``serialize_snapshot``."""
     return msgspec.msgpack.decode(encoded, type=JobSnapshot)
 
 
 class RequestLogEncoder:
-    """Encodes a request log after each of its changes.
+    """Encodes a request log, only once after each change.
 
     >>> RequestLogEncoder().encode(RequestLog()) == RequestLogEncoder().encode(RequestLog())
     True
@@ -69,14 +69,14 @@ class RequestLogEncoder:
     def encode(self, log: RequestLog) -> bytes:
         """The log as MessagePack; never empty.
 
-        Cost: nothing where the log is that of the call before, else 0.6 ms for a thousand requests.
+        Cost: nothing if the log is the same as in the previous call, else 0.6 ms for a thousand requests.
         """
-        # A request has come, or has come further.
+        # The log has a new request, or a new answer.
         if log is not self._log:
             self._log, self._encoded = log, msgspec.msgpack.encode(log)
         return self._encoded
 
 
 def parse_request_log(encoded: bytes) -> RequestLog:
-    """The log that was encoded; an empty one before any was sent."""
+    """Decodes a request log; an empty log for empty bytes, which mean that none was sent."""
     return msgspec.msgpack.decode(encoded, type=RequestLog) if encoded else RequestLog()

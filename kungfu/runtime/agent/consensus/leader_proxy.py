@@ -1,4 +1,4 @@
-"""Passes calls on to the leader: any agent may be asked, and the leader answers, here or on another host."""
+"""Passes calls on to the leader: any agent may be called, and the leader answers, here or on another host."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from kungfu.runtime.settings import Settings
 _RETRY_EVERY_S = 0.1
 _LOOK_S = 0.1
 _REPORT_DEADLINE_S = 5.0
-# What a call fails with if the agent that was asked does not lead, or does not lead any more.
+# The status of a failed call to an agent that does not lead, or no longer leads.
 _NOT_THE_LEADER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.CANCELLED)
 
 
 class LeaderClient:
-    """Calls the leader on another host; a call that it does not answer is repeated to the next leader."""
+    """Calls the leader on another host; an unanswered call is repeated to the next leader."""
 
     def __init__(self, consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings) -> None:
         self._consensus, self._hosts = consensus, hosts
         self._channels = rpc.ChannelPool(secret=settings.secret)
 
     def call(self, stub: Callable[[Any], Any], method: str, request: Any, *, deadline_s: float) -> Any:
-        """The answer of the leader.
+        """Calls the leader and returns its answer.
 
         Args:
             stub: The generated class of the service.
-            method: Its method, by name.
-            request: The message.
+            method: The name of the method.
+            request: The message to send.
             deadline_s: Seconds for all attempts together.
 
         Raises:
-            grpc.RpcError: The leader's own error, or that nobody answered in time.
-            _NoLeaderError: There is no leader, or it is this host.
+            grpc.RpcError: The leader answered with an error, or did not answer in time.
+            _NoLeaderError: There is no leader, or this host is the leader.
         """
         until = time.monotonic() + deadline_s
         while True:
@@ -53,33 +53,33 @@ class LeaderClient:
                 ask = getattr(stub(self._channels.to(self._hosts[leader].address)), method)
                 return self._answered(ask.future(request, timeout=max(0.1, until - time.monotonic())), leader)
             except grpc.RpcError as error:
-                # The leader's own answer is an error, or there is no time for another attempt.
+                # The leader answered with an error, or there is no time for another attempt.
                 if error.code() not in _NOT_THE_LEADER or time.monotonic() > until:
                     raise
             except _NoLeaderError:
-                # Only a leader that was lost while it was asked is a reason to ask again.
+                # Only the loss of the leader during the call is a reason to repeat the call.
                 if leader is None or leader == self._consensus.host or time.monotonic() > until:
                     raise
             time.sleep(_RETRY_EVERY_S)
 
     def _answered(self, answer: Any, leader: int) -> Any:
-        """Waits for the answer, but no longer than ``leader`` leads."""
+        """Waits for the answer while ``leader`` leads; after that, raises ``_NoLeaderError``."""
         while True:
             try:
                 return answer.result(timeout=_LOOK_S)
             except grpc.FutureTimeoutError:
-                # The leader was lost, or replaced, before it has answered.
+                # The leader was lost or replaced before it answered.
                 if self._consensus.leader != leader:
                     answer.cancel()
                     raise _NoLeaderError from None
 
     def report(self, event: pb.HostEvent) -> bool:
-        """Reports an event of this host to the leader; returns whether the leader took it."""
+        """Reports an event of this host to the leader; returns True if the leader confirmed it."""
         try:
             self.call(HostServiceStub, "ReportHostEvent", event, deadline_s=_REPORT_DEADLINE_S)
         except _NoLeaderError:
             return False
-        # The caller reports the event again, and an error that lasts would come back at once.
+        # The caller repeats the report; the pause prevents a busy loop under a lasting error.
         except grpc.RpcError:
             time.sleep(_RETRY_EVERY_S)
             return False
@@ -87,17 +87,17 @@ class LeaderClient:
 
 
 class _NoLeaderError(Exception):
-    """Nobody leads the job at the moment, or this host does."""
+    """No host leads the job at present, or this host does."""
 
 
 class LeaderProxy:
-    """A gRPC servicer whose methods the leader answers.
+    """A gRPC servicer that passes its calls to the leader.
 
     Args:
         local: The servicer that answers while this agent leads.
         stub: The generated class that calls the same service on another host.
         client: Calls the leader on another host.
-        consensus: Says who leads.
+        consensus: The consensus state of this agent, which names the leader.
         deadline_s: Seconds that a call waits for a leader and its answer.
     """
 
@@ -114,16 +114,16 @@ class LeaderProxy:
     def _answer(self, method: str, request: Any, context: Any) -> Any:
         until = time.monotonic() + self._deadline_s
         while True:
-            # This agent leads, or was elected while it waited.
+            # This agent leads, or was elected during the wait.
             if self._consensus.await_leader(max(0.0, until - time.monotonic())) == self._consensus.host:
                 return getattr(self._local, method)(request, context)
             try:
                 left_s = max(0.1, until - time.monotonic())
                 return self._client.call(self._stub, method, request, deadline_s=left_s)
-            # The leader's own error, or nobody answered in time.
+            # The leader answered with an error, or did not answer in time.
             except grpc.RpcError as error:
                 context.abort(error.code(), error.details())
             except _NoLeaderError:
-                # Unless this agent was elected while it asked, nobody can answer.
+                # Unless this agent was elected meanwhile, there is no leader that could answer.
                 if not self._consensus.is_leader:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "no host leads the job at the moment")

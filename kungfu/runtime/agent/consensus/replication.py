@@ -1,7 +1,7 @@
-"""Replicates the leader's state to the followers: one message at a time to each, in order, heartbeats in between.
+"""Replicates the leader's state to the followers: one message at a time to each, in order, with heartbeats in between.
 
-A follower that does not reply is lost. One that has heard a leader of a later term refuses, and then this leader is
-stale.
+A follower that does not reply is lost. A follower that has heard a leader of a later term refuses messages, which shows
+that this leader is stale.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.ipc.persistent import Persistent
 from kungfu.runtime.settings import Deadlines, Settings
 
-# Between two messages when there is nothing to say.
+# The seconds between two messages when there is nothing to send.
 HEARTBEAT_EVERY_S = 0.5
-# A reply that takes longer is asked for once more, over another connection.
+# A reply that takes longer is requested again, over another connection.
 _RETRY_AFTER_S = 1.0
 _LOOK_S = 0.2
 _NOTHING = pb.ReplicateRequest()
-# What was recorded while a follower did not reply goes out in several messages: gRPC takes none beyond 64 MiB.
+# Records from the time in which a follower did not reply are split: gRPC messages are limited to 64 MiB.
 _MOST_BYTES = 16 << 20
 
 
@@ -39,33 +39,33 @@ def retry_after_s(deadlines: Deadlines) -> float:
 def lost_after_s(deadlines: Deadlines) -> float:
     """The seconds of silence after which followers declare a leader lost.
 
-    Its last message may have come a moment before its link went down; and a message that it sends when the link is
-    back after less than ``--heartbeat`` arrives only with its next attempt.
+    The leader's last message may have come just before its link failed; and if the link is back in less than
+    ``--heartbeat``, a message arrives only with the leader's next attempt.
 
     Args:
-        deadlines: The job's.
+        deadlines: The deadlines of the job.
     """
     return HEARTBEAT_EVERY_S + deadlines.heartbeat_s + retry_after_s(deadlines)
 
 
 @dataclass(frozen=True)
 class HostReported:
-    """The agent of ``host`` took the first message of this leader; it has ever started the peers ``started``."""
+    """The agent of ``host`` received this leader's first message; ``started`` are all peers that it ever started."""
 
     host: int
     started: tuple[int, ...]
 
 
 class FollowerLink:
-    """The messages to one follower, sent from a thread of its own; at most one is under way.
+    """Sends messages to one follower from a dedicated thread, one at a time.
 
     Args:
         number: The number of the follower's host.
-        host: The address of its agent.
-        settings: The job's; their deadlines say when the follower is lost.
-        stamp: Fills in the fields that every message has, at the moment at which it is sent.
-        put: Takes ``HostReported``, and a ``HostLost`` that says how.
-        count: The number of messages of this term that the follower was sent before.
+        host: The host, with the address of its agent.
+        settings: The settings of the job; their deadlines define when the follower is lost.
+        stamp: Fills in the fields that every message has, at the time of sending.
+        put: Queues ``HostReported``, and ``HostLost`` with a description of the loss.
+        count: The number of messages that were already sent to the follower in this term.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FollowerLink:
         self._settings, self._stamp, self._put = settings, stamp, put
         self._changed = threading.Condition()
         self._pending, self.count, self._closing = pb.ReplicateRequest(), count, False
-        self._heartbeat_due = False  # the next heartbeat goes out at once
+        self._heartbeat_due = False  # the next heartbeat is sent at once
         self._connection = Persistent(
             host.address, secret=settings.secret, method=lambda channel: HostServiceStub(channel).Replicate,
             again_s=retry_after_s(settings.deadlines),
@@ -93,7 +93,7 @@ class FollowerLink:
         self._thread.start()
 
     def send(self, request: pb.ReplicateRequest) -> None:
-        """Sends this with the next message; of two states only the later one goes out."""
+        """Adds ``request`` to the next message; of two states only the later is sent."""
         with self._changed:
             self._pending.MergeFrom(request)
             self._changed.notify_all()
@@ -105,11 +105,11 @@ class FollowerLink:
             self._changed.notify_all()
 
     def await_acknowledged(self, version: int, *, deadline: float) -> bool:
-        """Waits until the follower has acknowledged ``version`` or is lost; returns whether it has.
+        """Waits until the follower has acknowledged ``version`` or is lost; returns True if it has acknowledged.
 
         Args:
             version: The version of the state.
-            deadline: On the monotonic clock, in seconds.
+            deadline: The end of the wait, in seconds of the monotonic clock.
         """
         with self._changed:
             self._changed.wait_for(
@@ -118,7 +118,7 @@ class FollowerLink:
             return self.acknowledged >= version
 
     def close(self, *, within_s: float) -> None:
-        """Sends what is left, for at most ``within_s`` seconds."""
+        """Sends the pending messages, for at most ``within_s`` seconds, and closes the link."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -129,7 +129,7 @@ class FollowerLink:
         is_first = True
         while (message := self._next_message()) is not None:
             reply = self._send(message)
-            # The follower is lost, or follows another leader: this link is of no more use.
+            # The follower is lost, or follows another leader: this link is not needed any more.
             if reply is None:
                 with self._changed:
                     self.is_lost = True
@@ -138,18 +138,18 @@ class FollowerLink:
             with self._changed:
                 self.acknowledged = max(self.acknowledged, message.version)
                 self._changed.notify_all()
-            # Its agent says what it has started: a new leader compares that with what was decided.
+            # The reply lists the started peers: a new leader compares them with the decisions so far.
             if is_first:
                 self._put(HostReported(self.number, tuple(reply.started)))
                 is_first = False
 
     def _next_message(self) -> pb.ReplicateRequest | None:
-        """Waits for something to send, or until a heartbeat is due; ``None`` at the end."""
+        """Waits for a message to send, or until a heartbeat is due; ``None`` when the link is closed."""
         with self._changed:
-            # There is nothing to say: after this wait an empty message goes out, a heartbeat.
+            # There is nothing to send: after this wait an empty message is sent, a heartbeat.
             if not self._closing and not self._heartbeat_due and self._pending == _NOTHING:
                 self._changed.wait(HEARTBEAT_EVERY_S)
-            # All is said.
+            # All messages are sent.
             if self._closing and self._pending == _NOTHING:
                 return None
             message, self._heartbeat_due = self._pending, False
@@ -159,7 +159,7 @@ class FollowerLink:
             return message
 
     def _send(self, message: pb.ReplicateRequest) -> pb.ReplicateReply | None:
-        """The follower's reply; ``None`` if it is lost or refuses, of which the event is put."""
+        """Sends a message and returns the reply; queues ``HostLost`` and returns ``None`` if there is none."""
         began = time.monotonic()
 
         def stamped() -> pb.ReplicateRequest:
@@ -173,7 +173,7 @@ class FollowerLink:
             # The host is stopped, or the network loses all packets.
             how = "its agent does not answer"
         except grpc.RpcError as error:
-            # The follower has a later leader: it is lost for this one, which stops if it loses its quorum with it.
+            # The follower has a later leader: it is lost for this leader, which stops if it loses its quorum thereby.
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self._put(HostLost(self.number, f"its agent takes no orders from here: {error.details()}"))
                 return None
@@ -184,13 +184,13 @@ class FollowerLink:
 
 
 def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateRequest:
-    """Takes the records that have no room out of a message, and gives them as the next one.
+    """Moves the records beyond ``most_bytes`` from a message to the next message, which is returned.
 
-    The end of the job moves with them: a follower that has heard of it takes no more records.
+    The end of the job moves with these records: a follower that knows of the end accepts no more records.
 
     Args:
-        message: Loses the records after those with which it comes to ``most_bytes``.
-        most_bytes: The limit of records in one message; the ones that pass this limit still go with it.
+        message: The message, from which the records are removed.
+        most_bytes: The limit of records in one message; the record that passes this limit is still included.
     """
     rest, size, kept = pb.ReplicateRequest(), 0, 0
     while size < most_bytes and kept < len(message.reports):
@@ -206,16 +206,16 @@ def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateR
 
 
 class Replicator:
-    """The links of a leader to its followers, and how far each has acknowledged the leader's state.
+    """Replicates the state of a leader to its followers, and tracks their acknowledgements.
 
     Args:
-        settings: The job's.
+        settings: The settings of the job.
         hosts: All hosts of the job, by number.
         leader: The number of this host.
         term: The term of this leader.
-        clock: The leader's; its seconds are sent with every message.
-        put: Takes the events of the links.
-        version: The version of the first state of this leader; later ones count on from it.
+        clock: The leader's clock, in seconds; its time is sent with every message.
+        put: Queues the events of the links.
+        version: The version of the state that this leader starts from; new states count on from it.
     """
 
     def __init__(
@@ -225,26 +225,26 @@ class Replicator:
         self._settings, self._hosts, self._leader, self.term, self._clock = settings, hosts, leader, term, clock
         self._put = put
         self._links: dict[int, FollowerLink] = {}
-        self._counts: dict[int, int] = {}  # of the messages to followers that were removed
+        self._counts: dict[int, int] = {}  # the numbers of messages to removed followers
         self._version, self._committed, self._state, self._requests = version, 0, b"", b""
 
     @property
     def reachable(self) -> frozenset[int]:
-        """This host, and those whose agents are not lost."""
+        """This host, and the hosts with agents that are not lost."""
         return frozenset({self._leader, *(number for number, link in self._links.items() if not link.is_lost)})
 
     @property
     def acknowledged_by(self) -> frozenset[int]:
-        """This host, and those whose agents have acknowledged the newest state."""
+        """This host, and the hosts with agents that have acknowledged the newest state."""
         acknowledged = (number for number, link in self._links.items() if link.acknowledged >= self._version)
         return frozenset({self._leader, *acknowledged})
 
     def add_follower(self, number: int, *, anew: bool = True) -> None:
-        """From now on sends everything to the agent of host ``number``, the newest state first.
+        """Starts sending all messages to the agent of host ``number``, the newest state first.
 
         Args:
             number: The number of the host.
-            anew: True if its agent has not received from this leader before; else the count of its messages continues.
+            anew: True if this leader has sent no message to the agent before; else the count of messages continues.
         """
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
@@ -254,20 +254,20 @@ class Replicator:
             link.send(pb.ReplicateRequest(state=self._state, requests=self._requests, version=self._version))
 
     def remove_follower(self, number: int) -> None:
-        """Forgets a follower that is lost, or was let go."""
+        """Removes a follower that is lost or was released."""
         link = self._links.pop(number, None)
-        # It was not removed before.
+        # The follower was not removed before.
         if link is not None:
             link.close(within_s=1.0)
             self._counts[number] = link.count
 
     def send(self, number: int, request: pb.ReplicateRequest) -> None:
-        """Sends this to one follower; does nothing if it was removed."""
+        """Sends a request to one follower; does nothing if the follower was removed."""
         if number in self._links:
             self._links[number].send(request)
 
     def broadcast(self, request: pb.ReplicateRequest) -> None:
-        """Sends this to all followers."""
+        """Sends a request to all followers."""
         for link in list(self._links.values()):
             link.send(request)
 
@@ -280,31 +280,31 @@ class Replicator:
         Args:
             state: The serialized snapshot.
             requests: The encoded request log.
-            is_enough: Returns True if the hosts that have acknowledged it are a quorum. A follower that replies, but
-                holds an older state, does not count.
-            within_s: Seconds to wait for every follower that is not lost, also if a quorum has acknowledged
-                already; twice ``--heartbeat`` if not given.
+            is_enough: Returns True if the hosts that have acknowledged the state are a quorum. A follower that replies,
+                but holds an older state, does not count.
+            within_s: Seconds to wait for every follower that is not lost, even if a quorum has already
+                acknowledged; twice ``--heartbeat`` by default.
 
         Returns:
-            Whether every follower has acknowledged the state, which is then committed. ``False`` if only those of
-            ``is_enough`` have, or some are lost: the caller then asks whether they are a quorum.
+            True if every follower has acknowledged the state, which is then committed. ``False`` if only a quorum has,
+            or some followers are lost: the caller then checks that there is a quorum.
         """
-        # A new state goes out to everybody, with the request log only where that has changed.
+        # A new state is sent to all followers, with the request log only if the log has changed.
         if (state, requests) != (self._state, self._requests):
             news = b"" if requests == self._requests else requests
             self._state, self._requests, self._version = state, requests, self._version + 1
             self.broadcast(pb.ReplicateRequest(state=state, requests=news, version=self._version))
-        # Nothing has changed since all acknowledged it.
+        # Nothing has changed since all followers acknowledged the state.
         elif self._committed == self._version:
             return True
         limit_s = 2 * self._settings.deadlines.heartbeat_s if within_s is None else within_s
         deadline, links = time.monotonic() + limit_s, list(self._links.values())
         for link in links:
             link.await_acknowledged(self._version, deadline=deadline)
-        # Some are late: each of them acknowledges in the end or is lost, but a quorum need not wait for them.
+        # Some followers are late: each will acknowledge or be lost, but a quorum need not wait for them.
         while (late := [link for link in links if self._is_late(link)]) and not is_enough(self.acknowledged_by):
             late[0].await_acknowledged(self._version, deadline=time.monotonic() + _LOOK_S)
-        # Every follower holds it: no earlier state counts any more.
+        # Every follower holds the state: no earlier state counts any more.
         if all(link.acknowledged >= self._version for link in links):
             self._committed = self._version
             # Until they know of the commit, followers require a quorum under the older state too.
@@ -316,7 +316,7 @@ class Replicator:
         return not link.is_lost and link.acknowledged < self._version
 
     def close(self) -> None:
-        """Sends what is left to all followers, for at most two seconds."""
+        """Sends the pending messages to all followers, for at most two seconds."""
         links, self._links = list(self._links.values()), {}
         closers = [threading.Thread(target=link.close, kwargs={"within_s": 2.0}) for link in links]
         for closer in closers:

@@ -19,16 +19,16 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 
 @dataclass(frozen=True)
 class FollowerLog:
-    """The newest state of the job that a follower holds, and the clusters that may still count.
+    """The newest state of the job that a follower holds, and the clusters that may be in force.
 
     Args:
         term: The term of the leader that sent the state.
-        version: The version of the state; every leader counts on from the previous one.
-        snapshot: The state; ``None`` before the first one has come.
-        encoded: The same as bytes, as they were sent.
-        requests: The request log that belongs to it, as it was sent last: opaque until this agent leads.
-        uncommitted: The last state known to be acknowledged by every follower, then every later one, each as its
-            version and its cluster. Until one of the later ones commits, a quorum is required under each of them.
+        version: The version of the state; every leader continues the count of the previous leader.
+        snapshot: The state; ``None`` before the first state has arrived.
+        encoded: The state as bytes, as received.
+        requests: The request log of the state as bytes, as last received; decoded only when this agent leads.
+        uncommitted: The last state known to be acknowledged by every follower, then every later state, each as its
+            version and its cluster. Until a later state commits, a quorum is required under each of them.
     """
 
     term: int = 0
@@ -39,19 +39,19 @@ class FollowerLog:
     uncommitted: tuple[tuple[int, Cluster], ...] = ()
 
     def with_state(self, term: int, version: int, encoded: bytes, requests: bytes = b"") -> FollowerLog:
-        """The log after a newer state has come; empty ``requests`` are those of the state before it."""
+        """The log after the arrival of a newer state; empty ``requests`` keep the previous request log."""
         snapshot = parse_snapshot(encoded)
         uncommitted = (*self.uncommitted, (version, snapshot.cluster))
         return FollowerLog(term, version, snapshot, encoded, requests or self.requests, uncommitted)
 
     def after_commit(self, version: int) -> FollowerLog:
-        """The log after it became known that every follower has acknowledged ``version``."""
+        """The log once every follower is known to have acknowledged ``version``."""
         last = max((one for one, _ in self.uncommitted if one <= version), default=0)
         return replace(self, uncommitted=tuple(entry for entry in self.uncommitted if entry[0] >= last))
 
     @property
     def possible_clusters(self) -> tuple[Cluster, ...]:
-        """Every cluster that may be the one that counts."""
+        """Every cluster that may be in force."""
         return tuple(cluster for _, cluster in self.uncommitted)
 
 
@@ -59,11 +59,11 @@ class ConsensusState:
     """The term, the leader, the vote and the log of the agent on ``host``; all threads of the agent use it.
 
     Attributes:
-        job: The job that this agent is in; empty as long as it is in none.
+        job: The job of this agent; empty while the agent is in no job.
         term: The term of the leader that this agent follows.
-        leader: The host of the leader; ``None`` while it is lost, or there is none yet.
+        leader: The host of the leader; ``None`` while the leader is lost or not known yet.
         log: The log of the job on this agent.
-        voted_at: When this agent last voted for another one, on its clock.
+        voted_at: The time of this agent's last vote for another agent, on its clock.
     """
 
     def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,17 +83,17 @@ class ConsensusState:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster that this agent holds; ``None`` before the first state has come."""
+        """The cluster that this agent holds; ``None`` before the first state has arrived."""
         snapshot = self.log.snapshot
         return snapshot.cluster if snapshot else None
 
     def leader_clock(self) -> Callable[[], float]:
-        """The clock of the leader, as its messages told it: a new leader counts on in its seconds."""
+        """The clock of the leader, derived from its messages; a new leader continues this clock."""
         shift = self._leader_now - self._heard
         return lambda: self._clock() + shift
 
     def silence_s(self) -> float:
-        """Seconds since the leader was heard."""
+        """Seconds since the leader was last heard."""
         return self._clock() - self._heard
 
     # ---- following a leader ------------------------------------------------------------------------------------------
@@ -101,40 +101,40 @@ class ConsensusState:
     def follow(self, job: str, leader: int, term: int = 0) -> None:
         """Follows the leader that has admitted this agent, unless a leader of a later term was heard already."""
         with self._changed:
-            # No message of a leader has come before its admission did.
+            # No message of a leader has arrived before the admission.
             if not self.job and term >= max(self.term, self._voted[0]):
                 self.job, self.leader, self._heard = job, leader, self._clock()
                 self.term = term
                 self._changed.notify_all()
 
     def append(self, request: pb.ReplicateRequest) -> str:
-        """Takes a leader's message in: its term, its clock and its state.
+        """Adopts the term, the clock and the state of a leader's message.
 
         Returns:
-            Why the message is refused; empty if it is not.
+            The reason for refusing the message; empty if it is accepted.
         """
         with self._changed:
             # A message of another job: two jobs share a host and a port by mistake.
             if self.job and request.job != self.job:
                 return f"this host is in another job, {self.job}"
-            # The agent was restarted: later messages are for the one before it, which had heard the earlier ones.
+            # This agent was restarted: the message is for its predecessor, which received the earlier messages.
             if not self.job and request.number > 1:
                 return "the agent of this host has begun anew"
-            # The sender led an earlier term, or this agent has voted for the candidate of a later one.
+            # The sender led an earlier term, or this agent has voted for the candidate of a later term.
             if request.term < max(self.term, self._voted[0]):
                 return f"this host follows another leader: of term {max(self.term, self._voted[0])}"
-            # Another agent claims the term that this one leads.
+            # Another agent claims the term that this agent leads.
             if self.is_leader:
                 return "this host leads the job"
-            # A late copy from a broken connection: later messages of this leader were taken in meanwhile.
+            # A late copy from a broken connection: later messages of this leader were received meanwhile.
             if request.term == self.term and request.number < self._number:
                 return ""
-            # The first message of a new leader: its numbers begin anew.
+            # The first message of a new leader: its numbers start again.
             if request.term > self.term:
                 self._number = 0
             self.job, self.term, self.leader = request.job, request.term, request.leader
             self._heard, self._leader_now = self._clock(), request.now
-            # A newer state; heartbeats and commands bring none, and a new leader may repeat one.
+            # The state is newer; heartbeats and commands carry no state, and a new leader may repeat a state.
             if request.state and (request.term, request.version) > (self.log.term, self.log.version):
                 self.log = self.log.with_state(request.term, request.version, request.state, request.requests)
             self.log = self.log.after_commit(request.committed)
@@ -142,36 +142,36 @@ class ConsensusState:
             return ""
 
     def is_new(self, request: pb.ReplicateRequest) -> bool:
-        """True if the message was not received before; the leader repeats it if the reply was lost.
+        """True if the message was not received before; the leader repeats a message if the reply was lost.
 
         Args:
-            request: Its number is counted in its term, so that a message of an earlier term is never new.
+            request: The message; its number counts within its term, so a message of an earlier term is never new.
         """
         with self._changed:
-            # The leader of that term is replaced, or this message was taken in.
+            # The leader of that term is replaced, or this message was received before.
             if request.term != self.term or request.number <= self._number:
                 return False
             self._number = request.number
             return True
 
     def lose_leader(self) -> bool:
-        """Notes that the leader is lost; returns whether this is news."""
+        """Notes that the leader is lost; returns True if this was not known."""
         with self._changed:
             news = self.leader is not None and not self.is_leader
-            # It is followed until now; a leader does not lose itself.
+            # This agent followed the leader until now; a leader does not lose itself.
             if news:
                 self.leader = None
             self._changed.notify_all()
             return news
 
     def await_leader(self, timeout_s: float) -> int | None:
-        """Waits for a leader and returns its host; ``None`` if none is known by then, or this agent ends."""
+        """Waits for a leader and returns its host; ``None`` after the timeout, or if this agent ends."""
         with self._changed:
             self._changed.wait_for(lambda: self.leader is not None or self._closed, timeout=timeout_s)
             return self.leader
 
     def close(self) -> None:
-        """Ends all waits for a leader: this agent ends."""
+        """Ends all waits for a leader, because this agent ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -179,7 +179,7 @@ class ConsensusState:
     # ---- elections ---------------------------------------------------------------------------------------------------
 
     def become_leader(self, job: str, term: int) -> bool:
-        """Makes this agent the leader of ``term``; ``False`` if it has voted in, or follows, a later one by now."""
+        """Makes this agent the leader of ``term``; ``False`` if the term has a leader, or a later term is known."""
         with self._changed:
             # This agent follows the leader of that term or of a later one, or has voted for a later candidate.
             if term <= self.term or term < self._voted[0]:
@@ -189,42 +189,42 @@ class ConsensusState:
             return True
 
     def grant_vote(self, term: int, host: int) -> bool:
-        """Votes for ``host`` in ``term``, unless this agent has voted otherwise; from now on no earlier term counts."""
+        """Votes for ``host`` in ``term`` and refuses earlier terms from then on; ``False`` if this agent may not."""
         with self._changed:
             last, candidate = self._voted
-            # The term is over, or this agent has voted in a later one, or for another candidate in this one.
+            # The term is over, or this agent has voted in a later term, or for another candidate in this term.
             if term <= self.term or term < last or (term == last and host != candidate):
                 return False
-            # A vote for another agent, which is given time to lead.
+            # The vote is for another agent, which is given time to lead.
             if (term, host) != self._voted and host != self.host:
                 self.voted_at = self._clock()
             self._voted = (term, host)
             return True
 
     def answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        """Answers a candidate, or a pre-vote.
+        """Answers the vote request of a candidate, or a pre-vote.
 
         Args:
             request: The request of the candidate; without ``binding`` a pre-vote, which binds no agent.
 
         Returns:
-            The vote, with the log held at that moment: no message of a leader is taken in between.
+            The vote with the present log; no message of a leader can be handled in between.
         """
         with self._changed:
             log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
-            # This agent knows nothing of that job: it has no vote.
+            # This agent is not in that job: it has no vote.
             if request.job != self.job or cluster is None:
                 return pb.VoteReply()
             reply = pb.VoteReply(
                 term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted
             )
-            # The candidate was given up while it could not be reached: it must stop.
+            # The candidate was declared lost while it could not be reached: it must stop.
             if request.host not in cluster.hosts.known:
                 reply.fenced = True
-            # The leader is not lost for this agent, so it does not vote.
+            # This agent still hears the leader, so it does not vote.
             elif self.leader is not None:
                 reply.hears_leader = True
-            # No pre-vote: the answer binds this agent.
+            # The request is no pre-vote: the answer binds this agent.
             elif request.binding:
                 reply.granted = self.grant_vote(request.term, request.host)
             return reply

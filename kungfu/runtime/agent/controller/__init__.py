@@ -1,1 +1,1 @@
-"""Controls a job as its leader: decides event by event, performs commands, calls peers, finds root causes."""
+"""Controls a job as its leader: decides on events, performs commands, calls peers, and finds root causes."""

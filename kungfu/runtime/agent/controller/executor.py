@@ -1,4 +1,4 @@
-"""Performs what the leader decides: on this host, through the agents of the others, and by messages to peers."""
+"""Performs the leader's commands: on this host, through the agents of other hosts, and by messages to peers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from kungfu.runtime.ipc.convert import from_spawn
 
 
 class Executor:
-    """Performs commands, and keeps what it takes: where peers listen, their process ids, their last output.
+    """Performs commands, and keeps the addresses, the process ids and the last output of peers.
 
     Args:
-        context: The agent's.
+        context: The context of the agent.
         replicator: Carries commands to followers.
-        snapshot: The state that the leader begins with.
-        record: Takes events of the record; with ``shown`` a person sees them too.
-        known: Gives the cluster as it is known now.
+        snapshot: The initial state of the leader.
+        record: Records an event; with ``shown`` also shows it to people.
+        known: Returns the cluster as known now.
 
     Attributes:
         addresses: The address of each peer, by its id.
@@ -62,7 +62,7 @@ class Executor:
         self._recorded_lost = set(regrouping.lost) if regrouping else set()
 
     def perform(self, command: decided.Command, cluster: Cluster) -> None:
-        """Performs a command that does not end the job; ``cluster`` was decided together with it."""
+        """Performs a command that does not end the job; ``cluster`` is the state that was decided with the command."""
         match command:
             case decided.Spawn():
                 self._spawn(command)
@@ -70,7 +70,7 @@ class Executor:
                 self._record(DismissedEvent(peer=peer, reason=reason), shown=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.AdmitFirstView():
-                # A job that is resumed may begin with a later phase.
+                # A resumed job may begin with a later phase.
                 if (phase := cluster.phases.number) > 1:
                     self._record(PhaseEvent(phase=phase, view=command.view.version, peers=command.view.ids))
                 self._peers.admit_first_view(command)
@@ -93,7 +93,7 @@ class Executor:
                 self._peers.send_to_rank_0(command)
 
     def record_event(self, event: Any, cluster: Cluster) -> None:
-        """Records what peers did by themselves, in the cluster as it was before; commands are recorded as performed."""
+        """Records an event of a peer; ``cluster`` is the state before it. Commands are recorded when performed."""
         if isinstance(event, decided.ViewStarted):
             self._record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
         elif isinstance(event, decided.ProcessEnded):
@@ -106,9 +106,9 @@ class Executor:
             self.addresses[event.peer.id] = event.peer
 
     def _record_exit(self, event: decided.ProgramExiting, cluster: Cluster) -> None:
-        """Records once that a program ends, or leaves its loop, while its peer trains."""
+        """Records, only once, that a program ends or leaves its loop while its peer trains."""
         peer, exit = event.peer, event.exit
-        # It does not train, or has said so before.
+        # The peer does not train, or its exit was recorded before.
         if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
             return
         others = len(cluster.members) - 1
@@ -118,7 +118,7 @@ class Executor:
         self._record(ended, shown=True)
 
     def close(self) -> None:
-        """This agent ends: what peers were not reached with by now, they will not be told by it."""
+        """Drops the messages that have not reached their peers yet, because this agent ends."""
         self._peers.close()
 
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
@@ -127,20 +127,20 @@ class Executor:
         self._record(SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None))
 
     def forget_all_but(self, alive: Collection[int]) -> None:
-        """Forgets ended peers, so that the replicated state does not grow with each of them."""
+        """Removes the data of ended peers, so that the replicated state does not grow with every peer."""
         self.addresses = {peer: where for peer, where in self.addresses.items() if peer in alive}
         self.pids = {peer: pid for peer, pid in self.pids.items() if peer in alive}
 
     def kill(self, peer: int, *, host: int) -> None:
-        """Ends a peer at once."""
+        """Kills a peer at once."""
         if host == self._own_host:
             self._context.supervisor.kill(peer)
-        # The agent of its host kills it.
+        # The agent of the peer's host kills the peer.
         else:
             self._replicator.send(host, pb.ReplicateRequest(kills=[peer]))
 
     def _spawn(self, command: decided.Spawn) -> None:
-        # The agent of that host starts it, and reports its process.
+        # The agent of that host starts the peer, and reports the process.
         if command.host != self._own_host:
             self._replicator.send(command.host, pb.ReplicateRequest(starts=[from_spawn(command)]))
             return
@@ -150,7 +150,7 @@ class Executor:
     def _record_offer(self, command: JoinerOffer) -> None:
         if command.ready:
             self._record(OfferedEvent(peers=tuple(peer.id for peer in command.ready)))
-        # Some of those that were asked for will not come: people hear why.
+        # Some of the requested peers will not come: people see the reason.
         if command.missing:
             self._record(MissingEvent(peers=command.missing, reason=command.reason), shown=True)
 
@@ -164,7 +164,7 @@ class Executor:
         # A view is broken, but no process is gone.
         if command.peer < 0:
             self._record(BrokenEvent(version=command.version, why=command.how), shown=True)
-        # A peer of the view is gone: recorded once, however often it is announced.
+        # A peer of the view is gone: recorded once, even if it is announced repeatedly.
         elif command.version and command.peer not in self._recorded_lost:
             self._recorded_lost.add(command.peer)
             self._record(self._loss_event(command, cluster), shown=True)
@@ -173,7 +173,7 @@ class Executor:
         self._peers.announce(command, alive)
 
     def _loss_event(self, command: decided.AnnounceFailure, cluster: Cluster) -> LostEvent:
-        """The event of a lost peer; its own report of the error is preferred to its output, which may be incomplete."""
+        """The event of a lost peer; the error that it reported is preferred to its output, which may be incomplete."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)

@@ -1,4 +1,4 @@
-"""Controls a job: decides event by event, replicates the new state, then performs what follows from it."""
+"""Controls a job: decides on each event, replicates the new state, then performs the commands."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from kungfu.runtime.job_api.request_handler import RequestHandler
 
-# How long the leader waits for further ends after the first failure: the peer that the others lost is the root.
+# The seconds for which the leader waits for further ends after the first failure, to find the root cause.
 _ROOT_CAUSE_S = 3.0
 
 
 class JobController:
-    """The leader's knowledge of its job, and what it does about each event.
+    """The leader's state of the job, and the handling of each event.
 
     Args:
-        context: The agent's.
+        context: The context of the agent.
         elected: The result of an election; ``None`` for the leader that founds the job.
 
     Attributes:
         cluster: The view, the processes and the hosts; replaced by each decision.
         last_events: The number of the last event that each host has reported.
-        incarnations: The incarnations of the agent of each host, the one that was admitted last.
+        incarnations: The incarnation of the last admitted agent of each host.
         requests: The requests of people and schedulers.
     """
 
     def __init__(self, context: AgentContext, elected: Elected | None) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock
-        # The job goes on from the newest state of those who have voted for this leader.
+        # The job continues from the newest state among the voters of this leader.
         if elected is not None:
             snapshot, term, version = elected.snapshot, elected.term, elected.version
         else:
             snapshot, term, version = JobSnapshot(Cluster(context.job.limits, hosts=Hosts(slots={}))), 1, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
         self.incarnations = dict(snapshot.incarnations)
-        # The last one that every follower has acknowledged, and those after it.
+        # The last cluster that every follower has acknowledged, and all later clusters.
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
             context.settings, scaling=context.job.scaling, record=partial(self.record, shown=True),
@@ -74,8 +74,8 @@ class JobController:
         return self.cluster.processes.next_id > 0
 
     def handle(self, event: Any) -> Ending | None:
-        """Handles an event of a peer, a question or a request, or a tick; returns how the job ended, if it did."""
-        # Questions, and lines of the record, change nothing in the job.
+        """Handles an event of a peer, a query, a request or a tick; returns the ending of the job, if it ends."""
+        # Queries and records do not change the state of the job.
         if not isinstance(event, Query | NewRecords):
             self.executor.record_event(event, self.cluster)
             if (ending := self.decide(event)) is not None:
@@ -83,14 +83,14 @@ class JobController:
         return self.handle_request(event)
 
     def decide(self, event: decided.Event) -> Ending | None:
-        """Decides what follows from an event, replicates it and performs it."""
+        """Decides on an event, replicates the new state, and performs the commands."""
         return self.apply(react(self.cluster, event, self._clock()))
 
     def handle_request(self, event: Any) -> Ending | None:
-        """Answers what people and schedulers request, and notes what came of it."""
+        """Handles queries and requests of people and schedulers, and updates the request under way."""
         request_log = self.requests.request_log
         externals = self.requests.handle(event, self.cluster, self._clock())
-        # A request was taken in, or has come further: no answer before the followers know of it.
+        # The request log has changed: no reply before the followers know of the change.
         if self.requests.request_log is not request_log and (ending := self.replicate()) is not None:
             return ending
         self.requests.send_replies()
@@ -99,7 +99,7 @@ class JobController:
         return None
 
     def apply(self, outcome: Transition) -> Ending | None:
-        """Takes over the decided state, replicates it, then performs its commands."""
+        """Adopts the decided state, replicates it, then performs its commands."""
         before, (self.cluster, commands) = self.cluster, outcome
         # A command may only be performed once a quorum knows of the decision.
         if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:
@@ -113,8 +113,8 @@ class JobController:
     # ---- consensus with the followers --------------------------------------------------------------------------------
 
     def replicate(self) -> Ending | None:
-        """Replicates the state; returns the end of this host's part if no quorum can acknowledge it."""
-        # A job on one host ends with its agent: nobody else needs to know its state.
+        """Replicates the state; returns the ending of this host's part if no quorum acknowledges the state."""
+        # A job on one host ends with its agent: no other agent needs the state.
         if len(self._job.hosts) == 1:
             return None
         self.executor.forget_all_but(self.cluster.alive)
@@ -123,28 +123,28 @@ class JobController:
         )
         requests = self._encoder.encode(self.requests.request_log)
         self._uncommitted = (*self._uncommitted, self.cluster)
-        # Every follower holds it: no earlier state counts any more.
+        # Every follower holds the state: no earlier state counts any more.
         if self.replicator.commit(serialize_snapshot(snapshot), requests, is_enough=self._is_quorum):
             self._uncommitted = (self.cluster,)
             return None
-        # Some are late or lost: those who hold it are a quorum, or this leader must stop.
+        # Some followers are late or lost: the others must be a quorum, or this leader stops.
         return self.end_without_quorum(self.replicator.acknowledged_by)
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
-        """True if these hosts may continue alone; before the first view a leader needs no others.
+        """True if ``hosts`` may continue alone; before the first view a leader needs no other hosts.
 
-        Nor does it under a state before the first view that may still count once there is a view: nobody is elected
-        under such a state, so it takes no majority of anything to continue.
+        Nor are other hosts needed under a state before the first view that may still be in force later: no
+        agent can be elected under a state without a view.
         """
         begun = [one for one in self._uncommitted if one.view is not None]
         return not begun or has_quorum(begun, hosts)
 
     def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:
-        """The end of this host's part of the job, if ``hosts`` are no quorum.
+        """Returns the ending of this host's part of the job if ``hosts`` are no quorum, else ``None``.
 
         Args:
-            hosts: The hosts to use, such as those that have acknowledged the state; by default those that can be
-                reached.
+            hosts: The hosts to count, such as all hosts that have acknowledged the state; by default the reachable
+                hosts.
         """
         hosts = self.replicator.reachable if hosts is None else hosts
         if self._is_quorum(hosts) or self.cluster.view is None:
@@ -174,14 +174,14 @@ class JobController:
         return None
 
     def fail(self, command: decided.Fail) -> Ending:
-        """The end of a job that cannot continue, with the failure at its root."""
+        """Records the root failure of a job that cannot continue, and returns the ending."""
         failure = root_cause(self._context, command, self.cluster, self.executor.tails)
         self.record(FailedEvent(peer=failure.peer, error=failure.text, code=failure.code))
         return Ending(failure.code, failure)
 
     def _release(self, host: int) -> Ending | None:
         self.record(HostLeftEvent(host=host, name=self.name_of(host), why="its peers have left"), shown=True)
-        # The leader's own host: the others elect another leader.
+        # This is the leader's host: the others elect another leader.
         if host == self._job.own_host:
             return Ending(0, leaves=True)
         self.replicator.send(host, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1), leaves=True))
@@ -191,7 +191,7 @@ class JobController:
     # ---- the record --------------------------------------------------------------------------------------------------
 
     def record(self, event: LoggedEvent, *, shown: bool = False) -> None:
-        """Adds an event to the record; ``shown``: a person should see it."""
+        """Adds an event to the record; with ``shown`` also shows it to people."""
         self._context.recorder.event(event, shown=shown)
         self.requests.on_record(event)
 
@@ -203,27 +203,27 @@ class JobController:
 def root_cause(
     context: AgentContext, command: decided.Fail, cluster: Cluster, tails: Mapping[int, Sequence[str]]
 ) -> Failure:
-    """Waits a moment for the ends of other peers, then takes the one that comes first in the chain of causes.
+    """Waits briefly for the ends of other peers, then returns the failure at the start of the chain of causes.
 
     Args:
-        context: The agent's; ends that are waited for come from its queue.
-        command: The failure that was seen first.
-        cluster: The job when it was seen.
+        context: The context of the agent; the awaited ends come from its queue.
+        command: The failure that was noticed first.
+        cluster: The state of the job at that time.
         tails: The last lines that each ended peer printed, by peer.
 
     Returns:
         The failure at the root, with the exit code of the job and the last output of that peer.
 
     Cost:
-        At most three seconds; none where a deadline has expired, for then nobody has ended.
+        At most three seconds; none if a deadline has expired, since then no peer has ended.
     """
     ended, known = {command.peer: command.reason, **command.others}, dict(tails)
     exit_kinds = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
-    # Its process has not ended, but it has said what is wrong.
+    # The process of the peer has not ended, but the peer has reported the error.
     if command.kind is not None:
         exit_kinds[command.peer] = command.kind
     awaited = cluster.alive - set(command.others)
-    # Where the cause is known, only its own end is waited for, with its last output; else the ends of all others.
+    # If the cause is known, only its end, with the last output, is awaited; else the ends of all others.
     awaited = awaited & {command.peer} if command.code is not None else awaited - {command.peer}
     deadline = time.monotonic() + _ROOT_CAUSE_S
     while awaited and not command.late and (left := deadline - time.monotonic()) > 0:
@@ -231,19 +231,19 @@ def root_cause(
         # No other process has ended in time.
         if event is None:
             break
-        # A program says why it ends before its process has ended.
+        # A program reports the reason of its exit before its process has ended.
         if isinstance(event, decided.ProgramExiting):
             exit_kinds[event.peer] = event.exit.kind
         elif isinstance(event, pb.HostEvent) and event.kind == pb.HOST_EVENT_KIND_ENDED:
             known[event.peer] = list(event.tail)
             awaited -= {event.peer}
-            # This end may be the reason for the others.
+            # This end may be the cause of the others.
             if _is_bad(event, cluster) and event.peer not in ended:
                 ended[event.peer] = exit_in_words(event.code)
     last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
     ids = cluster.view.ids if cluster.view else ()
     ranks = {peer: rank for rank, peer in enumerate(ids) if peer in ended}
-    # The cause is known: a program chose its exit code, say.
+    # The cause is known, for example because a program chose its exit code.
     if command.code is not None:
         text, output = named(command.peer, command.reason, ranks.get(command.peer)), tuple(last_words[command.peer])
         return Failure(command.peer, text, command.code, output, command.chosen)
@@ -251,5 +251,5 @@ def root_cause(
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
-    """True if this end may be the cause of others; before the first view any end may."""
+    """True if the end of this process may be the cause of others; before the first view any end may be."""
     return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

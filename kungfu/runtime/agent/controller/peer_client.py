@@ -1,8 +1,8 @@
-"""Sends the leader's messages to peers, each from a thread of its own: no peer can hold up the agent.
+"""Sends the leader's messages to peers, each from a separate thread, so that no peer can block the agent.
 
-A message that was not answered is repeated until it is, or until nothing depends on it any more: its peer has ended,
-its view is over, or a newer message takes its place. The peer recognizes a repeated message by its number, by the
-version of its view, or as a fact that it knows.
+A message is repeated until it is answered, or until nothing depends on it any more: the peer has ended, the view is
+over, or a newer message replaces it. The peer recognizes a repeated message by its number, by the version of its view,
+or as a known fact.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0  # between two attempts
-_TERM_BITS = 32  # of a number are left to count the messages of one leader
+_TERM_BITS = 32  # the bits of a number that count the messages of one leader
 
 IsOver = Callable[[], bool]
 
 
 def _in_wire_form(command: JoinerOffer | Asked) -> tuple[str, Any, str]:
-    """The method that takes the command, the message, and its kind: of each kind only the newest message counts."""
+    """The method for a command, its message, and the kind of the message; only the newest of a kind counts."""
     if isinstance(command, JoinerOffer):
         return "OfferJoiners", from_offer(command), "offer"
-    # One request of people and schedulers is under way at a time.
+    # Only one request of people and schedulers is under way at a time.
     peers = command.what.peers if isinstance(command.what, Leave) else ()
     kind = "request" if command.id != AGENT else f"{type(command.what).__name__} {peers}"
     return "ForwardRequest", from_asked(command), kind
@@ -66,19 +66,19 @@ class FormationFailed:
 
 @dataclass(frozen=True)
 class NotifyFailed:
-    """A peer did not take a message, which is repeated; other events say what became of the peer."""
+    """A peer did not acknowledge a message, which is repeated; other events report the end of a peer."""
 
     peer: int
     error: str
 
 
 class PeerClient:
-    """Sends the cluster's commands to peers. Numbers grow with each message, and with the leader's term.
+    """Sends the cluster's commands to peers. Message numbers grow with each message and with the leader's term.
 
     Args:
-        settings: The job's.
-        put: Takes the events that come of the messages.
-        known: Gives the cluster as it is known now.
+        settings: The settings of the job.
+        put: Queues the events that result from the messages.
+        known: Returns the cluster as known now.
         term: The term of this leader.
     """
 
@@ -91,11 +91,11 @@ class PeerClient:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """This agent ends: no message is repeated, and none is waited for."""
+        """Stops repeating and awaiting messages, because this agent ends."""
         self._closed.set()
 
     def admit_first_view(self, command: AdmitFirstView) -> None:
-        """Admits all peers to the first view; the state is rank 0's."""
+        """Admits all peers to the first view, with the state of rank 0."""
 
         def perform() -> None:
             view = command.view
@@ -103,14 +103,14 @@ class PeerClient:
                 admission = self._admission(view, (0,), self._settings.deadlines.wait_s)
                 for peer in view.peers:
                     self._ask(peer, "Admit", admission, self._settings.deadlines.wait_s)
-            # A first peer has ended, or does not answer: there is no view without it.
+            # One of the first peers has ended, or does not answer: there is no view without it.
             except KungfuError as error:
                 self._put(FormationFailed(error))
 
         self._in_thread(perform)
 
     def admit_phase(self, command: AdmitPhase) -> None:
-        """Admits all peers to the first view of a phase; the state is rank 0's."""
+        """Admits all peers to the first view of a phase, with the state of rank 0."""
         view = command.view
 
         def is_over(peer: Peer) -> bool:
@@ -120,7 +120,7 @@ class PeerClient:
         def perform() -> None:
             leads = partial(is_over, view.peers[0])
             ask = partial(self._admission, view, (0,), self._attempt_s, leads)
-            # Another view was formed meanwhile, or is to be.
+            # Another view was formed meanwhile, or will be.
             if (admission := self._repeat(ask, view.peers[0], leads)) is None:
                 return
             admission.target = command.target
@@ -130,14 +130,14 @@ class PeerClient:
         self._in_thread(perform)
 
     def compare(self, command: ComparePrograms) -> None:
-        """Finds out in what a peer's program differs, and puts the event that says so."""
+        """Determines how a peer's program differs, and queues a ``ProgramDiffers`` event."""
         other = command.other
 
         def perform() -> None:
             try:
                 reference, its = self._first_described(command.references)
                 how = difference(its, self._described(other), names=(f"peer {reference.id}", f"peer {other.id}"))
-            # The programs differ in any case; only what differs is not known.
+            # The programs differ in any case; only the difference is not known.
             except KungfuError as error:
                 how = f"in what could not be found out ({error})"
             self._put(ProgramDiffers(other.id, how))
@@ -145,11 +145,11 @@ class PeerClient:
         self._in_thread(perform)
 
     def _first_described(self, peers: Sequence[Peer]) -> tuple[Peer, Description]:
-        """The program of the job, from the first of the peers that answers: any may be lost meanwhile."""
+        """The first peer that answers, with its description of the program; any peer may be lost meanwhile."""
         for peer in peers[:-1]:
             try:
                 return peer, self._described(peer)
-            # It may have been lost: the next one runs the same program.
+            # The peer may have been lost: the next peer runs the same program.
             except KungfuError:
                 continue
         return peers[-1], self._described(peers[-1])
@@ -160,11 +160,11 @@ class PeerClient:
     def admit_survivors(self, command: AdmitSurvivors) -> None:
         """Admits the survivors to their view.
 
-        An event says if rank 0 has ended, or has not answered for twice ``--heartbeat``. If nobody else waits, it gets
-        the deadline of every wait.
+        Queues ``CoordinatorUnreachable`` if rank 0 has ended, or has not answered for twice ``--heartbeat``. If rank 0
+        is the only survivor, the general deadline of waits applies.
 
         Args:
-            command: The view, whose rank 0 forms it.
+            command: The command, with the view that its rank 0 forms.
         """
         view, deadlines = command.view, self._settings.deadlines
         patience_s = deadlines.wait_s if view.size == 1 else min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
@@ -177,7 +177,7 @@ class PeerClient:
 
             ask = partial(self._admission, view, command.sources, self._attempt_s, is_over)
             admission = self._repeat(ask, view.peers[0], is_over)
-            # Rank 0 cannot form the view: another one is to be tried.
+            # Rank 0 cannot form the view: another view is to be tried.
             if admission is None:
                 self._put(CoordinatorUnreachable(view))
                 return
@@ -202,12 +202,12 @@ class PeerClient:
             self._send(peer, "AnnounceFailure", failure, is_over=partial(is_over, peer))
 
     def send_to_rank_0(self, command: JoinerOffer | Asked) -> None:
-        """Asks rank 0, which leads the barriers, to hold one for this command.
+        """Asks rank 0, the coordinator, to hold a barrier for this command.
 
-        In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met.
+        In a view with another rank 0, the agent makes a new offer, and repeats an unmet request.
 
         Args:
-            command: The command; the newer one of two offers, or of two requests of people, counts.
+            command: The command; it replaces an earlier offer, or an earlier request of people.
         """
         rank_0, number = self._rank_0(), next(self._numbers)
         assert rank_0 is not None
@@ -219,7 +219,7 @@ class PeerClient:
 
         self._send(rank_0, method, message, is_over=is_over)
 
-    # ---- whether a message still matters -----------------------------------------------------------------------------
+    # ---- relevance of a message --------------------------------------------------------------------------------------
 
     def _has_ended(self, peer: Peer) -> bool:
         return peer.id not in self._known().alive
@@ -233,7 +233,7 @@ class PeerClient:
         return view.peers[0] if view else None
 
     def _is_over(self, command: AdmitSurvivors, peer: Peer) -> bool:
-        """True if no peer waits for this one in the view of survivors: it is in force, or will be replaced."""
+        """True if no survivor waits for ``peer``: their view is in force or will be replaced, or the peer has ended."""
         regrouping = self._known().regrouping
         return regrouping is None or regrouping.formed != command.view or self._has_ended(peer)
 
@@ -241,7 +241,7 @@ class PeerClient:
 
     @property
     def _attempt_s(self) -> float:
-        """The seconds of one attempt: a longer wait for a frozen peer would tell nothing."""
+        """The seconds of one attempt; a longer wait for a frozen peer would be useless."""
         return min(self._settings.deadlines.wait_s, self._settings.deadlines.heartbeat_s)
 
     def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:
@@ -254,13 +254,13 @@ class PeerClient:
         self._in_thread(lambda: self._repeat(ask, peer, is_over))
 
     def _repeat(self, ask: Callable[[], Any], peer: Peer, is_over: IsOver) -> Any:
-        """Asks until there is an answer; ``None`` if it is over before. Only the first failure is put."""
+        """Asks until there is an answer; ``None`` if ``is_over`` comes first. Only the first failure is reported."""
         pause_s, failed = _FIRST_PAUSE_S, False
         while not (is_over() or self._closed.is_set()):
             try:
                 return ask()
             except KungfuError as error:
-                # People hear of it once, however often it is repeated, unless nothing depends on it any more.
+                # People see only the first failure, and none if nothing depends on the message any more.
                 if not (failed or is_over() or self._closed.is_set()):
                     self._put(NotifyFailed(peer.id, str(error)))
                 failed = True
@@ -270,7 +270,7 @@ class PeerClient:
 
     def _ask(self, peer: Peer, method: str, message: Any, within_s: float, is_over: IsOver = _never) -> Any:
         def abandoned() -> PeerFailure | None:
-            # It will never answer.
+            # The peer will never answer.
             if self._has_ended(peer):
                 return PeerFailure("its process has ended", peers=[peer.id])
             if self._closed.is_set():

@@ -1,1 +1,1 @@
-"""The record of a job on this host: its files, and what a person sees while it runs."""
+"""The record of a job on this host: its files, and its display while the job runs."""

@@ -1,8 +1,8 @@
 """The files in the job's folder: decisions, metrics, the peers' output.
 
 ``events.jsonl`` has the version of the record, then one object per decision and change (`kungfu.event_log`);
-``metrics.jsonl`` one per step (rank 0's); ``peers/peer-N.log`` the whole output of a peer; ``trace.jsonl`` what each
-step offered to the policies, on every peer.
+``metrics.jsonl`` has one per step of rank 0; ``peers/peer-N.log`` has the whole output of a peer; ``trace.jsonl`` has
+the inputs of the policies in each step, on every peer.
 
 No failure of these files ends the job. Lines that could not be written are reported once on the screen, and recorded as
 an event ``gap`` as soon as the record can be written again.
@@ -25,26 +25,26 @@ from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 
 STREAMS = ("events", "metrics")
 
-# Some hundred thousand steps of a few peers.
+# Enough for some hundred thousand steps of a few peers.
 TRACE_LIMIT_BYTES = 256 << 20
-# A disk at its limit fails and works by turns.
+# A nearly full disk fails and works alternately.
 _NOTIFY_EVERY_S = 60.0
 
 
 def _no_console(event: LoggedEvent) -> None:
-    """Takes events while there is no console yet."""
+    """Ignores events while there is no console yet."""
 
 
 class Journal:
-    """Appends to the files of one job. Every line is written at once, so that a killed job leaves a whole record.
+    """Appends to the files of one job. Every line is written at once, so that a killed job leaves a complete record.
 
     Args:
-        folder: The job's.
-        trace_limit_bytes: The trace ends, with a line that says so, before it grows beyond; at 0 there is none.
-        clock: Seconds since 1970.
+        folder: The folder of the job.
+        trace_limit_bytes: The limit of the trace, which ends below it with a line about the limit; 0 for no trace.
+        clock: Returns the seconds since 1970.
 
     Attributes:
-        notify: Takes an event when lines are being lost, and one when they are not any more.
+        notify: Called with an event when lines are being lost, and with another event after the loss.
 
     Raises:
         UsageError: The folder holds a record already, or cannot be written.
@@ -61,7 +61,7 @@ class Journal:
         self._unrecorded: dict[str, LogGap] = {}  # gaps that are over but not recorded yet, by file
         self._unwritten: dict[str, Callable[[], None]] = {}
         self._notified_at: float | None = None
-        self._is_notified = False  # of lines that are lost, and not yet that they no longer are
+        self._is_notified = False  # True while people know of a loss but not yet of its end
         if (folder / "events.jsonl").exists():
             raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
         names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
@@ -81,11 +81,11 @@ class Journal:
         return self.folder / "peers" / f"peer-{peer}.log"
 
     def output_of(self, peer: int) -> Output:
-        """The log that takes the output of a peer."""
+        """The log for the output of a peer."""
         return Output(self, LogFile(self.log_of(peer), clock=self._clock, mark=_mark))
 
     def write(self, event: LoggedEvent) -> LoggedEvent:
-        """Writes one more event, stamped with the time (seconds since 1970), and returns it."""
+        """Writes an event, stamped with the time in seconds since 1970, and returns the stamped event."""
         with self._lock:  # the agent and the threads that serve the peers all write
             stamped = self._stamped(event)
             self.append_to(self._files["events"], _line(stamped))
@@ -96,7 +96,7 @@ class Journal:
         return replace(event, time=round(self._clock(), 6))
 
     def append(self, stream: str, lines: Sequence[str]) -> None:
-        """Appends lines to a stream as they are; to the trace only while it may grow."""
+        """Appends lines to a stream unchanged; to the trace only up to its limit."""
         # There is nothing to append, or the trace is off.
         if not lines or stream not in self._files:
             return
@@ -108,16 +108,16 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Has ``write`` write a small file of the folder: now, or with a later line if it raises ``OSError``."""
+        """Calls ``write`` for a small file of the folder: now, or with a later line after an ``OSError``."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()
 
     def close(self) -> None:
-        """Closes the files; idempotent. Lines missing at the end of one are reported and, if possible, recorded."""
+        """Closes the files; idempotent. Lines missing at the end of a file are reported and, if possible, recorded."""
         with self._lock:
             self._is_notified, lacking = False, dict[str, LogGap]()
-            for stream in ("trace", "metrics", "events"):  # events.jsonl last: it records the gaps of the others
+            for stream in ("trace", "metrics", "events"):  # events.jsonl last: it records the gaps of other files
                 if (file := self._files.get(stream)) is None:
                     continue
                 if file.gap is not None and file.is_open:
@@ -131,11 +131,11 @@ class Journal:
     # ---- gaps --------------------------------------------------------------------------------------------------------
 
     def on_gap(self, file: LogFile) -> None:
-        """Notes that a file cannot be written for now."""
+        """Notes that a file cannot be written at present."""
         with self._lock:
             first = not self._failing
             self._failing[file.path] = file
-            # A full disk fails all files: people hear of the first one.
+            # A full disk affects all files: people are notified of the first.
             if first and file.gap is not None:
                 self._notify_of_loss(self._name(file), file.gap.error)
 
@@ -147,7 +147,7 @@ class Journal:
             self._conclude_gap(event)
 
     def close_file(self, file: LogFile) -> None:
-        """Closes a file; a gap at its end is final, and recorded."""
+        """Closes a file; a gap at its end is final and is recorded."""
         with self._lock:
             file.close()
             # Its last lines could not be written.
@@ -160,7 +160,7 @@ class Journal:
         self._unrecorded[self._name(file)] = merged(self._unrecorded.get(self._name(file)), gap)
 
     def _end_gap_of_events(self) -> None:
-        """A gap of the events ends with lines of other files, too: no other event may come for a long time."""
+        """Ends a gap of the events also with lines of other files, because the next event may come much later."""
         file = self._files["events"]
         name = self._name(file)
 
@@ -173,7 +173,7 @@ class Journal:
         self._conclude_gap(_event(name, merged(self._unrecorded.pop(name, None), ended)))
 
     def _conclude_gap(self, event: LoggedEvent) -> None:
-        """Records the gaps that are not recorded yet, and notifies a person who was notified of lost lines."""
+        """Records the gaps that are not recorded yet, and notifies people if they were notified of the loss."""
         self._write_gaps()
         if self._is_notified:
             self._is_notified = bool(self._failing)
@@ -189,7 +189,7 @@ class Journal:
                 self._unrecorded.pop(name, None)
 
     def append_to(self, file: LogFile, data: bytes) -> None:
-        """Appends to one of the files, and notes where a gap begins or ends."""
+        """Appends to a file, and notes the beginning or the end of a gap."""
         had_gap, ended = file.gap is not None, file.write(data)
         if ended is not None:
             self.on_gap_over(file, ended)
@@ -200,7 +200,7 @@ class Journal:
         for name, write in list(self._unwritten.items()):
             try:
                 write()
-            # It is tried again with a later line.
+            # The file is tried again with a later line.
             except OSError as error:
                 self._notify_of_loss(name, error.strerror or str(error))
             else:
@@ -218,26 +218,26 @@ class Journal:
         return str(file.path.relative_to(self.folder))
 
     def _fitting(self, line: str) -> str | None:
-        """A line of the trace, if it fits; in place of the first one that does not, a line that says so."""
+        """The line if the trace has room; a line about the limit in place of the first excess line; or ``None``."""
         left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
-        # The first line that does not fit: the trace ends here, and says so.
+        # The first line that does not fit: the trace ends with a line about the limit.
         if self._trace_left < 0 <= left:
             return json.dumps({"cut": True, "limit_bytes": self._trace_limit})
         return line if self._trace_left >= 0 else None
 
 
 class Output:
-    """The log of one peer, written by the one thread that reads its output."""
+    """The log of one peer, written by the thread that reads the peer's output."""
 
     def __init__(self, journal: Journal, file: LogFile) -> None:
         self._journal, self._file = journal, file
 
     def write(self, line: bytes) -> None:
-        """Appends a line; one that cannot be written is counted."""
+        """Appends a line, or counts it as lost if it cannot be written."""
         self._journal.append_to(self._file, line)
 
     def close(self) -> None:
-        """Closes the log: the peer has exited."""
+        """Closes the log after the exit of the peer."""
         self._journal.close_file(self._file)
 
 

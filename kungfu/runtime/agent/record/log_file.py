@@ -1,4 +1,4 @@
-"""One file of the record. Lines that cannot be written are counted, not raised, until the file can be written again.
+"""A file of the record. Failing writes raise no error: lost lines are counted until the file can be written again.
 
 A full disk is the usual reason (``ENOSPC``). A quota, a disk that fails, a file system that has become read-only and a
 folder that was replaced by a file have the same effect.
@@ -12,17 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-# A disk that fails may take long for each answer.
+# A failing disk may take long for each answer.
 _RETRY_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
 class LogGap:
-    """Lines that a file lacks.
+    """Consecutive lines that are missing in a file.
 
     Args:
-        since: When the first of them was lost, in seconds since 1970.
-        until: When the last of them was lost.
+        since: When the first line was lost, in seconds since 1970.
+        until: When the last line was lost.
         lines: The number of lines.
         error: The first error.
     """
@@ -34,7 +34,7 @@ class LogGap:
 
 
 def merged(first: LogGap | None, second: LogGap) -> LogGap:
-    """Two gaps of one file as one, where nothing could be recorded between them."""
+    """Merges two gaps of a file, between which nothing could be recorded."""
     return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
 
 
@@ -43,9 +43,9 @@ class LogFile:
 
     Args:
         path: The file.
-        clock: Seconds since 1970.
-        mark: Makes the line that is written in place of a gap; without it there is none.
-        head: The first line of the file, written together with the first of the others.
+        clock: Returns the seconds since 1970.
+        mark: Makes the line that is written in place of a gap; ``None`` for no line.
+        head: The first line of the file, written together with the second.
 
     Attributes:
         gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, the file is
@@ -79,7 +79,7 @@ class LogFile:
             at_once: Tries the file even if it failed less than a second ago.
 
         Returns:
-            The gap that ends with them; ``None`` if none does.
+            The gap that ends with these lines; ``None`` if there is none.
         """
         if self._closed:
             return None
@@ -91,7 +91,7 @@ class LogFile:
         try:
             mark = self._mark(self.gap) if self._mark and self.gap else b""
             self._write((self._head if data else b"") + mark + data)
-        # A gap begins, or goes on.
+        # A gap begins, or continues.
         except OSError as error:
             self._add_to_gap(data, error.strerror or str(error))
             return None
@@ -100,7 +100,7 @@ class LogFile:
         return ended
 
     def end_gap(self, line: Callable[[LogGap], bytes]) -> LogGap | None:
-        """Ends a gap by a line about it, if the file is to be tried again and takes that line; else the gap stays."""
+        """Ends a gap with a line about it, if that line can be written now, and returns the gap; else ``None``."""
         gap = self.gap
         if gap is None or self._closed or not self._is_due():
             return None
@@ -130,7 +130,7 @@ class LogFile:
 
     def _is_due(self) -> bool:
         since = self._clock() - self._tried
-        return since >= _RETRY_EVERY_S or since < 0  # the clock may have been put back
+        return since >= _RETRY_EVERY_S or since < 0  # the clock may have been set back
 
     def _add_to_gap(self, data: bytes, error: str) -> None:
         now = self._clock()
@@ -138,7 +138,7 @@ class LogFile:
         self.gap = replace(first, until=now, lines=first.lines + _lines_in(data))
 
     def _write(self, data: bytes) -> None:
-        # It could not be created before, or its folder was gone.
+        # The file could not be created before, or its folder was gone.
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.open()
@@ -153,7 +153,7 @@ class LogFile:
         self._torn = False
 
     def _take_back(self, count: int) -> None:
-        """Cuts off half a written line; if that fails, the next line begins on a line of its own."""
+        """Cuts off a partly written line; if that fails, the next write begins with a newline."""
         assert self._descriptor is not None
         if not count:
             return

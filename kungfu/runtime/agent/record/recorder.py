@@ -1,4 +1,4 @@
-"""Records events: writes them to the journal, shows them to a person, and replicates them to the other hosts."""
+"""Records events: writes them to the journal, shows them to people, and replicates them to the other hosts."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ _LEADER = -1
 
 
 class RecordListener(Protocol):
-    """Hears of what a host records; one for another program hears of all, and must return at once on any thread."""
+    """Receives the records of a host. A listener for another program gets all and must return at once on any thread."""
 
     def event(self, event: LoggedEvent) -> None:
-        """An event was recorded."""
+        """Handles a recorded event."""
 
     def status(self, fields: Mapping[str, Any]) -> None:
-        """A step was measured."""
+        """Handles a measured step, by its line of metrics."""
 
 
 class Console(RecordListener, Protocol):
-    """The console of a person while the job runs, which hears of what a person should see, and decides its look."""
+    """The console of a running job, which receives the events for people and formats them."""
 
     def line(self, who: str, text: str) -> None:
-        """A peer has printed a line."""
+        """Shows a line that a peer has printed."""
 
 
 def replicate_nowhere(records: pb.Records) -> None:
-    """Takes records where there are no other hosts."""
+    """Ignores records, because there are no other hosts."""
 
 
 class HostRecorder:
     """One host's record of the job.
 
     Args:
-        journal: Writes it down.
-        console: Shows it.
-        listeners: Hear of it.
+        journal: Writes the record.
+        console: Shows the record.
+        listeners: Receive the record.
 
     Attributes:
-        replicate: Takes all records while this agent leads, for the other hosts.
-        ended: The peers whose end is recorded.
+        replicate: Sends all records to the other hosts while this agent leads.
+        ended: The peers with a recorded end.
     """
 
     def __init__(self, journal: Journal, console: Console, *, listeners: Sequence[RecordListener] = ()) -> None:
@@ -59,13 +59,13 @@ class HostRecorder:
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
         self._undefined = UndefinedSignals()
-        self._numbers: dict[int, int] = {}  # of the last message of each peer
-        # The peers whose end of training is recorded, each with the phase.
+        self._numbers: dict[int, int] = {}  # the number of the last message of each peer
+        # The peers with a recorded end of training, each with the phase.
         self._finished: set[tuple[int, int]] = set()
         self.ended: set[int] = set()
 
     def event(self, event: LoggedEvent, *, shown: bool = False) -> pb.Records:
-        """Records an event of the leader, which a person sees if ``shown``; returns it as the other hosts get it."""
+        """Records an event of the leader, and shows it if ``shown``; returns the records that the other hosts get."""
         with self._lock:
             stamped = self.journal.write(event)
             self._note(stamped)
@@ -78,7 +78,7 @@ class HostRecorder:
         return records
 
     def finished(self, event: FinishedEvent) -> None:
-        """Records that a peer's training is over: once, for the peer repeats what was not confirmed to it."""
+        """Records the end of a peer's training only once, because the peer repeats an unconfirmed report."""
         with self._lock:
             is_new = (event.peer, event.phase) not in self._finished
             self._finished.add((event.peer, event.phase))
@@ -86,14 +86,14 @@ class HostRecorder:
             self.event(event, shown=True)
 
     def receive(self, records: pb.Records) -> NewRecords:
-        """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
+        """Adds the records of a peer, or of the leader on another host; a repeated message changes nothing."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(time.time(), 6)
         with self._lock:
-            # A peer counts its messages; those of the leader come in order, once each.
+            # A peer counts its messages; messages of the leader come in order, once each.
             if records.peer != _LEADER:
-                # A repetition: the peer has not heard that the first one was taken.
+                # A repeated message: the peer missed the confirmation of the first one.
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
                     return NewRecords()
                 self._numbers[records.peer] = records.number
@@ -101,7 +101,7 @@ class HostRecorder:
                 match record.WhichOneof("content"):
                     case "event":
                         event = _event_or_gap(record.event, now)
-                        # The leader has stamped its own events; those of peers get the time at which they arrive.
+                        # The leader has stamped its own events; events of peers get their time of arrival.
                         event = replace(event, time=now) if event.time is None else event
                         self._note(event)
                         events.append(event)
@@ -119,14 +119,14 @@ class HostRecorder:
                 audience.event(event)
             for fields in metrics:
                 audience.status(fields)
-        # The leader notices it, and the other hosts hear of it by the event.
+        # The leader detects undefined signals, and the other hosts receive the event.
         noticed = [] if records.peer == _LEADER else [one for row in metrics for one in self._undefined.after_step(row)]
         for news in noticed:
             self.event(news, shown=True)
         return NewRecords((*events, *noticed), tuple(metrics))
 
     def _note(self, event: LoggedEvent) -> None:
-        # It may be of the leader before, which the peer may not have heard confirm it.
+        # The event may come from the previous leader, and the peer may have missed its confirmation.
         if isinstance(event, FinishedEvent):
             self._finished.add((event.peer, event.phase))
         elif isinstance(event, PeerEndedEvent):
@@ -134,7 +134,7 @@ class HostRecorder:
 
 
 def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
-    """The event that was packed; the gap that it leaves, if it is none of this version. The others count."""
+    """The packed event, or a gap event in its place if this version cannot read the event."""
     try:
         return unpack_event(packed)
     except ValueError as error:

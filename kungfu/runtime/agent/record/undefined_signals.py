@@ -1,7 +1,7 @@
-"""Notices named signals of the policies that are no number in many steps: nothing else tells a person of it.
+"""Detects named signals of policies that are not finite in many steps, which nothing else reports.
 
-A noise scale that is NaN requests nothing, so a policy that waits for it is silent. A signal that has not been a number
-yet is not counted: many are none until something was measured.
+A policy that waits for a noise scale requests nothing while it is NaN. Steps before the first number of a signal are
+not counted: many signals are NaN until something was measured.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from kungfu.event_log.events import UndefinedEvent
 from kungfu.event_log.numbers import as_float
 
 _FIRST_STEPS = 100
-# The share of the steps since it was last told, from which on it is told.
+# The least share of undefined steps since the last check that is reported.
 _SHARE = 0.1
-# The loss has events of its own.
+# The loss has separate events.
 _TOLD_ELSEWHERE = ("loss",)
 
 
 @dataclass
 class _Counted:
-    """The steps of a signal since its first number, how many of them had none, and both when it was last looked at."""
+    """The steps since the first number of a signal, the undefined steps among them, and both at the last check."""
 
     since: int
     steps: int = 0
@@ -33,13 +33,13 @@ class _Counted:
 
 
 class UndefinedSignals:
-    """Counts, of each signal, the steps without a number; it is looked at after 100 steps, 200, 400 and so on."""
+    """Counts the steps in which a signal is undefined; each signal is checked after 100, 200, 400 steps and so on."""
 
     def __init__(self) -> None:
         self._counted: dict[str, _Counted] = {}
 
     def after_step(self, row: Mapping[str, Any]) -> list[UndefinedEvent]:
-        """Counts a step, by its line of the metrics; gives what is to be told."""
+        """Counts a step by its line of metrics; returns the events to record."""
         step = row.get("step")
         if not isinstance(step, int):
             return []
@@ -53,7 +53,7 @@ class UndefinedSignals:
             return None
         one = self._counted.setdefault(name, _Counted(step))
         one.steps, one.missing = one.steps + 1, one.missing + (not is_number)
-        # The first time, and then each time that the steps have doubled.
+        # A check is due after the first steps, and then whenever the steps have doubled.
         if one.steps < max(_FIRST_STEPS, 2 * one.steps_before):
             return None
         is_news = one.missing - one.missing_before >= _SHARE * (one.steps - one.steps_before)

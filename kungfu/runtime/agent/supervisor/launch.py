@@ -1,4 +1,4 @@
-"""Starts a peer with its share of the host, reads its output line by line, and ends it with all that it started."""
+"""Starts a peer with its share of the host, reads its output by lines, and ends it with all its descendants."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 
 TAIL_LINES = 60
 
-# To a peer that trains the first SIGTERM is a notice, and the second ends it. The third one is for a machine so busy
-# that it delivered two as one. There are no more, for a program that handles the signal itself gets them all.
+# For a peer that trains, the first SIGTERM is a preemption notice, and the second ends the peer. The third is for a
+# busy machine that merged two. There are no more, because a program with a handler for the signal receives them all.
 _SIGTERM_AT_S = (0.0, 0.2, 1.0)
 _LOOK_S = 0.02
 _REAPED_WITHIN_S = 5.0
-_KILL_ALL = 0  # to the subreaper: kill all that is left
+_KILL_ALL = 0  # to the subreaper: kill all remaining processes
 
 
 class OutputLog(Protocol):
-    """Takes what a peer prints; it never raises ``OSError``, so that a full disk ends no peer."""
+    """Receives the output of a peer; never raises ``OSError``, so that a full disk ends no peer."""
 
     def write(self, data: bytes) -> object:
-        """A line."""
+        """Writes a line."""
 
     def close(self) -> None:
-        """The peer prints nothing any more."""
+        """Closes the log, because the output of the peer has ended."""
 
 
 class PeerProcess:
-    """A running peer, under a parent of its own: see ``subreaper``.
+    """A running peer under a dedicated parent process: see ``subreaper``.
 
     Args:
         child: The subreaper.
-        control: The socket to it: signals go out, the peer's process id and exit code come in.
+        control: The socket to the subreaper: sends signals, receives the peer's process id and exit code.
 
     Attributes:
-        pid: The peer's own process id.
-        tail: Its last lines of output.
+        pid: The process id of the peer itself.
+        tail: The last lines of the peer's output.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], control: socket.socket) -> None:
@@ -61,12 +61,12 @@ class PeerProcess:
     def watch(self, log: OutputLog, on_line: Callable[[str], None], on_exit: Callable[[int], None]) -> None:
         """Reads the output in one thread and waits for the exit in another.
 
-        The two are apart because a child of the peer may hold the output open after the peer has exited.
+        The threads are separate because a child of the peer may hold the output open after the peer has exited.
 
         Args:
-            log: Takes all output, also that of a process on standby before it was a peer.
-            on_line: Takes each line of output.
-            on_exit: Takes the exit code (negative: the signal) when the peer has exited.
+            log: Receives all output, including output of a standby process before it became the peer.
+            on_line: Receives each line of output.
+            on_exit: Receives the exit code (negative: the signal) when the peer has exited.
         """
         reader = threading.Thread(target=self._read, args=(log, on_line), daemon=True, name="kungfu-output")
         reader.start()
@@ -76,7 +76,7 @@ class PeerProcess:
             self._has_exited.set()
             reader.join(timeout=1.0)
             on_exit(code)
-            self.child.wait()  # until nothing is left that the peer started
+            self.child.wait()  # until no descendant of the peer is left
             self._close_socket()
 
         threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
@@ -86,12 +86,12 @@ class PeerProcess:
         return self._has_exited.is_set() or self.child.poll() is not None
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the peer and its process group; SIGKILL, or 0, also ends what has left the group."""
+        """Sends a signal to the peer and its process group; SIGKILL, or 0, also ends descendants outside the group."""
         with suppress(OSError):  # the subreaper has exited
             self._control.send(bytes([number]))
 
     def discard(self) -> None:
-        """Ends a process that nobody watches, and all that it started."""
+        """Ends a process that is not watched, and all its descendants."""
         kill_and_reap(self)
         if self.child.stdout is not None:
             self.child.stdout.close()
@@ -105,7 +105,7 @@ class PeerProcess:
         with suppress(OSError):
             if text := self._replies.readline():
                 return int(text)
-        return -signal.SIGKILL  # somebody killed the subreaper, and the kernel the peer with it
+        return -signal.SIGKILL  # the subreaper was killed, and the kernel killed the peer with it
 
     def _read(self, log: OutputLog, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
@@ -121,15 +121,15 @@ class PeerProcess:
 def start(
     command: list[str], *, environment: Mapping[str, str], folder: str = "", stdin: int = subprocess.DEVNULL
 ) -> PeerProcess:
-    """Starts one peer in a session of its own, so that a key press in the terminal reaches only the agent.
+    """Starts a peer in a separate session, so that a key press in the terminal reaches only the agent.
 
-    The peer ends when this process ends, and so does all that it started.
+    The peer and all its descendants end when this process ends.
 
     Args:
         command: The user's program.
-        environment: All of its variables.
-        folder: The folder of its temporary files; removed if this process ends first.
-        stdin: The descriptor that it reads.
+        environment: All environment variables of the peer.
+        folder: The folder of the peer's temporary files; removed if this process ends first.
+        stdin: The descriptor of the peer's standard input.
     """
     control, theirs = socket.socketpair()
     with theirs:
@@ -146,17 +146,17 @@ def start(
 
 
 def kill_and_reap(process: PeerProcess) -> None:
-    """Kills a peer that may still run and all that it started, in whatever session it is, and waits for their ends."""
+    """Kills a peer, if it still runs, with all its descendants in any session, and waits for their ends."""
     process.send_signal(_KILL_ALL)
     try:
         process.child.wait(_REAPED_WITHIN_S)
-    except subprocess.TimeoutExpired:  # the subreaper was stopped, say: the peer at least goes with it
+    except subprocess.TimeoutExpired:  # for example, the subreaper is stopped: at least the peer ends with it
         process.child.kill()
         process.child.wait()
 
 
 def terminate_all(processes: Sequence[PeerProcess], *, grace_s: float) -> None:
-    """Ends all processes and what they started: by SIGTERM, repeated, and by SIGKILL after ``grace_s`` seconds."""
+    """Ends all processes and their descendants: by repeated SIGTERM, and by SIGKILL after ``grace_s`` seconds."""
     started = time.monotonic()
     for asked_at_s in _SIGTERM_AT_S:
         _await_exits(processes, until=started + asked_at_s)
@@ -173,27 +173,27 @@ def _await_exits(processes: Sequence[PeerProcess], *, until: float) -> None:
 
 
 def threads_per_peer(peers: int) -> int:
-    """The threads that each of this many peers would have of this host's cores, at least 1."""
+    """The threads of each peer if ``peers`` peers share this host's cores; at least 1."""
     return max(1, len(psutil.Process().cpu_affinity() or [0]) // max(1, peers))
 
 
 def peer_environment(
     environment: Mapping[str, str], *, place: int, peers: int, gpus: int, threads: int = 0
 ) -> dict[str, str]:
-    """The environment of a peer: the user's, with the peer's share of the host's cores and its device.
+    """The environment of a peer: the user's variables, with the peer's share of the host's cores and its device.
 
-    A variable that the user set stays as it is; but of the devices that it names each peer gets one, see
-    ``devices_of``. TensorFlow gets at least two threads between ops: with one, a barrier would wait for ever for the
-    thread that it holds. It takes memory of a device as it needs it, and not all at once: slots may share a device, and
-    the peer that comes in an exchange begins beside the one that leaves.
+    A variable that the user set stays unchanged, except that each peer gets one of the devices in it, see
+    ``devices_of``. TensorFlow gets at least two inter-op threads: with one, a barrier would wait forever for the thread
+    that it occupies. TensorFlow allocates device memory only as needed: slots may share a device, and a replacement
+    starts while the replaced peer still runs.
 
     Args:
         environment: The user's variables.
         place: The peer's slot on this host, from 0.
-        peers: The slots of this host.
+        peers: The number of slots of this host.
         gpus: The number of GPUs that the driver shows.
-        threads: The threads within an op that all peers of the job have; 0 for this host's share. They must be alike,
-            for an op that sums rounds in another way with another number of threads.
+        threads: The intra-op threads of every peer of the job; 0 for this host's share. All peers must have the same
+            number, because sums round differently with another number of threads.
 
     >>> share = peer_environment({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
     >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]
@@ -209,14 +209,14 @@ def peer_environment(
         "PYTHONUNBUFFERED": "1",
     }
     devices = devices_of(environment, gpus=gpus)
-    if not devices:  # nothing is said of them, or what the user says: none
+    if not devices:  # no devices are named, or the user chose none
         return {**share, **environment}
     return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_for_slot(place, devices)}
 
 
 def count_gpus(root: Path = Path("/")) -> int:
-    """The GPUs that this host's driver shows; 0 if it shows none, as without one and under WSL."""
+    """The number of GPUs that this host's driver shows; 0 for example without a driver and under WSL."""
     shown = root / "proc/driver/nvidia/gpus"
-    # A container may hide the driver's folder, and is given the devices all the same.
+    # A container may hide the driver's folder but still have the devices.
     entries = shown.iterdir() if shown.is_dir() else (root / "dev").glob("nvidia[0-9]*")
     return sum(1 for entry in entries)

@@ -1,4 +1,4 @@
-"""Supervises the peers of this host: starts each in a slot, watches it, and ends it; others decide when."""
+"""Supervises the peers of this host: starts each in a slot, watches it, and ends it on command."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from kungfu.runtime.settings import Settings
 
 _GRACE_S = 2.0
 CALM_S = 20.0
-_STANDBY = -1  # in the page of joiners: one that loads takes processor time from the peers, as a joiner does
+_STANDBY = -1  # in the page of joiners: a loading process takes processor time from the peers, like a joiner
 
 
 class ProcessListener(Protocol):
-    """Takes the output and the exits of peers; called in threads of the supervisor."""
+    """Receives the output and the exits of peers; called in threads of the supervisor."""
 
     def on_output(self, peer: int, text: str) -> None:
-        """A peer has printed a line."""
+        """Handles a line that a peer has printed."""
 
     def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
-        """A peer has exited, with its exit code (negative: the signal) and the last lines that it printed."""
+        """Handles the exit of a peer, with its exit code (negative: the signal) and its last lines of output."""
 
 
 class ProcessSupervisor:
@@ -48,13 +48,13 @@ class ProcessSupervisor:
         command: The user's program, the same for every peer.
         environment: The user's variables.
         slots: The number of peers that this host has room for.
-        journal: Takes the peers' output.
-        listener: Takes their lines and their exits.
-        clock: Monotonic, in seconds.
-        standby: The number of processes on standby for peers that start later.
+        journal: Writes the peers' output.
+        listener: Receives the peers' lines and exits.
+        clock: A monotonic clock in seconds.
+        standby: The number of standby processes for peers that start later.
 
     Attributes:
-        joiners: Tells the peers of this host of those that are on their way here.
+        joiners: Shows the peers of this host which joiners are on their way to this host.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ProcessSupervisor:
 
         Args:
             settings: The settings of the peers, without the id.
-            spawn: The command. It may share the slots of the peers that leave.
-            on_start: Takes the process id before the listener can be told of the peer's exit.
+            spawn: The command; the peer may share a slot with a leaving peer.
+            on_start: Receives the process id before the listener can receive the peer's exit.
         """
         peer, joins, settings = spawn.peer, spawn.joins, replace(settings, peer=spawn.peer)
         if self.joiners is not None:
             settings = replace(settings, joiner_page=self.joiners.path)
-        # A joiner takes the state of the others, not a checkpoint; those beside it are slower until it is ready.
+        # A joiner gets the state of the others, not a checkpoint; peers on this host are slower until it is ready.
         if joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
             if self.joiners is not None:
@@ -113,16 +113,16 @@ class ProcessSupervisor:
         return process.pid
 
     def keep_standby(self) -> str:
-        """Looks after the processes on standby: one after the other loads.
+        """Starts the missing standby processes, one after the other.
 
-        They load beside the peers that the job begins with, and later when no peer was started here for a while: what a
-        job needs to grow is there already, and loading takes processor time from the peers.
+        They load together with the first peers, to be ready when the job grows; later only when no joiner was started
+        here for a while, because loading takes processor time from the peers.
 
         Returns:
-            Why there are none from now on, the first time that this is known; else an empty text.
+            The reason why there are no standby processes from now on, returned once; else an empty text.
         """
         pool, page = self._standby, self.joiners
-        # None are wanted, or what there is to say was said.
+        # None are wanted, or the reason was already returned.
         if not pool.size:
             return ""
         is_short = pool.is_short()
@@ -136,11 +136,11 @@ class ProcessSupervisor:
 
     @property
     def on_standby(self) -> int:
-        """The number of processes that have loaded, and wait for a peer."""
+        """The number of standby processes that have loaded and wait."""
         return self._standby.ready
 
     def _environment_of(self, slot: int) -> dict[str, str]:
-        """A peer's variables but for its settings."""
+        """The environment variables of a peer in ``slot``, without its settings."""
         share = peer_environment(
             self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=self._threads
         )
@@ -162,7 +162,7 @@ class ProcessSupervisor:
 
     @property
     def threads(self) -> int:
-        """The threads that each peer would have of this host's cores."""
+        """The threads that each peer would get from this host's cores."""
         return threads_per_peer(self.slots)
 
     @property
@@ -172,7 +172,7 @@ class ProcessSupervisor:
 
     @property
     def running(self) -> list[int]:
-        """The peers whose processes have not ended."""
+        """The peers with processes that have not ended."""
         return [peer for peer, process in list(self._processes.items()) if not process.has_exited()]
 
     def tail(self, peer: int) -> list[str]:
@@ -180,12 +180,12 @@ class ProcessSupervisor:
         return list(self._processes[peer].tail) if peer in self._processes else []
 
     def kill(self, peer: int) -> None:
-        """Kills a peer and all that it started."""
+        """Kills a peer and all its descendants."""
         if peer in self._processes:
             self._processes[peer].send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends all peers, by SIGTERM first; nothing of them is left when this returns."""
+        """Ends all peers, first by SIGTERM, and removes their temporary files."""
         self._standby.close()
         terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
         if self.joiners is not None:
@@ -194,8 +194,8 @@ class ProcessSupervisor:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _temporary_folder(self) -> str:
-        """For the temporary files of this job's peers on this host, such as the sources that autograph writes; a peer
-        that is killed leaves its own. Empty if none can be made."""
+        """The folder for temporary files of the peers on this host, such as autograph sources, which killed peers leave
+        behind; empty if no folder can be made."""
         if self._folder is None:
             try:
                 self._folder = tempfile.mkdtemp(prefix="kungfu-", dir=self._environment.get("TMPDIR"))

@@ -1,10 +1,10 @@
-"""Starts a peer's Python script, and refuses a Keras ``fit`` that would train a model of its own on each peer.
+"""Starts a peer's Python script, and refuses a Keras ``fit`` that would train a separate model on each peer.
 
-``kungfu-run`` has an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
-The script is then what it is under ``python script.py`` or ``python -m module``: ``__main__`` with its own file,
-``sys.argv`` and ``sys.path``. Like the subreaper it is run as a file, and imports almost nothing. It does not load
-Keras: a finder waits until the script loads it. Only a process on standby loads TensorFlow and Keras ahead, and runs
-the script when it is told whose peer it is.
+``kungfu-run`` lets an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
+The script then runs as under ``python script.py`` or ``python -m module``: as ``__main__``, with the same ``__file__``,
+``sys.argv`` and ``sys.path``. Like the subreaper, this file is run as a script, and imports almost nothing. It does not
+load Keras: a finder waits until the script loads it. Only a standby process loads TensorFlow and Keras in advance, and
+runs the script when it receives the environment of its peer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
 STANDBY_KEY = "KUNGFU_STANDBY"  # in the environment of a process on standby
-LOADED = b"\n"  # what it says when it has loaded
+LOADED = b"\n"  # the message of a standby process that has loaded
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _HOW = (
@@ -30,7 +30,7 @@ _HOW = (
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """The command with this file before its script or module, where it is Python with one; else as it is.
+    """The command with this file inserted before its Python script or module; any other command unchanged.
 
     Args:
         command: The user's program.
@@ -51,10 +51,10 @@ def guarded(command: Sequence[str]) -> list[str]:
 
 
 class _TrainerFinder:
-    """Finds modules as the other finders do, and puts a check before ``fit`` of the classes that have one."""
+    """Finds modules through the other finders, and adds a check to ``fit`` of the trainer classes."""
 
     def __init__(self) -> None:
-        # Run as a file, like this one: to import it would load kungfu, and `_check` asks whether the script did.
+        # Run as a file, like this one: an import would load kungfu, and `_check` tests whether the script loaded it.
         file = os.path.join(os.path.dirname(__file__), *[os.pardir] * 3, "framework_internals.py")
         internals: dict[str, Any] = {"__name__": "framework_internals"}
         with open(file, "rb") as source:
@@ -62,7 +62,7 @@ class _TrainerFinder:
         self._trainers: dict[str, str] = internals["KERAS_TRAINERS"]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module as the next finder finds it; the few with a trainer are changed when they are loaded."""
+        """The spec of a module with a trainer class, with a loader that adds the check; ``None`` for other modules."""
         if name not in self._trainers:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
@@ -96,10 +96,10 @@ _told: list[str] = []
 
 
 def _check(model: Any) -> None:
-    """Raises ``UsageError`` if ``fit`` can only be a mistake, and says so where it may be one."""
+    """Raises ``UsageError`` if the call of ``fit`` must be a mistake; prints a warning if it may be a mistake."""
     module = sys.modules.get("kungfu.training.loop.attach")  # loaded with the first use of it
     attached = [] if module is None else module.attached_models()
-    # Nothing of kungfu was loaded: the script cannot mean to train together.
+    # kungfu was not loaded: the script cannot intend to train together.
     if "kungfu" not in sys.modules:
         raise _refusal(
             "model.fit() was called in a peer of kungfu-run that has not loaded kungfu: each peer would train a model "
@@ -111,7 +111,7 @@ def _check(model: Any) -> None:
             "model.fit() was called on the model that kf.attach() was given: it goes around training.step, so nothing "
             f"would be averaged, and no policy would see its steps; {_HOW}"
         )
-    # Another model of this program was trained as a job: this one has no line of its own, perhaps by mistake.
+    # Another model of this program is attached, but this model is not, perhaps by mistake.
     is_other = bool(attached) and not any(one is model for one, _ in attached)
     if is_other and "kungfu.keras.attach_model" in sys.modules and "beside" not in _told:
         _told.append("beside")
@@ -121,7 +121,7 @@ def _check(model: Any) -> None:
             file=sys.stderr,
             flush=True,
         )
-    # It may be a model beside the one that will be attached, or a mistake.
+    # The model may be separate from the model that will be attached, or the call may be a mistake.
     if not attached and not _told:
         _told.append("apart")
         print(
@@ -133,15 +133,15 @@ def _check(model: Any) -> None:
 
 
 def _refusal(text: str) -> Exception:
-    from kungfu.errors import UsageError  # here: it takes TensorFlow, which a script that calls fit has loaded
+    from kungfu.errors import UsageError  # here: it needs TensorFlow, which a script that calls fit has loaded
 
     return UsageError(text)
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """Shows an error like Python, without the lines of the code that starts the script.
+    """Shows an error like Python, without the traceback lines of this file.
 
-    A policy that is wrong is told once, by ``kungfu-run``, and not by each peer: its message names the lines to mend.
+    An error in a policy is shown once, by ``kungfu-run``, not by each peer; its message names the lines to fix.
     """
     if _is_told_by_agent(error):
         return
@@ -151,7 +151,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: types.Tracebac
 
 
 def _is_told_by_agent(error: BaseException) -> bool:
-    """True if this is an error of a policy alone, and the agent has heard it."""
+    """True if this is only an error of a policy that was reported to the agent."""
     errors = sys.modules.get("kungfu.errors")
     chain, link = [error], error.__cause__
     while link is not None:
@@ -182,16 +182,16 @@ def main() -> None:
 
 
 def _stand_by() -> None:
-    """Loads what takes long, and waits until standard input, a socket, has told the environment of a peer."""
+    """Loads TensorFlow and Keras, and waits for the environment of a peer on standard input, a socket."""
     import contextlib
     import json
 
-    # Here so that the script finds them loaded. Nothing of kungfu: `_check` asks whether the script has loaded it.
+    # Here so that the script finds them loaded. Not kungfu: `_check` tests whether the script has loaded it.
     import grpc  # noqa: F401
     import keras  # noqa: F401
     import tensorflow  # noqa: F401  # ruff: isort: skip
 
-    # Where the agent has told it already, and so has closed its end, nobody reads this, and the end is a reset.
+    # If the agent has sent the environment already and closed its end, the message is not read and a reset follows.
     told = b""
     with contextlib.suppress(BrokenPipeError):
         os.write(0, LOADED)
@@ -231,7 +231,7 @@ def _run_module() -> None:
 
 
 def _report(error: Exception) -> None:
-    """Lets the agent hear that an error of kungfu ends the script, where ``attach`` has not been reached."""
+    """Reports to the agent that an error of kungfu ends the script before ``attach``."""
     errors = sys.modules.get("kungfu.errors")
     if errors is not None and isinstance(error, errors.KungfuError):
         from kungfu.runtime.peer.exit_report import report_unattached_exit  # here: most scripts end without it

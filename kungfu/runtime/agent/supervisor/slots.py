@@ -1,15 +1,15 @@
-"""Chooses the slot of a peer on its host, and with it one of the devices that the host may use."""
+"""Chooses the slot of a peer on its host, and with the slot one of the host's devices."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-# For so long a slot that was left comes last: a straggler or a failed peer may have suffered from its device.
+# The seconds for which a vacated slot comes last: its device may have caused a straggler or a failure.
 AVOIDED_S = 600.0
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # where Slurm was told not to set the other one
+_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # where Slurm is configured not to set CUDA_VISIBLE_DEVICES
 _CONTAINER = "NVIDIA_VISIBLE_DEVICES"
 _BY_NAME = ("GPU-", "MIG-")
 
@@ -40,7 +40,7 @@ def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """The entries of a list as CUDA reads it: up to the first one that names no device."""
+    """The entries of a device list as CUDA reads it: up to the first entry that names no device."""
     found: list[str] = []
     for word in (entry.strip() for entry in text.split(",")):
         if not (word.isdecimal() or word.startswith(_BY_NAME)):
@@ -50,7 +50,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _in_container(text: str, gpus: int) -> tuple[str, ...]:
-    """The devices of a container, where they are numbered again but keep their names."""
+    """The devices of a container, in which devices are renumbered but keep their names."""
     words = [entry.strip() for entry in text.split(",")]
     if words[0] in ("", "none", "void"):
         return ()
@@ -61,10 +61,10 @@ def _in_container(text: str, gpus: int) -> tuple[str, ...]:
 
 
 def device_for_slot(slot: int, devices: Sequence[str]) -> str:
-    """The device of a slot: one of its own while there are enough, then they are shared in turn.
+    """The device of a slot: a separate device while there are enough, then devices are shared in turn.
 
     Args:
-        slot: Its number, from 0.
+        slot: The number of the slot, from 0.
         devices: The names of the host's devices.
 
     >>> [device_for_slot(slot, ("GPU-a", "GPU-b")) for slot in range(3)]
@@ -76,14 +76,14 @@ def device_for_slot(slot: int, devices: Sequence[str]) -> str:
 def choose_slot(
     taken: Mapping[int, int], *, slots: int, leaving: Collection[int], vacated: Mapping[int, float], now: float
 ) -> int:
-    """The slot of a peer that starts: the lowest free one, those left in the last ``AVOIDED_S`` seconds last.
+    """The slot for a new peer: the lowest free slot; slots vacated in the last ``AVOIDED_S`` seconds come last.
 
     Args:
         taken: The slots of the processes that run, by peer.
         slots: The number of slots of the host.
-        leaving: Peers that will leave: where all slots are taken, the new peer shares one of theirs, and keeps it.
-        vacated: When slots were left, on the clock of ``now``.
-        now: Seconds.
+        leaving: Peers that will leave; if all slots are taken, the new peer shares one of their slots and keeps it.
+        vacated: The times at which slots were vacated, on the clock of ``now``.
+        now: The present time, in seconds.
 
     >>> choose_slot({0: 0, 1: 1}, slots=4, leaving=(), vacated={2: 50.0}, now=60.0)
     3
@@ -92,7 +92,7 @@ def choose_slot(
     """
     shared = Counter(taken.values())
     free = [slot for slot in range(slots) if slot not in shared]
-    # The lowest one; where all were left recently, the one that was left first.
+    # The lowest free slot; if all were vacated recently, the slot that was vacated first.
     if free:
         return min(free, key=lambda slot: (_avoided(vacated.get(slot), now), slot))
     of_leaving = [slot for peer, slot in taken.items() if peer in leaving]
@@ -100,5 +100,5 @@ def choose_slot(
 
 
 def _avoided(left_at: float | None, now: float) -> float:
-    """A key that orders slots: the one that was left longest ago comes first."""
+    """A sort key for slots: the slot that was vacated longest ago comes first."""
     return left_at if left_at is not None and now - left_at < AVOIDED_S else float("-inf")

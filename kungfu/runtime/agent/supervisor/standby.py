@@ -1,11 +1,11 @@
 """Interpreters on standby: started before they are needed, with TensorFlow and Keras loaded, for peers that join.
 
 Loading both is the longest part of a peer's start. A standby process is the user's command under ``script_runner``,
-which loads them, says so, and waits. When a peer is to start here, the process is told the peer's environment, runs the
-script with it, and is that peer from then on.
+which loads them, reports that, and waits. When a peer starts on this host, the process receives the peer's environment,
+runs the script with it, and becomes that peer.
 
-It loads them under the environment that a peer of this host would have; one that differs in more than the peer's own
-settings and its device, which are read later, is started again instead.
+A standby process loads under the environment that a peer of this host would have. If the peer's environment differs in
+more than its settings and its device, which are read later, a new process is started instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_LATER = {STANDBY_KEY, ENVIRONMENT_KEY, "CUDA_VISIBLE_DEVICES"}
 
 
 def can_stand_by(command: Sequence[str]) -> bool:
-    """True if a command is a Python script or module, whose interpreter can be started ahead.
+    """True if a command runs a Python script or module, so that its interpreter can be started in advance.
 
     >>> can_stand_by(["python", "train.py"]), can_stand_by(["bash", "run.sh"])
     (True, False)
@@ -34,13 +34,13 @@ def can_stand_by(command: Sequence[str]) -> bool:
 
 @dataclass
 class _Standby:
-    """A process on standby.
+    """A standby process.
 
     Args:
-        process: It; nobody reads its output yet.
-        line: To its standard input: it says there that it has loaded, and is told an environment.
-        environment: Under which it loads.
-        has_loaded: True if it waits.
+        process: The process; its output is not read yet.
+        line: The socket to its standard input, which carries the message that it has loaded and the environment.
+        environment: The environment in which it loads.
+        has_loaded: True if it has loaded and waits.
     """
 
     process: PeerProcess
@@ -49,7 +49,7 @@ class _Standby:
     has_loaded: bool = False
 
     def look(self) -> None:
-        """Notes whether it has loaded."""
+        """Updates ``has_loaded``."""
         with suppress(BlockingIOError, OSError):
             self.has_loaded = self.has_loaded or self.line.recv(1) == LOADED
 
@@ -59,15 +59,15 @@ class _Standby:
 
 
 class StandbyPool:
-    """The processes on standby of one host. Only the agent's main thread may use it.
+    """The standby processes of one host. Only the agent's main thread may use the pool.
 
     Args:
         command: The user's program.
         size: The intended number of processes; 0 for none.
 
     Attributes:
-        size: The same; 0 from when one has failed to load.
-        failure: The way in which it failed.
+        size: The intended number of processes; 0 after a process has failed to load.
+        failure: How that process failed; empty if none has.
     """
 
     def __init__(self, command: Sequence[str], *, size: int) -> None:
@@ -77,20 +77,20 @@ class StandbyPool:
 
     @property
     def is_loading(self) -> bool:
-        """True if one of them still uses processor time."""
+        """True if a process is still loading, which takes processor time."""
         return self.ready < len(self._waiting)
 
     @property
     def ready(self) -> int:
-        """The number of processes that have loaded, and wait."""
+        """The number of processes that have loaded and wait."""
         for one in self._waiting:
             one.look()
         return sum(one.has_loaded for one in self._waiting)
 
     def is_short(self) -> bool:
-        """True if one should be started; those that have ended are dropped first.
+        """True if a process should be started; ended processes are removed first.
 
-        Where one has ended while it loaded, the next one would too: ``failure`` says so, and there are no more.
+        If a process has ended during loading, the next would too: ``failure`` is set, and no more are started.
         """
         loading = self.is_loading
         ended = [one for one in self._waiting if one.process.has_exited()]
@@ -104,11 +104,11 @@ class StandbyPool:
         return not loading and len(self._waiting) < self.size
 
     def add(self, environment: Mapping[str, str], *, folder: str) -> None:
-        """Starts one.
+        """Starts a standby process.
 
         Args:
-            environment: The environment of a peer here.
-            folder: The folder of its temporary files.
+            environment: The environment of a peer on this host.
+            folder: The folder of the process's temporary files.
         """
         line, theirs = socket.socketpair()
         line.setblocking(False)
@@ -118,7 +118,7 @@ class StandbyPool:
         self._waiting.append(_Standby(process, line, dict(environment)))
 
     def take(self, environment: Mapping[str, str]) -> PeerProcess | None:
-        """One of them becomes a peer with these variables; ``None`` if there is none that can."""
+        """Turns a standby process into a peer with this environment; ``None`` if no process is suitable."""
         for one in sorted(self._waiting, key=lambda one: not one.has_loaded):
             self._waiting.remove(one)
             if (
@@ -131,22 +131,22 @@ class StandbyPool:
         return None
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Ends all standby processes."""
         while self._waiting:
             self._waiting.pop().end()
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """True if a process that has loaded under one of these environments equals one that loads under the other."""
+    """True if two environments differ only in variables that are read after loading."""
     return all(one.get(name) == other.get(name) for name in (one.keys() | other.keys()) - _READ_LATER)
 
 
 def _send_environment(line: socket.socket, environment: Mapping[str, str]) -> bool:
-    """Sends a process its environment, to the end of what it reads; returns whether it could."""
+    """Sends a process its environment and closes the socket; returns True if it could be sent."""
     try:
         with line:
             line.setblocking(True)
             line.sendall(json.dumps(dict(environment)).encode())
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return False
     return True

@@ -1,13 +1,13 @@
-"""The parent of one peer: executes the user's command, reports its exit, and lets nothing of it outlive the agent.
+"""The parent of one peer: executes the user's command, reports its exit, and lets no descendant outlive the agent.
 
-It is run as a file, not as a module, once per peer, and imports almost nothing. A socket connects it to the agent. It
+This file is run as a script, not as a module, once per peer, and imports almost nothing. Over a socket to the agent, it
 sends the peer's process id and its exit code (negative: the signal), each as a line of digits. It receives single
-bytes: the number of a signal for the peer's process group, or 0 to kill all processes that are left. It kills them too
-when the socket closes, for then the agent is gone.
+bytes: the number of a signal for the peer's process group, or 0 to kill all remaining processes. It also kills them
+when the socket closes, because then the agent is gone.
 
-The kernel kills the peer if this process dies (a parent-death signal, ``prctl(PR_SET_PDEATHSIG)``). As subreaper of its
-descendants (``PR_SET_CHILD_SUBREAPER``) this process is the parent of each that has lost its own, in whatever session
-or group it is. When none is left it exits as the peer did.
+The kernel kills the peer if this process ends (a parent-death signal, ``prctl(PR_SET_PDEATHSIG)``). As subreaper of its
+descendants (``PR_SET_CHILD_SUBREAPER``), this process becomes the parent of orphaned descendants in any session or
+group. When no descendant is left, it exits with the status of the peer.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _KILL_ALL = 0
-# Python's process that removes the named semaphores of a dead program ends by itself when all others have.
+# Python's process that removes the named semaphores of an ended program ends by itself after all others.
 _TRACKER, _TRACKER_ENDS_WITHIN_S = b"multiprocessing.resource_tracker", 2.0
 
 
@@ -35,7 +35,7 @@ class _Subreaper:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def run(self, command: list[str]) -> None:
-        """Runs the command until it and all that it started have exited, or are to be killed."""
+        """Runs the command until it and all its descendants have exited or have been killed."""
         parent = os.getpid()
         self.peer = os.fork()
         if self.peer == 0:
@@ -52,14 +52,14 @@ class _Subreaper:
             pass
 
     def report(self, number: int) -> None:
-        """Sends a number to the agent, if it is there."""
+        """Sends a number to the agent, or notes that the agent is gone."""
         try:
             os.write(self.control, b"%d\n" % number)
         except OSError:
             self.agent_gone = True
 
     def reap(self, *, kill: bool = False) -> bool:
-        """Reaps children that have exited, and with ``kill`` kills all others; returns whether any are left."""
+        """Reaps children that have exited, and with ``kill`` kills all others; returns True if any are left."""
         while True:
             if kill:
                 _kill_children()
@@ -67,9 +67,9 @@ class _Subreaper:
                 pid, status = os.waitpid(-1, 0 if kill else os.WNOHANG)
             except ChildProcessError:  # there is no child left
                 return False
-            if pid == 0:  # some are left, and run
+            if pid == 0:  # some children still run
                 return True
-            # The peer itself: the agent hears its exit code at once, whatever else is left.
+            # The peer itself: its exit code is reported at once, even if other children are left.
             if pid == self.peer:
                 self.peer_exited, self.status = True, os.waitstatus_to_exitcode(status)
                 self.report(self.status)
@@ -78,10 +78,10 @@ class _Subreaper:
         """Waits for a message of the agent or a signal.
 
         SIGTERM to this process has no effect: a platform that sends it to all processes of a host sends it to the peer
-        and to the agent too, for whom it is a preemption notice.
+        and to the agent too, which treat it as a preemption notice.
 
         Returns:
-            Whether all that is left must be killed.
+            True if all remaining processes must be killed.
         """
         ready, _, _ = select.select([self.control, self.woken], [], [])
         # A child has exited, or SIGTERM has come.
@@ -89,7 +89,7 @@ class _Subreaper:
             os.read(self.woken, 64)
         if self.control not in ready:
             return False
-        # Nothing is read where the agent is gone.
+        # An empty read means that the agent is gone.
         received = os.read(self.control, 64)
         self.agent_gone = self.agent_gone or not received
         for number in received:
@@ -97,21 +97,21 @@ class _Subreaper:
         return not received or _KILL_ALL in received or signal.SIGKILL in received
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the peer's process group, and SIGKILL to the peer alone, unless it has exited."""
-        if self.peer_exited or number == _KILL_ALL:  # until it is reaped no other process can have its id
+        """Sends a signal to the peer's process group, and SIGKILL to the peer alone, unless the peer has exited."""
+        if self.peer_exited or number == _KILL_ALL:  # until it is reaped, no other process can get its id
             return
-        # What it has started is killed after it.
+        # The descendants of the peer are killed afterwards.
         if number == signal.SIGKILL:
             os.kill(self.peer, number)
         else:
             try:
                 os.killpg(self.peer, number)
             except OSError:
-                os.kill(self.peer, number)  # it has not made its group yet
+                os.kill(self.peer, number)  # the peer has not made its group yet
 
 
 def _begin_session() -> None:
-    """Gives the forked child its own session and the default signals, and has the kernel kill it with its parent."""
+    """Gives the forked child a new session and the default signals; the kernel kills the child with its parent."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
@@ -119,10 +119,10 @@ def _begin_session() -> None:
 
 
 def _exec(command: list[str], parent: int) -> None:
-    """Executes the user's command in the forked child; the kernel kills it when its parent exits."""
+    """Executes the user's command in the forked child; the kernel kills the child when its parent exits."""
     try:
         _begin_session()
-        # Else the parent has died before the signal of its death was set.
+        # Otherwise the parent ended before the parent-death signal was set.
         if os.getppid() == parent:
             os.execvp(command[0], command)
     except OSError:
@@ -132,7 +132,7 @@ def _exec(command: list[str], parent: int) -> None:
 
 
 def _kill_children(spared: bytes = _TRACKER) -> None:
-    """Kills the children of this process, but for those whose command line has `spared` in it."""
+    """Kills the children of this process, except processes with `spared` in their command line."""
     own = str(os.getpid())
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -155,17 +155,17 @@ def main(control: int, folder: str, command: list[str]) -> None:
     """Runs ``command``; removes ``folder``, which holds its temporary files, if the agent is gone."""
     os.set_inheritable(control, False)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # No message can have come yet: the agent died before the peer was started.
+    # No message can have come yet: the agent ended before the peer was started.
     if select.select([control], [], [], 0)[0]:
         sys.exit(1)
     subreaper = _Subreaper(control)
     subreaper.run(command)
-    # Nobody else would remove it.
+    # No other process would remove the folder.
     if subreaper.agent_gone and folder:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
-    # The peer was killed by a signal: so is this process, without a core file of its own.
+    # The peer was killed by a signal: this process is killed alike, without a second core file.
     if subreaper.status < 0:
         import resource
 
