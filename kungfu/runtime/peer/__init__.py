@@ -1,1 +1,1 @@
-"""A training process in the job: its service, its meetings with others, its state on the wire."""
+"""The runtime inside a training process: its gRPC service, its barriers with other peers, and state transfer."""

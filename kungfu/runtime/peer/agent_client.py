@@ -1,4 +1,4 @@
-"""A peer's calls to its agent. Reports go out from a thread of their own, so that training never waits for a log."""
+"""A peer's calls to its agent. A separate thread sends the reports, so that training never waits for a log."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings
 
-# An entry of the job's record: an event, or a function that gives the fields of a line or its text when it is sent; see
-# ``AgentClient.record``.
+# An entry of the job's record: an event, or a function that is called when the entry is sent and returns the fields or
+# the text of a line; see ``AgentClient.record``.
 DeferredEntry = Callable[[], Mapping[str, Any] | str]
 RecordEntry = LoggedEvent | DeferredEntry
 
-# To wake the reporting thread and the agent costs more than the lines do, so those of steps are sent every
-# `Settings.report_s`. People read of events, and wait for them.
+# Waking the reporting thread and the agent costs more than the lines do, so lines of steps are sent only every
+# `Settings.report_s`. Events are sent sooner, since people wait for them.
 _NEWS_WITHIN_S = 0.25
 
-# What gathered while the agent did not answer goes out in several messages: gRPC takes none beyond 64 MiB.
+# Records queued while the agent did not answer are sent in several messages: gRPC's limit is 64 MiB per message.
 _MOST_BYTES = 4 << 20
 
-# How often a peer that is held up on its way says so, and for how long.
+# The interval at which a peer that is delayed before joining repeats its report, and for how long it does so.
 _REPEAT_S, _MOST_REPEATED_S = 5.0, 1800.0
 
-# A trace has a line for every step of every peer; the other streams are read by people.
+# Compact, since a trace has a line for every step of every peer; people read the other streams.
 _TRACE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 class AgentClient:
-    """Calls to the agent of this host, on behalf of one peer."""
+    """The calls of one peer to the agent of its host."""
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
         self.peer, self._deadline_s, self._report_s = peer, settings.deadlines.wait_s, settings.report_s
@@ -53,49 +53,49 @@ class AgentClient:
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, DeferredEntry]] = queue.SimpleQueue()
         self._reports, self._is_incomplete = 0, False
-        self._unacknowledged: pb.Records | None = None  # sent, and not answered
+        self._unacknowledged: pb.Records | None = None  # sent but not acknowledged
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
         self._reporter.start()
 
     def phase_progress(self) -> pb.PhaseProgress:
-        """The phases of the job that are over, and the peers that know their results."""
+        """The number of finished phases of the job, and the peers that know their results."""
         ask, deadline_s = self._stub.GetPhaseProgress, self._deadline_s
         progress: pb.PhaseProgress = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what="the agent")
         return progress
 
     def report(self, event: ReportedEvent) -> None:
-        """Reports an event to the agent that leads, which has it when this returns."""
+        """Reports an event to the leading agent, and returns once the agent has received it."""
         self._call(self._stub.ReportEvent, from_report(event))
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """Queues an entry for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
+        """Queues an entry for the agent's journal; it is sent within ``report_s`` seconds, events sooner.
 
         Args:
-            stream: "events", "metrics" or "trace"; or "step", of which the entry gives the line of each stream that has
-                one.
-            entry: An event; or a function that gives the fields of a line, or its text, and is called in the reporting
-                thread.
+            stream: "events", "metrics" or "trace"; or "step", for an entry that gives a line for each of several
+                streams.
+            entry: An event; or a function that is called in the reporting thread and returns the fields of a line, or
+                its text.
         """
         self._records.put((stream, entry) if callable(entry) else pb.Record(event=pack_event(entry)))
-        # People wait for events.
+        # Events are sent soon, since people wait for them.
         if stream == "events":
             self._news.set()
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """This peer's training is over; everything it recorded is with the agent when this returns.
+        """Reports that training is over on this peer; the agent has all records of this peer when this returns.
 
         Args:
-            summary: Further fields of its event.
-            leaving: True if a decision let it go.
-            phase: The phase that is over, after which another one may follow; 0 if none can.
+            summary: Further fields of the `FinishedEvent`.
+            leaving: True if a decision removed this peer.
+            phase: The finished phase if another one may follow, else 0.
         """
         self._flush()
         event = FinishedEvent(peer=self.peer.id, leaving=leaving, phase=phase, **summary)
         self._call(self._stub.ReportFinished, pb.TrainingFinished(event=pack_event(event)))
 
     def close(self) -> None:
-        """Sends what is left and hangs up."""
+        """Sends the remaining records and closes the connection."""
         self._closing.set()
         self._news.set()
         self._reporter.join(timeout=2.0)
@@ -107,19 +107,19 @@ class AgentClient:
     def _report(self) -> None:
         last = False
         while not last:
-            # An event seldom comes alone: a stop has several, which travel together.
+            # An event seldom comes alone: a stop causes several, which are sent together.
             if self._news.wait(self._report_s):
                 self._closing.wait(_NEWS_WITHIN_S)
                 self._news.clear()
             last = self._closing.is_set()
-            with suppress(PeerFailure, DeadlineExceeded):  # an agent that stands still gets it when it continues
+            with suppress(PeerFailure, DeadlineExceeded):  # a frozen agent gets the records once it continues
                 self._flush()
 
     def _flush(self) -> None:
-        with self._flushing:  # no record may overtake those that are on their way
+        with self._flushing:  # keeps the order of the records
             while self._unacknowledged is not None or not self._records.empty():
                 self._unacknowledged = self._unacknowledged or self._next_message()
-                # Of two with one number the agent takes the first.
+                # The agent ignores a message whose number it has seen.
                 self._call(self._stub.ReportRecords, self._unacknowledged)
                 self._unacknowledged = None
 
@@ -151,12 +151,12 @@ class AgentClient:
 
 @contextmanager
 def repeated(report: Callable[[], None], *, every_s: float = _REPEAT_S) -> Iterator[None]:
-    """Repeats a report to the agent as long as the block continues, half an hour at most."""
+    """Repeats a report to the agent until the block ends, for half an hour at most."""
     over, until = threading.Event(), time.monotonic() + _MOST_REPEATED_S
 
     def repeat() -> None:
         while not over.wait(every_s) and time.monotonic() < until:
-            with suppress(KungfuError):  # an agent that does not answer hears it later
+            with suppress(KungfuError):  # if the agent does not answer, the next repetition may reach it
                 report()
 
     thread = threading.Thread(target=repeat, name="kungfu-on-the-way", daemon=True)
@@ -177,9 +177,9 @@ def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:
 def _metrics_line(fields: Mapping[str, Any]) -> str:
     try:
         line = msgspec.json.format(msgspec.json.encode(fields), indent=0)
-    except ValueError:  # a name that is no Unicode
+    except ValueError:  # a name that is not valid Unicode
         line = b"null"
-    # A null may be a number that is not finite, of which a line says what it is: that is rare.
+    # A null may stand for a number that is not finite, which `as_json` writes as text; this is rare.
     if b"null" in line or not line.isascii():
         return json.dumps(as_json(fields))
     return line.decode()
@@ -188,5 +188,5 @@ def _metrics_line(fields: Mapping[str, Any]) -> str:
 def _trace_line(fields: Mapping[str, Any]) -> str:
     try:
         return _TRACE.encode(fields)
-    except ValueError:  # something in it is not finite, which is rare
+    except ValueError:  # a value is not finite, which is rare
         return _TRACE.encode(as_json(fields, nan=None))

@@ -1,6 +1,6 @@
-"""The position of training peers in data that are read from their start: a joiner requests it and reads up to there.
+"""The position of training peers in data that are read from the start: a joiner requests it and reads up to there.
 
-It asks again and again before it is ready, and says meanwhile to its agent that it is on its way.
+The joiner repeats the request until it is ready, and meanwhile reports to its agent that it is getting ready.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _REPORT_S = 5.0
 
 
 class LocalPosition:
-    """The position of this peer, for others; any thread may call it."""
+    """The position of this peer in its data, for other peers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.phase, self._read = 1, _unknown
 
     def begin_phase(self, number: int) -> None:
-        """This peer gets ready for a phase of the job, and is nowhere in its data yet."""
+        """Starts a phase of the job, in which this peer has no position in its data yet."""
         with self._lock:
             self.phase, self._read = number, _unknown
 
     def publish(self, read: Callable[[], Position | None]) -> None:
-        """Answers others from now on by ``read``, which gives ``None`` before the first step."""
+        """Sets the function that gives the position of this peer; ``read`` returns ``None`` before the first step."""
         with self._lock:
             self._read = read
 
     def message(self) -> pb.DataPosition:
-        """The answer to a joiner: of phase 0 if this peer does not know."""
+        """The answer to a joiner; its phase is 0 if the position of this peer is unknown."""
         with self._lock:
             phase, position = self.phase, self._read()
         if position is None:
@@ -51,15 +51,15 @@ class LocalPosition:
 
 
 class DataPositionClient:
-    """A joiner's side.
+    """Requests the position of training peers for a joiner, and reports the joiner's progress in reading.
 
     Args:
         local: The position that this peer reports to others.
         agent_client: Knows which peers train.
-        channels: To these.
-        settings: Its deadlines bound each question, and what may be left to read.
-        report_attached: Reports to the agent that this peer is on its way.
-        clock: Seconds that never go back.
+        channels: Connections to other peers.
+        settings: Gives the deadlines for each request and for the remaining reading.
+        report_attached: Reports to the agent that this peer is getting ready.
+        clock: Monotonic time in seconds.
     """
 
     def __init__(
@@ -77,24 +77,24 @@ class DataPositionClient:
 
     @property
     def allowed_s(self) -> float:
-        """The seconds this peer may read once it is in the view, while a step waits: well within the deadline."""
+        """The seconds this peer may read once in the view, while a step waits: a quarter of the longest wait."""
         return self._settings.deadlines.longest_wait_s / 4
 
     def log_caught_up(self, batches: int, seconds: float) -> None:
-        """Logs the batches that this peer has read to come to where the others are."""
+        """Logs the batches and seconds that this peer needed to read up to the position of the others."""
         event = CaughtUpEvent(peer=self._settings.peer, batches=batches, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
     def log_took_over(self, samples: int, seconds: float) -> None:
-        """Logs the samples that it has read of a part of the data that it took over, while the others waited."""
+        """Logs the samples that this peer read from a part of the data it took over, while the others waited."""
         event = TookOverEvent(peer=self._settings.peer, samples=samples, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
     def of_others(self, phase: int) -> Position | None:
-        """The position of the peers that train this phase; ``None`` if none does, or knows."""
+        """The position of the peers that train this phase; ``None`` if no such peer answers or knows its position."""
         try:
             members = [to_peer(one) for one in self._agent_client.phase_progress().holders]
-        # No agent answers now: without the position this peer reads when it is in the view.
+        # No agent answers: this peer reads after it has entered the view.
         except KungfuError:
             return None
         for peer in members:
@@ -104,12 +104,12 @@ class DataPositionClient:
         return None
 
     def report_reading(self) -> None:
-        """This peer reads: it is on its way, however long that takes."""
+        """Reports, at most every five seconds, that this peer is still reading and so getting ready."""
         now = self._clock()
         if now - self._reported < _REPORT_S:
             return
         self._reported = now
-        with suppress(KungfuError):  # an agent that does not answer hears it later
+        with suppress(KungfuError):  # if the agent does not answer, the next report may reach it
             self._report_attached()
 
     def _ask(self, peer: Peer) -> pb.DataPosition:
@@ -117,7 +117,7 @@ class DataPositionClient:
         deadline_s = self._settings.deadlines.wait_s
         try:
             found: pb.DataPosition = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
-        # It was lost meanwhile: another one is asked.
+        # This peer was lost meanwhile: the next one is asked.
         except KungfuError:
             return pb.DataPosition()
         return found

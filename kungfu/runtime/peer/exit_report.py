@@ -1,9 +1,9 @@
 """Reports to the agent how this peer's program ends, before its process does.
 
-Python gives no hook that sees every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But
-the interpreter leaves the exception that ended the program in ``sys.last_value``, calls what ``atexit`` has, and lets
-whoever waits for the main thread continue before that, when it still waits for other threads. The argument of
-``sys.exit`` is the exit code of the process, which the agent sees.
+No Python hook sees every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But the
+interpreter stores the exception that ended the program in ``sys.last_value`` and calls the ``atexit`` functions. If it
+still waits for other threads before that, a thread that joins the main thread continues. The argument of ``sys.exit``
+is the exit code of the process, which the agent sees.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings, read_settings
 
-_SEND_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
+_SEND_S = 5.0  # an agent that does not answer is gone, and ends this process soon
 _CONTINUES_S = 0.5
 _HELD_UP_S = 1.0
-_MOST_CHARACTERS, _MOST_OF_A_REFUSAL = 300, 2000  # the latter is the whole report of what cannot work
+_MOST_CHARACTERS, _MOST_OF_A_REFUSAL = 300, 2000  # the latter for a usage error, which is reported as a whole
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _KUNGFU = str(Path(__file__).parents[2])
 
-_reports: list[ExitReport] = []  # that of this process, once it has one
+_reports: list[ExitReport] = []  # the report of this process, if one was created
 
 
 class ExitReport:
-    """The report of how this program ends, which the agent gets from now on.
+    """Reports how this program ends; creating one registers the report at exit.
 
     Args:
-        settings: The address of the agent, and this peer.
-        steps: Gives the steps that were done.
-        withdraw: Takes this peer out of its view, once the program is over.
+        settings: The address of the agent, and the id of this peer.
+        steps: Gives the number of steps done.
+        withdraw: Removes this peer from its view once the program is over.
     """
 
     def __init__(
@@ -59,40 +59,40 @@ class ExitReport:
         self._count, self._withdraw = steps, withdraw
         _reports[:] = [self]
         atexit.register(self.close)
-        trains = threading.current_thread()  # it may continue when the main thread has ended
+        trains = threading.current_thread()  # may continue after the main thread has ended
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """The program has left its training loop before the end of training: reported if it continues after that."""
-        # The program continues for now, and this is no child that it has forked.
+        """Reports, if the program continues, that it left its training loop before the end of training."""
+        # The program has not ended, and this process is not a forked child.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
 
     def _report_left_loop(self, step: int) -> None:
-        # It did not end right after its loop.
+        # The program continues after its loop.
         if not self._over.wait(_CONTINUES_S):
             self._send(Exit("loop", step))
 
     def close(self) -> None:
-        """The program is over: says how, and lets those go who wait for this peer in a message. Each once."""
-        if os.getpid() == self._process:  # else this is a child that was forked
+        """Reports the end of the program and withdraws this peer, each once, so that no other peer waits for it."""
+        if os.getpid() == self._process:  # else this is a forked child
             self.report_end()
             self._withdraw_once()
 
     def _await_end(self, trains: threading.Thread) -> None:
-        """Threads of the program may hold its process up long after its main one, and the one that trains, have ended.
+        """Reports the end and withdraws once the main and the training thread have ended, though others may still run.
 
-        Horovod's engine stops well in the main thread only, which mostly comes to it at once.
+        Waits a second before it withdraws: Horovod's engine should stop in the main thread, which usually does that.
         """
         for thread in (threading.main_thread(), trains):
             thread.join()
         self.report_end()
-        # Other threads hold the process up before `atexit`.
+        # Other threads delay `atexit`.
         if not self._withdrawn.wait(_HELD_UP_S):
             self._withdraw_once()
 
     def report_end(self) -> bool:
-        """Says how the program ends, if it has not been said; True if the agent has heard it."""
+        """Reports how the program ends, if not yet reported; True if the agent has received the report."""
         with self._lock:
             if not self._over.is_set():
                 self._over.set()
@@ -107,7 +107,7 @@ class ExitReport:
             self._withdraw()
 
     def _steps(self) -> int:
-        with suppress(Exception):  # TensorFlow may be past answering
+        with suppress(Exception):  # TensorFlow may not answer any more
             return self._count()
         return 0
 
@@ -120,9 +120,9 @@ class ExitReport:
 
 
 def report_unattached_exit() -> None:
-    """Reports the end of a program that an error of kungfu ends before ``attach``, which would report it.
+    """Reports the end of a program that an error of kungfu ends before ``attach``, which would set up the report.
 
-    What the program prints is for people: the agent needs a report that it requests something that cannot work.
+    The agent does not read the program's output, so it needs this report to know of a request that cannot work.
     """
     settings = read_settings()
     # Under kungfu-run, and not attached.
@@ -131,19 +131,19 @@ def report_unattached_exit() -> None:
 
 
 def is_exit_reported() -> bool:
-    """Reports the exception that ends this program; True if the agent has heard of it, and shows it by itself.
+    """Reports the exception that ends this program; True if the agent received it and so displays it.
 
-    The agent shows what ends the job. An error of a joiner does not.
+    The agent displays only the error that ends the job. It does not display an error of a joiner.
     """
     return bool(_reports) and _reports[0].is_of_founder and _reports[0].report_end()
 
 
 def exit_of(error: BaseException | None, *, step: int) -> Exit:
-    """The way in which a program ends.
+    """The description of how a program ends.
 
     Args:
         error: The exception that ends it; ``None`` at the end of the script or by ``sys.exit``.
-        step: Steps done.
+        step: The number of steps done.
 
     >>> exit_of(None, step=7)
     Exit(kind='exit', step=7, name='', error='', where='')
@@ -158,7 +158,7 @@ def exit_of(error: BaseException | None, *, step: int) -> Exit:
 
 
 def _where(trace: TracebackType | None) -> str:
-    """The line of the program at which it came out: the innermost one that is no library's."""
+    """The file and line at which an exception left the program: the innermost frame that is not in a library."""
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
     own = [one for one in lines if _is_own(one[0])] or lines
     return f"{_short(own[-1][0])}:{own[-1][1]}" if own else ""

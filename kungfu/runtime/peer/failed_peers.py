@@ -1,4 +1,4 @@
-"""The failed peers, as far as this one knows: by reports, and by its own detection."""
+"""The failed peers known to this peer, from reports of the agent and from local detection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEEN_BY_THEN_S = 1.0
 
 
 class FailedPeers:
-    """Facts that only ever grow: peers that are gone, by id, and the newest view that is broken."""
+    """The ids of peers that are gone, and the newest broken view; entries are never removed."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock, self._clock = threading.Lock(), clock
@@ -24,13 +24,13 @@ class FailedPeers:
         self._heard_at = 0.0
 
     def announce(self, *, peer: int, version: int, how: str) -> None:
-        """Process ``peer`` is gone (-1: none is), and views up to ``version`` are broken (0: none is)."""
+        """Records that process ``peer`` is gone (-1: none) and that views up to ``version`` are broken (0: none)."""
         with self._lock:
             self._heard_at = self._clock()
-            # A process has ended: no view that has it can continue.
+            # A process has ended: no view with this member can continue.
             if peer >= 0:
                 self._gone[peer] = how
-            # Views are broken, whoever is at fault.
+            # Views are broken, whichever peer is at fault.
             if version > self._broken:
                 self._broken, self._how = version, how
 
@@ -40,10 +40,10 @@ class FailedPeers:
             return peer in self._gone
 
     def failure_in(self, view: View) -> PeerFailure | None:
-        """Why a wait for the members of ``view`` is in vain; ``None`` if nothing speaks against it.
+        """The failure that makes a wait for the members of ``view`` pointless; ``None`` if none is known.
 
         Args:
-            view: The view, whose ranks the failure names.
+            view: The view; the failure names its ranks.
 
         >>> from kungfu.runtime.core.view import Peer
         >>> failed_peers, view = FailedPeers(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
@@ -65,19 +65,19 @@ class FailedPeers:
             return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 
     def lasting_failure_in(self, view: View) -> PeerFailure | None:
-        """The failure of ``failure_in``, once nothing new was heard for a second.
+        """The failure of ``failure_in``, once nothing new was announced for a second.
 
-        Attachments see the end of a process by themselves, and at once. But a peer that was given up because its host
-        stands still or is cut off may live and train on with this one: only what the agent announced speaks against it.
+        Attachments detect the end of a process on their own, and at once. But a peer that was given up because its host
+        is frozen or cut off may still train with this one: only the agent's announcement reveals that failure.
 
         Args:
             view: The view.
         """
-        # Nothing was announced, as nearly always: the training step asks each time.
+        # Nothing was announced, which is the usual case: the training step asks each time.
         if not (self._gone or self._broken):
             return None
         with self._lock:
-            # So recently that the attachment may be about to see it by itself.
+            # The announcement is so recent that the attachment may be about to detect the failure on its own.
             if self._clock() - self._heard_at < _SEEN_BY_THEN_S:
                 return None
         return self.failure_in(view)
@@ -85,9 +85,9 @@ class FailedPeers:
 
 @dataclass(frozen=True)
 class NoticedLoss:
-    """The knowledge of this peer when it has lost others: the error, its steps done, the terms in force, and its stage.
+    """The state of this peer when it noticed the loss of others: error, steps done, terms in force, stage and digest.
 
-    The digest is of what it holds at that stage. See `kungfu.runtime.core.cluster.LossReport`.
+    The digest covers the state of this peer at that stage. See `kungfu.runtime.core.cluster.LossReport`.
     """
 
     error: KungfuError
@@ -102,7 +102,7 @@ def at_fault(error: KungfuError, view: View) -> set[int]:
 
     Args:
         error: The error by which a loss was noticed.
-        view: The view whose ranks the error names, unless it says another one.
+        view: The view of the ranks in the error, unless the error names another view.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(3, (Peer(0, "a:1"), Peer(4, "a:2"), Peer(5, "a:3")))
@@ -117,12 +117,12 @@ def at_fault(error: KungfuError, view: View) -> set[int]:
         # A connection ended.
         case PeerFailure():
             ranks = error.ranks
-        # They may live, and did not come.
+        # These peers did not arrive, though they may be alive.
         case DeadlineExceeded():
             ranks = error.waiting_for
         case _:
             return set()
-    # The error is of another view, whose ranks are other peers.
+    # The error is of another view, in which these ranks are other peers.
     if error.view not in (None, view.version):
         ranks = ()
     return {view.ids[rank] for rank in ranks if rank < view.size} | set(error.peers)

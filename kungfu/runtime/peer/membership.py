@@ -1,10 +1,10 @@
-"""A peer's life in the job: ready, admitted, at barriers, gone. The executor of what ``decide`` decides.
+"""A peer's membership in the job: getting ready, admission, barriers, exit. Carries out the results of ``decide``.
 
-A barrier has two rendezvous. To the first all peers of the view bring the digest of their state, and the coordinator,
-which is rank 0, its decision; the answer is the view and the terms that come after (`BarrierProtocol.hold`). If the
-view changed, those who stay and those who join open their attachments to each other, the joiners fetch the state, and
-at the second rendezvous all digests are compared again (`BarrierProtocol.install`): no step runs on a state
-that is not the same everywhere.
+A barrier has two rendezvous. To the first, all peers of the view bring the digest of their state, and the coordinator
+(rank 0) its decision; the answer is the next view and its terms (`BarrierProtocol.hold`). If the view changed, the
+staying and the joining peers open their attachments to each other, the joiners fetch the state, and at the second
+rendezvous all digests are compared again (`BarrierProtocol.install`): no step runs on a state that differs between
+peers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kungfu.runtime.settings import Settings
 from kungfu.runtime.state.compare import Compared
 from kungfu.runtime.state.replicated_state import ReplicatedState
 
-# What a program does at its end would take the processor from those who plug together without it.
+# The work of a program at its end would take processor time from the peers that are opening their attachments.
 _STEP_ASIDE_S = 0.1
 
 
@@ -85,22 +85,22 @@ class JobMembership:
         self.data_position = DataPositionClient(
             service.position, agent_client, channels, settings, report_attached=self._report_attached
         )
-        # A program that ends withdraws in one thread and closes in another; two that unplug Horovod wait for ever.
+        # `withdraw` and `close` may run in two threads; two threads that both shut Horovod down would wait forever.
         self._unplugging = threading.Lock()
         self._preemption = ExitStack()
         self._joiners = JoinerPage.open(settings.joiner_page)
 
     @property
     def view(self) -> View:
-        """The view that this peer is in."""
+        """The view of this peer."""
         return self._member().view
 
     def on_the_way(self) -> AbstractContextManager[None]:
-        """The agent waits for this peer to get ready as long as the block continues, half an hour at most."""
+        """Makes the agent wait, until the block ends, for this peer to get ready; for half an hour at most."""
         return repeated(self._report_attached)
 
     def _report_attached(self) -> None:
-        """Reports that the program is attached; repeated, that it still prepares its first step."""
+        """Reports that the program is attached or, when repeated, that it still prepares its first step."""
         client = self._protocol.agent_client
         client.report(PeerProgressed(client.peer, ready=False))
 
@@ -113,27 +113,27 @@ class JobMembership:
 
     @property
     def past_phases(self) -> PastPhases:
-        """The outcomes of the phases of the job that are over, as far as this peer knows."""
+        """The outcomes of the job's finished phases, as far as this peer knows them."""
         return self._protocol.service.past_phases
 
     @property
     def has_joined(self) -> bool:
-        """True if this peer has been in a view."""
+        """True once this peer has been in a view."""
         return self._views.in_force is not None
 
     def phases_over(self) -> int:
-        """The number of phases of the job that are over."""
+        """The number of finished phases of the job."""
         return self._protocol.agent_client.phase_progress().over
 
     def fetch_phase(self, number: int) -> bytes:
-        """The outcome of a phase that was over before this peer came; it is kept for others."""
+        """The outcome of a phase that ended before this peer joined, fetched from another peer if necessary."""
         content = self.past_phases.content(number)
         if content is None:
             content = fetch_phase(number, self._protocol.settings, self._protocol.agent_client)
         return content
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """This peer gets ready for a phase; ``on_offer`` posts in its graph from now on."""
+        """Prepares this peer for a phase; later offers call this ``on_offer``."""
         self._protocol.service.begin_phase(on_offer)
         self.data_position.local.begin_phase(number)
 
@@ -147,22 +147,22 @@ class JobMembership:
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        """See `Membership.join`; it waits for an admission.
+        """See `Membership.join`; waits for an admission.
 
-        From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
+        Afterwards SIGTERM is a notice, and the job removes this peer. Before, SIGTERM ends the process.
         """
-        with state.writable():  # the first use of anything is slow, and this one keeps no peer waiting
+        with state.writable():  # the first use is slow, and here no other peer waits for it
             state.digest()
         service, client, peer = self._protocol.service, self._protocol.agent_client, self._protocol.settings.peer
         service.description = description
-        # From here on it only waits, and needs no time of the processors that the peers beside it use.
+        # From here on this peer only waits, and needs no processor time that other peers of its host use.
         self._not_on_their_way([peer])
         identity = Identity(description.digest, machine)
         client.report(PeerProgressed(client.peer, True, identity, self.data_position.local.phase))
         self._protocol.attachment.close()
 
         def make_terms(view: View, admission: pb.Admission) -> MakeTerms | None:
-            # Else the terms come with the admission.
+            # Otherwise the terms come with the admission.
             if opening_terms is None or not view.begins_phase:
                 return None
             return partial(opening_terms, view, admission.target)
@@ -173,7 +173,7 @@ class JobMembership:
         return result
 
     def host_joiners(self) -> int | None:
-        """The number of joiners that get ready on the host of this peer; ``None`` if unknown."""
+        """The number of joiners that are getting ready on this peer's host; ``None`` if unknown."""
         return None if self._joiners is None else self._joiners.count()
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
@@ -211,7 +211,7 @@ class JobMembership:
             return made
 
         admission = self._protocol.hold(before.view, arrival, decision)
-        # The coordinator's own requests have whole numbers with all their digits, which messages do not.
+        # The coordinator's local decision keeps whole numbers exactly, which messages do not.
         after = made or to_decision(admission.decision)
         parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
@@ -220,7 +220,7 @@ class JobMembership:
         return BarrierResult(before, after, peer, offer=offer, parts=parts, sources=sources)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """The last barrier of a job whose training is over on all peers: it only compares their states."""
+        """Holds the last barrier of a job, once training is over on all peers; it only compares their states."""
         before = replace(self._member(), terms=terms)
         arrival = self._next_arrival(before, state, (), shadows, "part")
         self._protocol.hold(before.view, arrival, lambda: Decision(before.view, terms))
@@ -230,26 +230,26 @@ class JobMembership:
         self._views.holds_state = True
 
     def pop_external_request(self) -> Asked | None:
-        """The request from outside that the coordinator carries out at this barrier, if there is one."""
+        """The external request that the coordinator carries out at this barrier, if any; ``None`` on other ranks."""
         return self._protocol.service.pop_external_request() if self._rank_in(self._member().view) == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """One more line of a stream of the job's journal; see ``AgentClient.record``."""
+        """Adds a line to a stream of the job's journal; see ``AgentClient.record``."""
         self._protocol.agent_client.record(stream, entry)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """This peer's training is over, and SIGTERM ends it as it does any program; see ``AgentClient.finish``."""
+        """Reports the end of this peer's training, after which SIGTERM ends the process; see ``AgentClient.finish``."""
         self._preemption.close()
         self._protocol.agent_client.finish(summary, leaving=leaving, phase=phase)
 
     def withdraw(self) -> None:
-        """This peer's program is over: no peer should wait for it in a message, or ask it for anything."""
+        """Leaves the attachment and stops the service, since the program is over: no peer should wait for this one."""
         with self._unplugging:
             self._protocol.attachment.leave()
         self._server.stop()
 
     def close(self) -> None:
-        """Leaves the job: unplugs, stops the service."""
+        """Leaves the job: closes the attachment and stops the service."""
         with self._unplugging:
             self._protocol.attachment.close()
         self._protocol.channels.keep([])
@@ -269,7 +269,7 @@ class JobMembership:
         """This peer's arrival at its next barrier."""
         number = self._views.barriers
         self._views.barriers += 1
-        # The peers agree on what rules ask for; requests from outside, and of a program that stops, reach rank 0 alone.
+        # The peers agree on the requests of rules; only rank 0 gets requests from outside and from a stopping program.
         of_rules = merge(one for one in requests if changes_membership(one) and not one.is_outside)
         text = " and ".join(_request_text(one) for one in of_rules if not one.superseded_by)
         version, rank = before.view.version, self._rank_in(before.view) or 0
@@ -293,15 +293,15 @@ class JobMembership:
         state: ReplicatedState,
         parts: dict[str, float],
     ) -> None:
-        # The view stays; its terms may be others.
+        # The view stays; its terms may change.
         if after.view.version == before.view.version:
             self._views.in_force = after
-        # The view lets this peer go.
+        # The decision removes this peer.
         elif self._rank_in(after.view) is None:
             self._protocol.attachment.close()
             self._views.in_force = after
             time.sleep(_STEP_ASIDE_S)
-        # The membership changes around this peer.
+        # The membership changes, and this peer stays.
         else:
             self._enter(after, admission, state, parts)
 
@@ -317,7 +317,7 @@ class JobMembership:
         self._views.begin(view, is_source=self._rank_in(view) in admission.sources)
         after = self._protocol.install(entering, admission, state, parts, make_terms)
         self._views.enter(after)
-        # They are in the view, whatever became of their own word that they are ready.
+        # The members of the view are ready, even if their own removal from the page has not arrived.
         self._not_on_their_way(view.ids)
         return after
 
@@ -334,16 +334,16 @@ class JobMembership:
         before: Decision | None,
         loss: NoticedLoss | None,
     ) -> BarrierResult:
-        """Waits for a view that admits this peer, and enters it; again if that breaks before it trains.
+        """Waits for a view that admits this peer, and enters it; repeats this if the view breaks before its first step.
 
         Args:
             state: The replicated state.
             make_terms: Gives the `MakeTerms` of a view, if this peer is its coordinator.
             before: The decision that was in force; ``None`` for a joiner.
-            loss: The report to make first; ``None`` for a joiner.
+            loss: The loss to report first; ``None`` for a joiner.
         """
         client, peer = self._protocol.agent_client, self._protocol.settings.peer
-        # Whoever was in a view of this phase is awaited by the others; a joiner may come too late.
+        # The others wait for a peer that was in a view of this phase; a joiner may come too late.
         watch = PhaseWatch(client, self.data_position.local.phase).look if before is None else _nothing
         while True:
             started, parts = time.monotonic(), dict[str, float]()
@@ -353,20 +353,20 @@ class JobMembership:
                 admission = report_and_await_admission(self._protocol, loss, self._views, meanwhile=watch)
                 parts["regroup"] = time.monotonic() - started
             entering, sources = to_decision(admission.decision), tuple(admission.sources)
-            # Only a fault of the runtime admits a peer to a view without it.
+            # Only a fault of the runtime admits a peer to a view that lacks this peer.
             if (rank := self._rank_in(entering.view)) is None:
                 raise InternalError(f"peer {peer} was admitted to view {entering.view.version}, which lacks it")
             terms = make_terms(entering.view, admission) if rank == 0 else None
             try:
-                # This peer knows that training has ended, and the coordinator of the survivors may not.
+                # This peer knows that training has ended; the coordinator of the survivors may not know.
                 if loss is not None and loss.terms.stopped:
                     forward_stop(self._protocol, entering.view)
                 after = self._enter(entering, admission, state, parts, terms)
-            # This view has lost a member too, before it trained: the agent forms another one.
+            # The new view has lost a member too, before its first step: the agent forms another one.
             except (PeerFailure, DeadlineExceeded) as error:
                 loss = NoticedLoss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
-            # A joiner, whose first view broke perhaps: it had nothing to lose.
+            # A joiner, even one whose first view broke: it had no earlier view to recover from.
             if before is None or loss is None:
                 return BarrierResult(None, after, peer, parts=parts, sources=sources)
             recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), sources[0])
@@ -377,11 +377,11 @@ class JobMembership:
 
 
 def _nothing() -> None:
-    """There is nothing to look for meanwhile."""
+    """Does nothing while a survivor waits."""
 
 
 def _request_text(request: Asked) -> str:
-    """The request of a rule as text, for the comparison with the rules of the other peers."""
+    """A rule's request as text, for the comparison with the requests of other peers."""
     match request.what:
         case Resize(size):
             return f"{request.by} asks for {size}"

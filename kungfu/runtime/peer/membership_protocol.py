@@ -1,4 +1,4 @@
-"""The interface of a job to training, whether ``kungfu-run`` has launched it or a program runs alone."""
+"""The membership interface that training uses, for jobs of ``kungfu-run`` and for programs that run alone."""
 
 from __future__ import annotations
 
@@ -22,36 +22,35 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 
 
 class Membership(Protocol):
-    """This peer's part in the views of its job. One thread at a time calls it: the one that trains."""
+    """The part of this peer in the views of its job. Only the training thread may call it."""
 
     @property
     def view(self) -> View:
-        """The view that this peer is in."""
+        """The view of this peer."""
 
     @property
     def past_phases(self) -> PastPhases:
-        """The outcomes of the phases of the job that are over, as far as this peer knows."""
+        """The outcomes of the job's finished phases, as far as this peer knows them."""
 
     @property
     def has_joined(self) -> bool:
-        """True if this peer has been in a view."""
+        """True once this peer has been in a view."""
 
     @property
     def data_position(self) -> DataPositionClient | None:
-        """Asks where the others are in the data; ``None`` if there are no others."""
+        """The client that requests the position of others in the data; ``None`` if there are no others."""
 
     def lasting_failure(self) -> PeerFailure | None:
-        """Why the view of this peer does not continue though its messages may: see
-        ``FailedPeers.lasting_failure_in``."""
+        """The failure of this peer's view that messages may not show; see ``FailedPeers.lasting_failure_in``."""
 
     def phases_over(self) -> int:
-        """The number of phases of the job that are over."""
+        """The number of finished phases of the job."""
 
     def fetch_phase(self, number: int) -> bytes:
-        """The outcome of a phase that was over before this peer came; it is kept for others."""
+        """The outcome of a phase that ended before this peer joined; other peers may fetch it from this one."""
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """This peer gets ready for a phase; ``on_offer`` posts in its graph from now on."""
+        """Prepares this peer for a phase; later offers call this ``on_offer``."""
 
     def join(
         self,
@@ -61,44 +60,44 @@ class Membership(Protocol):
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
+        """Reports that this peer is ready, and waits until a view admits it and it holds the state of the others.
 
-        From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
+        Afterwards SIGTERM is a notice, and the job removes this peer. Before, SIGTERM ends the process.
 
         Args:
             state: The replicated state; it is overwritten, unless this peer begins the job as rank 0.
-            description: This peer's program. One that differs from that of the others is not admitted: the agent says
-                what differs, and ends it.
-            machine: Threads and processor, in words; a difference is reported, and changes nothing.
-            opening_terms: Gives the terms of the first view of a phase if this peer is its coordinator, from that view
-                and the size of the job with those on their way, 0 if none are.
+            description: This peer's program. A program that differs from that of the others is not admitted: the agent
+                reports the difference and ends the process.
+            machine: Threads and processor, in words; a difference is only reported.
+            opening_terms: Makes the terms of the first view of a phase if this peer is its coordinator. Its arguments
+                are the view and the size of the job including joiners on their way, 0 if there are none.
 
         Returns:
-            The view that this peer is in, and its terms; nothing stood before it.
+            The view of this peer and its terms, without an earlier decision.
 
         Raises:
-            PhaseIsOver: The others have come to the end of the phase before they admitted this peer.
+            PhaseIsOver: The others finished the phase before they admitted this peer.
         """
 
     def host_joiners(self) -> int | None:
-        """The number of joiners that are getting ready on the host of this peer; ``None`` if it is not known."""
+        """The number of joiners that are getting ready on this peer's host; ``None`` if unknown."""
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
+        """Recovers from the loss of others: leaves the attachment, reports, and enters the view of the survivors.
 
-        The survivors with the most steps hold the state that counts, and the others receive it. If one of them knows
-        that training has ended, it has ended for all: the lost coordinator may have reported it to some only.
+        The survivors with the most steps hold the valid state, and the others receive it. If one survivor knows that
+        training has ended, training ends on all: the lost coordinator may have reported the end to only some of them.
 
         Args:
             state: The replicated state.
-            loss: The knowledge of this peer of the loss, its steps done, and the terms in force.
-            adjust: Makes the terms of the new view where this peer has the lowest rank, and so is its coordinator.
+            loss: This peer's knowledge of the loss, its steps done, and the terms in force.
+            adjust: Makes the terms of the new view if this peer has the lowest rank, and so is its coordinator.
 
         Returns:
             The new view and its terms, with how the others were lost.
 
         Raises:
-            KungfuError: Anything that is not the loss of a peer; further losses are reported, and recovered from.
+            KungfuError: Any error other than the loss of a peer; further losses are reported and recovered from.
         """
 
     def hold_barrier(
@@ -117,52 +116,52 @@ class Membership(Protocol):
         Args:
             state: The replicated state, which must be the same on all peers.
             terms: The terms in force at this peer.
-            requests: The requests of its rules, which must be the same on all peers; the coordinator's also have those
-                from outside.
-            shadows: The requests that rules in the shadow would have made since the last barrier.
-            adjust: Makes the coordinator's terms of what is decided about the membership.
-            speeds: The speeds of peers by id, as fractions of the median peer's, if they are measured; the
-                coordinator's count.
-            compared: All of the state, or its part whose turn it is; the same on all peers.
+            requests: The requests of this peer's rules, which must be the same on all peers; the coordinator's also
+                include external requests.
+            shadows: The requests that shadow rules would have made since the last barrier.
+            adjust: Makes the coordinator's terms from the decision about the membership.
+            speeds: The measured speeds of peers by id, as fractions of the median peer's speed; only the coordinator's
+                count.
+            compared: The compared part of the state: "all", or the part due at this barrier; the same on all peers.
 
         Returns:
-            The result, with the requests that the coordinator carried out, on every peer.
+            The result, on every peer with the requests that the coordinator carried out.
 
         Raises:
-            DeadlineExceeded: A peer did not come; the error names it.
+            DeadlineExceeded: A peer did not arrive; the error names it.
             PeerFailure: A peer is gone.
             UsageError: The shared state differs.
         """
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """The last barrier of a job whose training is over on all peers: it only compares their states."""
+        """Holds the last barrier of a job, once training is over on all peers; it only compares their states."""
 
     def mark_state_complete(self) -> None:
-        """From now on this peer holds the state: it also has the registered values, which travel after the variables.
+        """Marks this peer's state as complete: the registered values, which travel after the variables, have arrived.
 
-        Before, it counts as a peer without state, unless it began the job or held the state when its view began.
+        Before, this peer counts as one without state, unless it began the job or held the state when its view began.
         """
 
     def pop_external_request(self) -> Asked | None:
-        """The request from outside that the coordinator carries out at this barrier, if there is one."""
+        """The external request that the coordinator carries out at this barrier, if any; ``None`` on other ranks."""
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """One more line of a stream of the job's journal; see ``AgentClient.record``."""
+        """Adds a line to a stream of the job's journal; see ``AgentClient.record``."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """This peer's training is over, and SIGTERM ends it as it does any program; see ``AgentClient.finish``."""
+        """Reports the end of this peer's training, after which SIGTERM ends the process; see ``AgentClient.finish``."""
 
     def withdraw(self) -> None:
-        """This peer's program is over: no peer should wait for it in a message, or ask it for anything."""
+        """Leaves the attachment and stops the service, since the program is over: no peer should wait for this one."""
 
     def close(self) -> None:
-        """Leaves the job: unplugs, stops the service."""
+        """Leaves the job: closes the attachment and stops the service."""
 
 
 class StandaloneMembership:
-    """Stays in a view of size 1: every barrier is held at once, and no request changes it.
+    """The membership of a program without a job: a view of size 1 with immediate barriers, which no request changes.
 
-    It is view 0, the one for which the loader cuts its first batch, so that no batch is ever stale.
+    The view has version 0, for which the loader cuts its first batch, so that no batch is ever stale.
     """
 
     def __init__(self) -> None:
@@ -172,11 +171,11 @@ class StandaloneMembership:
         self.data_position: DataPositionClient | None = None
 
     def phases_over(self) -> int:
-        """No phase was over before this program began."""
+        """Returns 0: no phase ended before this program began."""
         return 0
 
     def fetch_phase(self, number: int) -> bytes:
-        """The result of a phase after which a resumed run continues."""
+        """The outcome of a phase after which a resumed run continues."""
         content = self.past_phases.content(number)
         if content is None:
             raise InternalError(f"phase {number} of a program that runs alone is not known")
@@ -211,35 +210,35 @@ class StandaloneMembership:
         return BarrierResult(before, replace(decided, terms=adjust(self.view, decided)), 0, sources=(0,))
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """There is no other peer to be lost: the error is the program's."""
+        """Raises the error of the loss: without other peers, the program caused it."""
         raise loss.error
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """Does nothing: no other peer has to agree that training is over."""
+        """Does nothing: there are no states to compare."""
 
     def host_joiners(self) -> int | None:
         """Returns 0: no peer joins."""
         return 0
 
     def lasting_failure(self) -> PeerFailure | None:
-        """Returns nothing: no other peer could be lost."""
+        """Returns ``None``: there are no other peers."""
         return None
 
     def mark_state_complete(self) -> None:
         """Does nothing: no peer asks for the state."""
 
     def pop_external_request(self) -> Asked | None:
-        """Returns nothing: there is no connection to a job."""
+        """Returns ``None``: there is no connection to a job."""
         return None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """Does nothing: a program that runs alone has no journal."""
+        """Does nothing: a program without a job has no journal."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """Does nothing: no peer waits for it."""
+        """Does nothing: no agent needs the report."""
 
     def withdraw(self) -> None:
-        """Does nothing: no peer waits for it."""
+        """Does nothing: no peer waits for this one."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""

@@ -1,7 +1,7 @@
-"""Phases of the job that are over: what each came to is kept by every peer, and given to those that join later.
+"""The outcomes of the job's finished phases: every peer keeps them, and gives them to later joiners.
 
-A joiner runs its program from the top, so it comes by every phase that the others have done. It asks the agent which
-are over, and one of the peers that were in them, or have passed through them, what they came to.
+A joiner runs its program from the top, and so reaches every phase that the others have finished. It asks the agent
+which phases are over, and a peer that took part in them or received their outcomes for these outcomes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LOOK_S = 0.5
 
 
 class PhaseIsOver(Exception):  # noqa: N818 - nothing is wrong: it ends a wait
-    """The phase that this peer got ready for is over: it continues in its program, to the next one."""
+    """The phase that this peer got ready for is over; the program of this peer continues with the next phase."""
 
 
 class PastPhases:
-    """The results of finished phases, as this peer knows them; any thread may ask.
+    """The results of finished phases, as far as this peer knows them. Thread-safe.
 
     Cost:
-        What ``keep`` is given is held until the process ends, and packed again for each peer that asks.
+        The argument of ``keep`` is held until the process ends, and packed again for each peer that asks.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class PastPhases:
         self._contents: dict[int, Callable[[], bytes]] = {}
 
     def keep(self, number: int, content: Callable[[], bytes]) -> None:
-        """Keeps the result of phase ``number`` for others; ``content`` packs it."""
+        """Keeps the result of phase ``number`` for others; ``content`` returns it packed."""
         with self._lock:
             self._contents[number] = content
 
     def content(self, number: int) -> bytes | None:
-        """The result of a phase; ``None`` if this peer does not know it."""
+        """The packed result of a phase; ``None`` if this peer does not know it."""
         with self._lock:
             packed = self._contents.get(number)
         return None if packed is None else packed()
@@ -60,14 +60,14 @@ class PastPhases:
         return content
 
     def numbers(self) -> tuple[int, ...]:
-        """The phases that this peer knows, in their order."""
+        """The numbers of the phases whose results this peer knows, sorted."""
         with self._lock:
             return tuple(sorted(self._contents))
 
     def stream(self, number: int, context: Any) -> Iterator[pb.StateChunk]:
-        """The answer to another peer, in messages of one megabyte."""
+        """Yields the packed result of a phase to another peer, in messages of one megabyte."""
         content = self.content(number)
-        # It has just come itself, or asks for a phase that is not over.
+        # This peer has just joined, or the phase is not over.
         if content is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"this peer does not know what phase {number} came to")
             return
@@ -76,20 +76,20 @@ class PastPhases:
 
 
 class PhaseWatch:
-    """Notices, while a peer waits to be admitted, that the phase is over which it got ready for."""
+    """Detects the end of the phase that this peer got ready for, while it waits for admission."""
 
     def __init__(self, agent_client: AgentClient, phase: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._agent_client, self._phase, self._clock = agent_client, phase, clock
         self._next = clock() + _LOOK_S
 
     def look(self) -> None:
-        """Asks the agent now and then; raises `PhaseIsOver`."""
+        """Asks the agent at most twice a second; raises `PhaseIsOver` if the phase has ended."""
         if self._clock() < self._next:
             return
         self._next = self._clock() + _LOOK_S
         try:
             over = self._agent_client.phase_progress().over
-        # No agent answers now: another one is elected, or this process ends with its own.
+        # No agent answers: a new leader is elected, or this process ends with its agent.
         except KungfuError:
             return
         if over >= self._phase:
@@ -100,7 +100,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
     """The result of a phase, from the first peer that knows it.
 
     Raises:
-        DeadlineExceeded: No peer knew it within ``--wait``.
+        DeadlineExceeded: No peer gave it within ``--wait``.
     """
     deadline_s, why = settings.deadlines.wait_s, "no peer is there to ask"
     until = time.monotonic() + deadline_s
@@ -109,7 +109,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
         for holder in holders:
             try:
                 return _fetched(number, holder, settings, within_s=until - time.monotonic())
-            # It was lost meanwhile, or has come too late itself: another one is asked.
+            # This peer was lost meanwhile, or joined too late itself: the next one is asked.
             except KungfuError as error:
                 why = str(error)
         time.sleep(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""The gRPC face of a peer: it takes messages in and lets their senders wait; it decides nothing."""
+"""The gRPC service of a peer: it receives messages and makes their senders wait; it decides nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kungfu.runtime.state.serve import StateServer
 
 _LOOK_S = 0.2
 
-# Writes a trace of so many seconds into a folder; returns the error, '' for none.
+# Writes a trace of this many seconds into a folder; returns the error, '' for none.
 WriteTrace = Callable[[float, str], str]
 
 
@@ -35,18 +35,18 @@ def cannot_trace(seconds: float, folder: str) -> str:
 
 
 def rendezvous_key(arrival: pb.BarrierArrival) -> tuple[int, ...]:
-    """The rendezvous that an arrival is for: peers whose variables differed come to another one after it."""
+    """The key of an arrival's rendezvous; peers whose variables differed arrive again under another key."""
     return (arrival.version, arrival.begins_view, arrival.number, arrival.round)
 
 
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
-    """Takes the messages of other peers and of the agent to this peer.
+    """Receives the messages that other peers and the agent send to this peer.
 
     Args:
         deadline_s: Seconds that a peer waits for another one.
-        on_offer: Called in a thread of the server when there is something to hold a barrier for: it posts.
-        prepare_attachment: Prepares the attachment of a view of this many peers; gives its address.
-        write_trace: Called in a thread of the server.
+        on_offer: Called in a server thread when there is a reason to hold a barrier.
+        prepare_attachment: Prepares the attachment of a view of this many peers; returns its address.
+        write_trace: Called in a server thread.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._prepared: tuple[int, str] | None = None
         self._offer: JoinerOffer | None = None
         self._external_requests: list[Asked] = []
-        self._kept: set[str] = set()  # ids of requests for checkpoints
+        self._kept: set[str] = set()  # ids of checkpoint requests
         self.description = Description()
         self._forwarded: set[int] = set()  # numbers of external requests
         self._offered = 0  # the number of the last offer
@@ -77,47 +77,47 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self.position = LocalPosition()
 
     def begin_phase(self, on_offer: Callable[[], None]) -> None:
-        """This peer gets ready for a phase of the job: what joiners were offered in the one before counts no more."""
+        """Prepares this peer for a phase of the job; an offer of joiners from the phase before is discarded."""
         with self._changed:
             self._on_offer, self._offer = on_offer, None
 
     def remind(self) -> None:
-        """Posts once more for what has come while no barrier could be held."""
+        """Calls ``on_offer`` again for requests and offers that arrived while no barrier could be held."""
         with self._changed:
             waits = self._offer is not None or bool(self._external_requests)
         if waits:
             self._on_offer()
 
-    # Other peers wait longer than their coordinator, so that the error that comes back is its own, which has the names.
+    # Other peers wait longer than their coordinator, so that they get the coordinator's error, which names the missing.
 
     def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.Admission:  # noqa: N802 - gRPC's name
         rendezvous = self.rendezvous.at(rendezvous_key(request))
         rendezvous.arrive(request.rank, request)
         if (reply := rendezvous.result(deadline_s=2 * self._deadline_s)) is not None:
             return reply
-        # The coordinator, this peer, does not come to the end of its own wait.
+        # The coordinator, this peer, did not conclude within its wait.
         return pb.Admission(failure=from_failure(PeerFailure("the coordinator never decided")))
 
     def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         try:
             yield from self.state_server.stream(request, deadline_s=self._deadline_s)
-        # This peer did not come to serve that transfer, or the rank before did not take its part.
+        # This peer does not serve this transfer, or an earlier rank did not receive its part.
         except DeadlineExceeded as error:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
-        # The plan gives that rank nothing, or not these bytes.
+        # The plan gives the requesting rank nothing, or other bytes.
         except PeerFailure as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            # Of two views the later one counts, and of two agents that form one the leader of the later term.
+            # Of two views the later one counts; of two agents that form the same view, the leader of the later term.
             at = request.decision.view.version, request.term
             newest = max(self._newest, at)
             late = newest != at
             if not late:
                 self._admission, self._newest = request, newest
                 self._changed.notify_all()
-        # The message was sent before the admission that this peer knows, and arrives after it.
+        # The message was sent before this peer's newest admission, and arrived after it.
         if late:
             version, term = self._newest
             context.abort(
@@ -130,7 +130,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     @rpc.receives(to_offer)
     def OfferJoiners(self, offer: JoinerOffer, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            # A repetition, since the answer was lost, or an older offer.
+            # A repetition because the answer was lost, or an older offer.
             if offer.number and offer.number <= self._offered:
                 return pb.Ack()
             self._offered = offer.number or self._offered
@@ -141,11 +141,11 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     @rpc.receives(to_asked)
     def ForwardRequest(self, external: Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            # A repetition, since the answer was lost.
+            # A repetition because the answer was lost.
             if external.number and external.number in self._forwarded:
                 return pb.Ack()
             self._forwarded.add(external.number)
-            # Sent again with every view, in case it has another coordinator; a second one would be written otherwise.
+            # The request is sent again with every view, which may have a new coordinator: one checkpoint is enough.
             if isinstance(external.what, SaveCheckpoint):
                 if external.id in self._kept:
                     return pb.Ack()
@@ -161,7 +161,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.AttachmentAddress:  # noqa: N802 - gRPC's name
         with self._preparing:
-            # A view is asked for again if the answer was lost, or by another agent: others may have this address.
+            # A repetition, since the answer was lost or from another agent: peers may already use the first address.
             if self._prepared is None or self._prepared[0] != request.version:
                 self._prepared = request.version, self._prepare_attachment(len(request.peers))
             return pb.AttachmentAddress(address=self._prepared[1])
@@ -187,20 +187,20 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None
     ) -> pb.Admission:
-        """Waits for the newest view that this peer is admitted to; all waits in views before it are over.
+        """Waits for the newest view that admits this peer, which ends all waits in earlier views.
 
         Args:
-            after: The version of the newest view that it knows: admissions to earlier ones do not count.
+            after: The version of the newest view known to this peer: admissions to earlier views do not count.
             deadline_s: Seconds.
-            what: The object of the wait, in words.
+            what: The object of the wait, in words, for errors.
             meanwhile: Called five times a second.
 
         Raises:
-            DeadlineExceeded: No admission has come.
+            DeadlineExceeded: No admission arrived.
         """
         until = time.monotonic() + deadline_s
         while (admission := self._admitted(after, within_s=min(_LOOK_S, until - time.monotonic()))) is None:
-            # Nobody has admitted this peer.
+            # No admission arrived in time.
             if time.monotonic() >= until:
                 raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}", waited_s=deadline_s)
             meanwhile()
@@ -212,29 +212,29 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             return self._admission is not None and self._admission.decision.view.version > after
 
         with self._changed:
-            # None has come so far.
+            # No admission has arrived yet.
             if not self._changed.wait_for(arrived, timeout=within_s):
                 return None
             admission, self._admission = self._admission, None
             return admission
 
     def pop_external_request(self) -> Asked | None:
-        """The oldest external request not yet carried out, once; if others are left, another barrier is requested."""
+        """Removes and returns the oldest external request; if others are left, another barrier is requested."""
         with self._changed:
             external = self._external_requests.pop(0) if self._external_requests else None
             others = bool(self._external_requests)
-        # A barrier carries out one of them.
+        # A barrier carries out one external request.
         if others:
             self._on_offer()
         return external
 
     def is_stop_requested(self) -> bool:
-        """True if the end of training is requested; it stays so, because nothing follows it."""
+        """True once the end of training is requested; never becomes false again, since no later request replaces it."""
         with self._changed:
             return any(isinstance(external.what, StopTraining) for external in self._external_requests)
 
     def pop_offer(self) -> JoinerOffer | None:
-        """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""
+        """Removes and returns the last offer of joiners; ``None`` if a joiner is gone: the agent makes a new offer."""
         with self._changed:
             offer, self._offer = self._offer, None
         stale = offer is not None and any(self.failed_peers.gone(peer.id) for peer in offer.ready)

@@ -1,4 +1,4 @@
-"""The way of survivors of a loss into the next view: they report the loss, and wait until the job admits them.
+"""The protocol by which survivors of a loss get into the next view: they report the loss, and wait for an admission.
 
 A joiner waits for its admission in the same way; it has nothing to report.
 """
@@ -32,10 +32,10 @@ class ViewProgress:
 
     Attributes:
         in_force: The decision in force; ``None`` before the first view.
-        entering: The view that it is about to enter.
-        newest: The version of the newest view that it knows.
-        barriers: The barriers held in the view in force.
-        holds_state: True if it holds the state.
+        entering: The view that this peer is about to enter.
+        newest: The version of the newest view known to this peer.
+        barriers: The number of barriers held in the view in force.
+        holds_state: True if this peer holds the state.
     """
 
     in_force: Decision | None = None
@@ -46,20 +46,20 @@ class ViewProgress:
 
     @property
     def last(self) -> View | None:
-        """The view that this peer is about to enter, or the one that it is in; ``None`` before its first one."""
+        """The view that this peer is entering, else its current view; ``None`` before the first one."""
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """This peer is about to enter a view, for which it gives others the state if it is a source."""
+        """Records that this peer is about to enter a view; only a source of the state still holds it from here on."""
         self.entering, self.newest = view, max(self.newest, view.version)
-        # A state that is being replaced is neither the old nor the new one.
+        # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source
 
     def enter(self, after: Decision) -> None:
-        """The view of this decision is in force."""
+        """Records that the view of this decision is in force."""
         self.in_force, self.entering, self.barriers = after, None, 0
-        # A peer that begins the job holds as much as rank 0, for no peer has trained yet. One that received the state
-        # lacks the registered values, which come before the next step: see `JobMembership.mark_state_complete`.
+        # A peer that begins the job holds as much as rank 0, since no peer has trained yet. One that received the state
+        # lacks the registered values, which arrive before the next step: see `JobMembership.mark_state_complete`.
         self.holds_state = self.holds_state or after.view.begins
 
 
@@ -72,7 +72,7 @@ def await_admission(protocol: BarrierProtocol, *, after: int, meanwhile: Callabl
 def report_and_await_admission(
     protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress, *, meanwhile: Callable[[], None]
 ) -> pb.Admission:
-    """Leaves, reports, and waits for a view; reports again if another peer turns out to stand still meanwhile."""
+    """Leaves the attachment, reports the loss, and waits for a view; reports again if another peer falls silent."""
     protocol.attachment.leave()
     reported = [_loss_report(protocol, loss, views)]
     report = protocol.agent_client.report
@@ -80,7 +80,7 @@ def report_and_await_admission(
 
     def look() -> None:
         found = _loss_report(protocol, loss, views)
-        # Another peer turns out to stand still: the agent has to suspect it too.
+        # Another peer has fallen silent: the agent has to suspect it too.
         if not {*found.suspects} <= {*reported[-1].suspects}:
             reported.append(found)
             report(PeersLost(protocol.settings.peer, found))
@@ -90,12 +90,12 @@ def report_and_await_admission(
 
 
 def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress) -> LossReport:
-    """The report of a loss: the peers that the error names, and those whose heartbeats are missing."""
+    """The report of a loss: the peers named by the error, and the peers with missing heartbeats."""
     error, suspects = str(loss.error), set[int]()
     if views.last is not None:
         suspects = at_fault(loss.error, views.last)
         silence = protocol.silent_peers(views.last)
-        # A peer that the error does not name stands still.
+        # A peer that the error does not name is silent.
         if silence is not None and not suspects.issuperset(silence.peers):
             suspects.update(silence.peers)
             error = f"{error}; {silence}"
@@ -105,7 +105,7 @@ def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgre
 
 
 def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
-    """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
+    """The terms of survivors: the batch size stays, so that the loss of a peer does not change the training."""
 
     def terms() -> Terms:
         stopped = before.terms.stopped or protocol.service.is_stop_requested()
@@ -117,7 +117,7 @@ def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, targ
 
 
 def forward_stop(protocol: BarrierProtocol, view: View) -> None:
-    """Reports to the coordinator of the survivors that training has ended, before it makes their terms."""
+    """Reports to the coordinator of the survivors, before it makes their terms, that training has ended."""
     coordinator = view.peers[0]
     # This peer is the coordinator itself.
     if coordinator.id == protocol.settings.peer:

@@ -1,1 +1,1 @@
-"""The two rendezvous of a barrier: the peers of a view meet to decide, and those of the next one to begin it."""
+"""The two rendezvous of a barrier: at the first the peers of a view decide, at the second those of the next begin."""

@@ -1,9 +1,9 @@
 """The two rendezvous of a barrier: the peers of a view arrive, rank 0 compares their states and concludes.
 
-To the first all peers of a view bring the digests of their state, and the coordinator decides. At the second the peers
-of a new view have opened their attachments and fetched the state, and compare it. Where some variables differ, the
-first round has no result: every peer takes the values of rank 0 for those variables, keeps them where that moves its
-own by rounding only, and all arrive once more.
+To the first, all peers of a view bring the digests of their state, and the coordinator decides. At the second, the
+peers of a new view have opened their attachments and fetched the state, and compare it. If some variables differ, the
+first round has no result: every peer fetches the values of rank 0 for those variables, keeps them if they differ from
+its own by rounding only, and all arrive once more.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 from kungfu.runtime.state.state_sync import reconcile_variables, sync_state
 from kungfu.runtime.state.transfer_context import TransferContext
 
-# Makes the terms of a view of which its rank 0 has to make them: one of survivors, or the first one of a phase.
+# Makes the terms of a view on its rank 0: of a view of survivors, or of the first view of a phase.
 MakeTerms = Callable[[], Terms]
-# Makes the result of a rendezvous of the arrivals by rank: on rank 0, once all are there and hold the same state.
+# Makes the result of a rendezvous from the arrivals by rank; called on rank 0, once all hold the same state.
 Conclude = Callable[[Mapping[int, pb.BarrierArrival]], pb.Admission]
 
 
 @dataclass(frozen=True)
 class LocalArrival:
-    """The arrival of this peer at a rendezvous, with the state whose checksums it has.
+    """The arrival of this peer at a rendezvous, with the state of its checksums.
 
     Args:
-        message: The arrival, as the coordinator gets it.
-        names: The names of the variables whose checksums it has.
-        digest: Gives these checksums again.
+        message: The arrival, as sent to the coordinator.
+        names: The names of the variables with a checksum.
+        digest: Computes these checksums again.
         state: The replicated state.
     """
 
@@ -66,7 +66,7 @@ class LocalArrival:
     state: ReplicatedState
 
     def again(self, gaps: Sequence[VariableGap]) -> LocalArrival:
-        """The arrival in the second round, with the distances that were found."""
+        """The arrival in the second round, with the measured differences."""
         message = pb.BarrierArrival()
         message.CopyFrom(self.message)
         message.ClearField("digests")
@@ -76,30 +76,30 @@ class LocalArrival:
 
 @dataclass(frozen=True)
 class BarrierProtocol:
-    """Both rendezvous of a barrier, as a peer takes part in them with these parts of it."""
+    """Holds both rendezvous of a barrier for this peer."""
 
     settings: Settings
     attachment: Attachment
     service: PeerService
     agent_client: AgentClient
     channels: rpc.ChannelPool
-    reported_rounding: set[str] = field(default_factory=set)  # the variables that an event has named
+    reported_rounding: set[str] = field(default_factory=set)  # the variables named by earlier events
 
     def hold(self, view: View, arrival: LocalArrival, decision: Callable[[], Decision]) -> pb.Admission:
         """Holds the barrier with the other peers of ``view``; rank 0 concludes.
 
         Args:
             view: The view.
-            arrival: The arrival of this peer. Variables that differ by rounding only become rank 0's.
-            decision: Called on rank 0, once all are there and hold the same state.
+            arrival: The arrival of this peer. Variables that differ by rounding only are set to rank 0's values.
+            decision: Called on rank 0, once all have arrived and hold the same state.
 
         Returns:
             The decision of the coordinator.
 
         Raises:
-            DeadlineExceeded: A peer did not come; the error names it.
+            DeadlineExceeded: A peer did not arrive; the error names it.
             PeerFailure: A peer is gone.
-            UsageError: The states differ. What the coordinator raises, all raise.
+            UsageError: The states differ. All peers raise the coordinator's error.
         """
 
         def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
@@ -119,21 +119,21 @@ class BarrierProtocol:
         parts: dict[str, float],
         make_terms: MakeTerms | None = None,
     ) -> Decision:
-        """Enters the view.
+        """Enters a view: opens the attachment, fetches and compares the state, and reports the start of the view.
 
         Args:
-            entering: The view, and its terms.
-            admission: To that view: where the attachments meet, and which ranks hold the state from the start.
+            entering: The view and its terms.
+            admission: Gives the address of the attachment, and the ranks that already hold the state.
             state: The replicated state; fetched if this peer lacks it.
-            parts: Gets the seconds of attaching and of the state, by name.
-            make_terms: On rank 0, where it makes the terms: called once it has the state.
+            parts: Receives the seconds of attaching and of the state, by name.
+            make_terms: Makes the terms, on rank 0, if they are not in ``entering``; called once rank 0 has the state.
 
         Returns:
-            What is in force in the view.
+            The decision in force in the view.
 
         Raises:
             PeerFailure: A member is gone.
-            DeadlineExceeded: A member did not come; the error names it.
+            DeadlineExceeded: A member did not arrive; the error names it.
             InternalError: The states differ.
         """
         view, rank, started = entering.view, entering.view.rank_of(self.settings.peer), time.monotonic()
@@ -145,11 +145,11 @@ class BarrierProtocol:
             parts["attach"] = time.monotonic() - started
 
         def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
-            # Some variables differed by rounding, and are rank 0's now.
+            # Some variables differed by rounding, and now have rank 0's values.
             if (event := rounding_event(arrival.names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
             begun = None if make_terms is None else from_decision(Decision(view, make_terms()))
-            # The agent hears it first: no peer may know of a view that its agent does not know of.
+            # The agent is notified first: no peer may know of a view that its agent does not know.
             self.agent_client.report(ViewStarted(view))
             return pb.Admission(decision=begun)
 
@@ -165,21 +165,21 @@ class BarrierProtocol:
         self.channels.keep(peer.address for peer in view.peers)
         parts["state/agree"] = time.monotonic() - started - parts["state/take and compare"]
         parts["state"] = time.monotonic() - started - parts["attach"]
-        # Else the terms came with the admission.
+        # Otherwise the terms came with the admission.
         return to_decision(reply.decision) if reply.HasField("decision") else entering
 
     def _arrive(self, view: View, arrival: LocalArrival, conclude: Conclude) -> pb.Admission:
         """The result of a rendezvous with the other peers of ``view``; rank 0 concludes.
 
-        In the first round there may be none, but the indices of the variables that differ. An error of the coordinator
-        is raised by all.
+        In the first round it may be only the indices of the variables that differ. All peers raise the coordinator's
+        error.
         """
         message = arrival.message
         if message.rank == 0:
             reply = self._conclude(view, arrival, conclude)
         else:
             reply = self._call_coordinator(view, message)
-        # The coordinator has raised this error, and so do all: it is no loss of the coordinator.
+        # All peers raise the coordinator's error, which does not mean that the coordinator is lost.
         if reply.HasField("failure"):
             raise to_failure(reply.failure)
         return reply
@@ -187,29 +187,29 @@ class BarrierProtocol:
     def _arrive_again(
         self, view: View, arrival: LocalArrival, conclude: Conclude, differing: Sequence[int]
     ) -> pb.Admission:
-        """The second round: the variables at ``differing`` become rank 0's where that is rounding."""
+        """Holds the second round: variables at ``differing`` get rank 0's values if they differ by rounding only."""
         context = self._transfer(view, arrival.message.rank, f"values of {_in_words(arrival.message)}")
         server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
         with reconcile_variables(arrival.state, context, differing, server=server, abandoned=abandoned) as gaps:
             return self._arrive(view, arrival.again(gaps), conclude)
 
     def _transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
-        """The transfer in which all take the values of a ``purpose`` from rank 0, or the state from the ``sources``."""
+        """The transfer in which all fetch the values for ``purpose`` from rank 0, or the state from ``sources``."""
         settings = self.settings
         return TransferContext(view, rank, sources, settings.job, settings.secret, settings.deadlines.wait_s, purpose)
 
     def abandon_reason(self, view: View) -> PeerFailure | None:
-        """The failure that makes a wait for the peers of ``view`` pointless: one is gone, or stands still."""
+        """The failure that makes a wait for the peers of ``view`` pointless: a peer is gone or silent."""
         return self.service.failed_peers.failure_in(view) or self.silent_peers(view)
 
     def lasting_failure(self, view: View) -> PeerFailure | None:
-        """The failure of ``view`` that attachments do not see; see `FailedPeers.lasting_failure_in`."""
+        """The failure of ``view`` that attachments cannot detect; see `FailedPeers.lasting_failure_in`."""
         return self.service.failed_peers.lasting_failure_in(view)
 
     def silent_peers(self, view: View) -> PeerFailure | None:
-        """The peers of ``view`` that stand still as far as this one can see, ``None`` if none does."""
+        """The failure that names the peers of ``view`` without heartbeats; ``None`` if there are none."""
         silence = self.attachment.silent()
-        if not silence.ranks or silence.view != view.version:  # ranks of another view are others
+        if not silence.ranks or silence.view != view.version:  # ranks of another view are other peers
             return None
         text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
         return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
@@ -236,10 +236,10 @@ class BarrierProtocol:
                 what=_in_words(arrival.message),
                 abandoned=partial(self.abandon_reason, view),
             )
-            # Some variables are not the same on all peers: they are looked at before anything is concluded.
+            # Some variables differ between peers: the second round compares them before a conclusion.
             differing = variables_to_reconcile(arrival.names, arrivals, view)
             reply = pb.Admission(differing=differing) if differing else conclude(arrivals)
-        # A peer did not come, is gone, or holds another state, or a joiner could not be admitted: all raise that.
+        # A peer did not arrive, is gone, or holds another state, or a joiner could not be admitted: all raise this.
         except KungfuError as error:
             rendezvous.conclude(pb.Admission(failure=from_failure(error)))
             raise
@@ -247,34 +247,34 @@ class BarrierProtocol:
         return reply
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records which variables differed by rounding; people see each of them once, though it recurs."""
+        """Records which variables differed by rounding; the event is marked as repeated if all were named before."""
         if (event := rounding_event(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
             self.agent_client.record("events", msgspec.structs.replace(event, again=news <= self.reported_rounding))
             self.reported_rounding.update(news)
 
     def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
-        """Records that peers requested different things; rank 0's requests count."""
+        """Records that the rules of the peers made different requests; rank 0's requests count."""
         # Arithmetic may differ in the last bit between machines.
         if len(set(requested.values())) > 1:
             by_rank = {str(rank): words for rank, words in requested.items()}
             self.agent_client.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records what rules in the shadow requested on some peers only; rank 0 records its own where all agree."""
+        """Records the requests of shadow rules on some peers only; rank 0 records requests on which all agree."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}
             self.agent_client.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
     def _announce(self, view: View, decision: Decision) -> pb.Admission:
-        """Tells the agent and the joiners what is decided; the peers of the view get it as their reply."""
+        """Notifies the agent and the joiners of the decision; the peers of the view get it as their reply."""
         stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
         admission = pb.Admission(decision=from_decision(decision), sources=stayers)
-        # Another number of processes is needed for what is under way.
+        # The change under way needs another number of processes.
         if decision.prepare is not None:
             self.agent_client.report(decision)
-        # Another view: its members need the address of its attachment, and joiners an admission.
+        # The view changes: its members need the address of its attachment, and joiners need an admission.
         if decision.view.version != view.version:
             admission.attachment_address = self._attachment_address(decision.view)
             for peer in decision.view.peers[len(stayers) :]:
@@ -296,7 +296,7 @@ class BarrierProtocol:
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
         stub = PeerServiceStub(self.channels.to(peer.address))
-        deadlines = self.settings.deadlines  # it does nothing but wait for this, and all others wait for it
+        deadlines = self.settings.deadlines  # a joiner only waits for this call, and all other peers wait for it
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
         rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join", peer=peer.id)
 
@@ -315,7 +315,7 @@ class BarrierProtocol:
 
 
 def _in_words(arrival: pb.BarrierArrival) -> str:
-    """The rendezvous of an arrival, for errors."""
+    """The name of an arrival's rendezvous, for errors."""
     if arrival.begins_view:
         return f"the start of view {arrival.version}"
     return f"barrier {arrival.number} of view {arrival.version}"

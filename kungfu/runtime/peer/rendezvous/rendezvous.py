@@ -1,6 +1,6 @@
 """A rendezvous: a known number of peers arrive at it, and all leave with the same result.
 
-It holds no clock and no socket: the service lets remote arrivals wait in it; the coordinator waits for them, and
+It has no clock and no socket: remote arrivals wait in it through the service; the coordinator waits for them and
 concludes.
 """
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class Rendezvous(Generic[Arrival, Result]):
-    """Arrivals by rank, and the result that the coordinator concludes with."""
+    """The arrivals by rank, and the result with which the coordinator concludes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -30,7 +30,7 @@ class Rendezvous(Generic[Arrival, Result]):
         self._result: Result | None = None
 
     def arrive(self, rank: int, arrival: Arrival) -> None:
-        """Counts ``rank`` as here; a second arrival of one rank replaces the first."""
+        """Records the arrival of ``rank``; a second arrival of the same rank replaces the first."""
         with self._changed:
             self._arrivals[rank] = arrival
             self._changed.notify_all()
@@ -44,16 +44,16 @@ class Rendezvous(Generic[Arrival, Result]):
             size: The number of peers that meet.
             deadline_s: Seconds.
             what: The rendezvous in words, for errors.
-            abandoned: Gives a ``PeerFailure`` once the wait is in vain; asked five times a second and at each ``wake``.
+            abandoned: Gives a ``PeerFailure`` once the wait is pointless; called every 0.2 s and at each ``wake``.
 
         Raises:
-            DeadlineExceeded: Some are missing; the error names them.
-            PeerFailure: The wait is in vain.
+            DeadlineExceeded: Some ranks are missing; the error names them.
+            PeerFailure: The wait is pointless.
         """
         until = time.monotonic() + deadline_s
         with self._changed:
             while self._missing(size) and (left_s := until - time.monotonic()) > 0:
-                # A peer is gone, or the view is broken: the others would wait for nothing.
+                # A peer is gone, or the view is broken: waiting is pointless.
                 if (failure := abandoned()) is not None:
                     raise failure.prefixed(f"at {what}: ")
                 self._changed.wait(min(left_s, _LOOK_S))
@@ -68,27 +68,27 @@ class Rendezvous(Generic[Arrival, Result]):
         return [rank for rank in range(size) if rank not in self._arrivals]
 
     def wake(self) -> None:
-        """Has those who wait look again whether their wait is in vain."""
+        """Makes waiting threads check again whether their wait is pointless."""
         with self._changed:
             self._changed.notify_all()
 
     def conclude(self, result: Result) -> None:
-        """Lets everybody leave with ``result``."""
+        """Ends the rendezvous: all peers leave with ``result``."""
         with self._changed:
             self._result = result
             self._changed.notify_all()
 
     def result(self, *, deadline_s: float) -> Result | None:
-        """The conclusion of the coordinator; ``None`` if there was none within the deadline."""
+        """The conclusion of the coordinator; ``None`` if the deadline expired first."""
         with self._changed:
             self._changed.wait_for(lambda: self._result is not None, timeout=deadline_s)
             return self._result
 
 
 class RendezvousTable(Generic[Arrival, Result]):
-    """One rendezvous per key, made when the first peer requests it; old ones are dropped, by number and by age.
+    """One rendezvous per key, created at its first request; the oldest are dropped, by number and by age.
 
-    No peer can lag by as many as ``_KEPT`` of them, since the next one begins when all have left the one before.
+    No peer can lag by ``_KEPT`` of them, since the next one begins when all have left the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -97,19 +97,19 @@ class RendezvousTable(Generic[Arrival, Result]):
         self._open: dict[object, tuple[float, Rendezvous[Arrival, Result]]] = {}
 
     def at(self, key: object) -> Rendezvous[Arrival, Result]:
-        """The rendezvous of this key."""
+        """The rendezvous of this key, created if it is new."""
         with self._lock:
             now = self._clock()
             rendezvous = self._open.setdefault(key, (now, Rendezvous()))[1]
             others = [(k, since) for k, (since, _) in self._open.items() if k != key]
             for old, since in others:
-                # Nobody comes to this one any more.
+                # No peer arrives at such an old rendezvous any more.
                 if now - since > _FORGOTTEN_S or len(self._open) > _KEPT:
                     del self._open[old]
             return rendezvous
 
     def wake(self) -> None:
-        """Has everybody who waits in one of them look again."""
+        """Makes waiting threads of every rendezvous check again."""
         with self._lock:
             waiting = [rendezvous for _, rendezvous in self._open.values()]
         for rendezvous in waiting:

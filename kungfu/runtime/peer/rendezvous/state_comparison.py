@@ -1,4 +1,4 @@
-"""The comparison of the states of the peers that meet: what differs after all took rank 0's values is no rounding."""
+"""Compares the states of the peers at a rendezvous; a difference that remains in the second round is no rounding."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _from_gap, _ = converters(VariableGap, pb.VariableGap)
 
 
 def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival], view: View) -> list[int]:
-    """The places of the variables that have to be looked at before the rendezvous can have a result.
+    """The indices of the variables that have to be reconciled before the rendezvous can have a result.
 
     Args:
         names: The names of the coordinator's variables.
-        reports: The report of each rank on its state.
+        reports: The arrival of each rank, with the digests of its state.
         view: The view of the ranks.
 
     Raises:
-        UsageError: A variable differs at a barrier although it was looked at; the error names it.
-        InternalError: It differs between the peers of a view that begins.
+        UsageError: A variable still differs in the second round of a barrier; the error names it.
+        InternalError: A variable still differs between the peers of a view that begins.
     """
     digests = {rank: one.digests for rank, one in reports.items()}
     found = differing_variables(digests)
@@ -34,16 +34,16 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
     if not found:
         return []
     countable = max(found) < min(len(one) for one in digests.values())
-    # The first round: it may be rounding, where all peers have those variables.
+    # The first round: the difference may be rounding, if all peers have those variables.
     if countable and not any(one.round for one in reports.values()):
         return list(found)
-    # They differ after they were looked at, or not all peers have them: it is no rounding.
+    # The variables still differ in the second round, or not all peers have them: the difference is no rounding.
     said = first_difference(names, digests)
     index, rank = min(found), found[min(found)][0]
     gap = next((one for one in reports[rank].gaps if one.index == index), None)
     detail = _gap_text(gap) if gap is not None and gap.difference else ""
     text = f"the peers of view {view.version} do not hold the same state: {said}{detail}{_others(names, list(found))}"
-    # Those who begin a view have just made their states the same, and no program had a hand in it.
+    # The peers that begin a view have just made their states equal, without any part of the program.
     if reports[rank].begins_view:
         raise InternalError(text)
     raise UsageError(
@@ -53,13 +53,13 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
 
 
 def rounding_event(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival], view: View) -> RoundedEvent | None:
-    """The event that tells of variables that differed by rounding, and are rank 0's now; ``None`` without any."""
+    """The event that names variables that differed by rounding and now have rank 0's values; ``None`` without any."""
     widest: dict[int, pb.VariableGap] = {}
     for one in reports.values():
         for gap in one.gaps:
             if gap.index not in widest or _width(gap) > _width(widest[gap.index]):
                 widest[gap.index] = gap
-    # Nothing was looked at, or nothing differed by more than its digest.
+    # No second round was held, or only digests differed.
     if not widest:
         return None
     order = sorted(widest.values(), key=_width, reverse=True)
@@ -72,23 +72,22 @@ def rounding_event(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival
 
 
 def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.VariableGap]:
-    """The differing variables, as protobuf."""
+    """The gaps of the variables that really differ, as protobuf."""
     return [_from_gap(gap) for gap in gaps if gap.difference or not gap.is_rounding]
 
 
 def turn_of(version: int, number: int) -> int:
-    """The part of the state that is compared at a barrier of a view."""
+    """The index of the part of the state that a barrier of a view compares."""
     return version + number
 
 
 def _width(gap: pb.VariableGap) -> float:
-    """Relative to the largest value."""
+    """The difference of a gap, relative to the largest value."""
     return float(gap.difference / gap.largest) if gap.largest else float(gap.difference > 0)
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """The first other variable of each further part of the state: weights follow from a rate that differs, for
-    example."""
+    """The first differing variable of each other part of the state, as text; weights often follow a learning rate."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]
