@@ -1,1 +1,1 @@
-"""Messages, and the only place that opens a channel or a server."""
+"""Messages between peers and agents; the only package that opens a gRPC channel or server."""

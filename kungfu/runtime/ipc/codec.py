@@ -1,8 +1,7 @@
-"""Converts records to the messages whose fields have the same names, and back: by the types of the fields.
+"""Converts records to messages with fields of the same names, and back, by the types of the fields.
 
-A record is a dataclass or a struct of `msgspec`. A word of a ``Literal`` travels as the enum of its field, a tuple as a
-repeated field, a record as a message of its own, one of several records as a ``oneof``, and ``None`` as a field that is
-not set.
+A record is a dataclass or a struct of `msgspec`. A word of a ``Literal`` is sent as the enum of its field, a tuple as a
+repeated field, a record as a nested message, a union of records as a ``oneof``, and ``None`` as an unset field.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ def optional_field(message: Any, name: str) -> Any:
 def converters(
     kind: type[Value], message: type[Message], *, unspecified: Mapping[str, str] = types.MappingProxyType({})
 ) -> tuple[Callable[[Value], Message], Callable[[Message], Value]]:
-    """The function that gives the message of a value, and the one that gives the value of a message.
+    """The functions that convert a value to its message, and a message to its value.
 
     Args:
         kind: The class of the records.
-        message: Its message, which may have other fields. A field of the class that it lacks does not travel, and has
-            its default.
-        unspecified: The words for which the zero value of an enum stands, by field, within the parts too; in other
-            fields it is refused with a ``UsageError``, as is a value that a newer version has sent.
+        message: Its message class, which may have further fields. A field of ``kind`` that the message lacks is not
+            sent, and gets its default.
+        unspecified: The words that the zero value of an enum stands for, by field, also within nested records. In other
+            fields the zero value raises a ``UsageError``, as does an unknown value of a newer version.
     """
     hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
     sent = {*wire.fields_by_name, *wire.oneofs_by_name}
@@ -56,22 +55,22 @@ def converters(
 
 
 def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any], Message], Callable[[Message], Any]]:
-    """The `converters` of a union of records, whose message is a ``oneof``."""
+    """The `converters` of a union of records; its message is a ``oneof``."""
     wire: Any = message
     encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
     return lambda value: message(**encode(value)), decode
 
 
 def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None = None) -> tuple[_Convert, _Convert]:
-    """The function that gives the value of an enum for a word of a ``Literal``, and the one that gives the word.
+    """The functions that convert a word of a ``Literal`` to its enum value, and an enum value to its word.
 
     The name of a value follows from its word: ``"carried out"`` of ``RequestState`` is ``REQUEST_STATE_CARRIED_OUT``.
-    Both functions raise a ``UsageError`` for what they do not know, as a newer version may send it.
+    Both functions raise a ``UsageError`` for an unknown argument, which a newer version may have sent.
 
     Args:
-        enum: The generated enum; its zero value ends in ``_UNSPECIFIED``.
+        enum: The generated enum; the name of its zero value ends in ``_UNSPECIFIED``.
         words: All words, one for each other value.
-        unspecified: The word for which the zero value stands; ``None``: it is refused.
+        unspecified: The word that the zero value stands for; ``None``: the zero value is refused.
 
     >>> to_value, to_word = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
     >>> to_value("ended") == pb.HOST_EVENT_KIND_ENDED, to_word(pb.HOST_EVENT_KIND_ENDED)
@@ -80,7 +79,7 @@ def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None 
     name, prefix = enum.DESCRIPTOR.name, enum.Name(0).removesuffix("UNSPECIFIED")
     values = {word: enum.Value(prefix + word.upper().replace(" ", "_").replace("-", "_")) for word in words}
     known = {value: word for word, value in values.items()}
-    # A value of the enum without a word would be refused as if it were of a newer version.
+    # Otherwise a value of the enum without a word would be refused like one of a newer version.
     assert {0, *known} == set(enum.values()), f"{name} has other values than {', '.join(words)}"
     known |= {} if unspecified is None else {0: unspecified}
 
@@ -103,7 +102,7 @@ def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None 
 
 
 def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
-    """The function that gives the fields of the message for a value, and the one that reads it from the message."""
+    """The functions that convert a value to fields of the message, and read the value from the message."""
     if name in wire.oneofs_by_name:
         return _one_of(hint, wire.oneofs_by_name[name], unspecified)
     field = wire.fields_by_name[name]
@@ -121,7 +120,7 @@ def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> t
 
 
 def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
-    """The `_field` of a record of one of several classes, each of which has a field of the message."""
+    """The `_field` functions of a union of record classes; the message has a field for each class."""
     kinds = {one.__name__: one for one in get_args(hint)}
     rows = {field.name: (kinds[field.message_type.name], field) for field in wire.fields}
     parts = {name: (kind, *_part(kind, field, unspecified)) for name, (kind, field) in rows.items()}

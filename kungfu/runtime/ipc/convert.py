@@ -1,4 +1,4 @@
-"""Converts the values that peers and agents exchange to messages, and back: the one place that knows both."""
+"""Converts the values that peers and agents exchange to messages, and back; no other module knows both."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters, optional_field, union_converters
 
-# The integers that have room in a field of a message.
+# The integers that fit into a field of a message.
 _INT64 = range(-(1 << 63), 1 << 63)
 
 Value = TypeVar("Value")
 
 
 def _of_its_name(kind: type[Value], **unspecified: str) -> tuple[Callable[[Value], Any], Callable[[Any], Value]]:
-    """The converters of a class whose message has its name."""
+    """The converters of a class and the message of the same name."""
     return converters(kind, getattr(pb, kind.__name__), unspecified=unspecified)
 
 
@@ -35,7 +35,7 @@ _from_decision, to_decision = _of_its_name(Decision, keep="local_batch_size")
 
 
 def from_decision(decision: Decision) -> Any:
-    """The message of a decision; raises ``UsageError`` for a batch that no message can carry."""
+    """The message of a decision; raises ``UsageError`` if its batch size does not fit into a message."""
     # A rule may ask for any number of samples if the number in an epoch is not known.
     if (samples := decision.terms.global_batch_size) not in _INT64:
         raise UsageError(
@@ -45,10 +45,10 @@ def from_decision(decision: Decision) -> Any:
     return _from_decision(decision)
 
 
-# ---- what barriers are asked for ---------------------------------------------------------------------------------
+# ---- requests at barriers ----------------------------------------------------------------------------------------
 
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
-# A request from outside must not change what is trained unless it says so: the job's batch size stays.
+# A request from outside must not change the training unless it says so: the global batch size stays.
 from_asked, to_asked = _of_its_name(Asked, keep="global_batch_size", when="now", unit="steps")
 from_offer, to_offer = _of_its_name(JoinerOffer)
 from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)
@@ -58,7 +58,7 @@ from_spawn, to_spawn = _of_its_name(Spawn)
 
 from_description, to_description = converters(Description, pb.ProgramDescription)
 
-# ---- peers that are lost, and why --------------------------------------------------------------------------------
+# ---- lost peers and the reasons ----------------------------------------------------------------------------------
 
 _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
     pb.FAILURE_KIND_PEER: PeerFailure,
@@ -70,7 +70,7 @@ _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
 
 
 def from_failure(error: KungfuError) -> pb.Failure:
-    # Any error that has no kind of its own ends the wait of a coordinator: to the other peers it is the loss of a peer.
+    # An error of any other class ends the wait of a coordinator; the other peers treat it as the loss of a peer.
     kind = next((kind for kind, one in _FAILURES.items() if isinstance(error, one)), pb.FAILURE_KIND_PEER)
     message = pb.Failure(kind=kind, text=str(error))
     match error:
@@ -84,7 +84,7 @@ def from_failure(error: KungfuError) -> pb.Failure:
 
 def to_failure(message: pb.Failure) -> KungfuError:
     kind, view = _FAILURES.get(message.kind), optional_field(message, "view")
-    # A newer version has sent it: neither is a peer known to be lost, nor is nothing wrong.
+    # A newer version has sent this kind. It neither proves the loss of a peer nor can be ignored.
     if kind is None:
         return UsageError(
             f"{message.text} (a failure of kind {message.kind}, which is not known to kungfu {installed_version()}: "

@@ -1,9 +1,9 @@
 """The proof between two peers that they belong to the same view of the same job, over any stream socket.
 
-The caller says hello with its rank and a nonce. The answer is the listener's nonce and its proof, an HMAC under the
-job's secret over both nonces and all that the two must agree on. The caller checks it and sends its own proof. The two
-proofs differ in their first word, so neither can be sent back as the other; fresh nonces keep old ones from being of
-use. Nothing is parsed but two integers of fixed length, and nothing is believed before its proof.
+The caller sends its rank, the size of its view and a nonce. The listener answers with its nonce and its proof: an HMAC
+under the job's secret over both nonces and everything that the two must agree on. The caller checks the proof and sends
+its own. The proofs differ in their first word, so neither can be sent back as the other; fresh nonces make old proofs
+useless. Only two integers of fixed length are parsed before the proof, and neither is trusted before it.
 
     caller                                   listener
       | -- rank, size, nonce ------------------> |
@@ -29,7 +29,7 @@ _PROOF_BYTES = 32
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials of a peer: that it has this rank in this view of this job, and knows the job's secret."""
+    """The facts that a peer proves in the handshake: its job, view, rank, size, and knowledge of the secret."""
 
     job: str
     view: int
@@ -39,18 +39,18 @@ class Credentials:
 
 
 def call(connection: socket.socket, *, me: Credentials, listener: int) -> None:
-    """Proves this peer's credentials to the peer of rank ``listener``, after that one has proved its own.
+    """Proves this peer's credentials to the peer of rank ``listener``, after checking the proof of that peer.
 
     Raises:
-        PeerFailure: The proof of the other peer is wrong, or it hangs up.
-        TimeoutError: The socket's time-out has passed.
+        PeerFailure: The proof of the other peer is wrong, or the connection ends early.
+        TimeoutError: The socket's timeout has expired.
     """
     nonce = os.urandom(_NONCE_BYTES)
     connection.sendall(_HELLO.pack(_MAGIC, me.rank, me.size, nonce))
     reply = receive(connection, _NONCE_BYTES + _PROOF_BYTES)
     nonces = nonce + reply[:_NONCE_BYTES]
     expected = _proof(me, role="listener", caller=me.rank, listener=listener, nonces=nonces)
-    # Another program listens there, or a peer of another job or view: nothing that it says is believed.
+    # The listener is another program, or a peer of another job or view: nothing from it is trusted.
     if not hmac.compare_digest(reply[_NONCE_BYTES:], expected):
         raise PeerFailure(
             f"who listens as rank {listener} of view {me.view} of job {me.job!r} has not proved that it knows the "
@@ -62,21 +62,21 @@ def call(connection: socket.socket, *, me: Credentials, listener: int) -> None:
 
 
 def answer(connection: socket.socket, *, me: Credentials) -> int:
-    """The rank of the caller, once it has proved that it belongs to this peer's view.
+    """Checks the proof of a caller, and returns its rank.
 
     Raises:
-        PeerFailure: The proof of the caller is wrong, or it hangs up.
-        TimeoutError: The socket's time-out has passed.
+        PeerFailure: The proof of the caller is wrong, or the connection ends early.
+        TimeoutError: The socket's timeout has expired.
     """
     magic, caller, size, caller_nonce = _HELLO.unpack(receive(connection, _HELLO.size))
-    # The caller is no peer of this version, or believes in a view of another size.
+    # The caller is no peer of this version, or is in a view of another size.
     if magic != _MAGIC or size != me.size or not 0 <= caller < size:
         raise PeerFailure(f"a caller said {magic!r}, rank {caller}, size {size} to a peer of a view of size {me.size}")
     nonces = caller_nonce + os.urandom(_NONCE_BYTES)
     ours = _proof(me, role="listener", caller=caller, listener=me.rank, nonces=nonces)
     connection.sendall(nonces[_NONCE_BYTES:] + ours)
     expected = _proof(me, role="caller", caller=caller, listener=me.rank, nonces=nonces)
-    # The caller knows how to say hello, but not the secret, or is in another view.
+    # The caller knows the protocol but not the secret, or is in another view.
     if not hmac.compare_digest(receive(connection, _PROOF_BYTES), expected):
         raise PeerFailure(f"a caller that says it is rank {caller} has not proved that it knows the job's secret")
     return int(caller)
@@ -88,7 +88,7 @@ def _proof(me: Credentials, *, role: str, caller: int, listener: int, nonces: by
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
-    """Exactly ``count`` bytes; ``PeerFailure`` if the connection ends before."""
+    """Returns exactly ``count`` bytes; raises ``PeerFailure`` if the connection ends before."""
     received = b""
     while len(received) < count:
         part = connection.recv(count - len(received))

@@ -1,11 +1,11 @@
-"""The joiners that are getting ready on a host, in a page of memory that its agent and its peers share.
+"""The joiners that are getting ready on a host, in a memory page that its agent and its peers share.
 
-A joiner takes processor time from the peers beside it, which then look slow. So each peer wants to know in each step
-whether there is one on its host, and a look into memory costs the step next to nothing.
+A joiner takes processor time from the other peers of its host, which then look slow. So each peer checks in each step
+whether its host has a joiner; reading memory costs the step almost nothing.
 
-The page has a byte per peer, which is 1 while that peer is on its way. The agent sets it when it starts a joiner, and
-clears it when the process has ended. The joiner clears it when it is ready, and so does every peer of the host that
-enters a view with it. Each change is the store of one byte, so no lock is needed, and none can be lost.
+The page has a byte per peer, which is 1 while that peer is getting ready. The agent sets it when it starts a joiner,
+and clears it when the process has ended. The joiner clears it when it is ready, and so does every peer of the host that
+enters a view with the joiner. Each change stores one byte, so no lock is needed, and no change is lost.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import suppress
 
 from kungfu.runtime.ipc import memfd
 
-_BYTES = 4096  # peers whose ids are so far apart share a byte: none of the older ones is on its way any more
+_BYTES = 4096  # peers with distant ids may share a byte; the older one is ready by then
 _NOBODY, _ON_ITS_WAY = 0, 1
 _MARK = b"\x01"
 
 
 class JoinerPage:
-    """The page of one host; the memory is gone when no process has it open any more.
+    """The page of one host; its memory is freed once no process has it open.
 
     Args:
-        descriptor: The descriptor of the memory; the page owns it.
+        descriptor: The file descriptor of the memory; the page owns it.
 
     Attributes:
-        path: Under this path processes of the same user can open it, as long as its maker runs.
+        path: The path under which processes of the same user can open the page while its creator runs.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -41,7 +41,7 @@ class JoinerPage:
 
     @classmethod
     def create(cls) -> JoinerPage | None:
-        """A page without a joiner on its way; ``None`` if this machine gives no such memory."""
+        """Creates a page without joiners; ``None`` if this machine has no such memory."""
         try:
             return cls(memfd.make(_BYTES, name="joiners of a host"))
         except OSError:
@@ -49,40 +49,40 @@ class JoinerPage:
 
     @classmethod
     def open(cls, path: str) -> JoinerPage | None:
-        """The page under a path that its maker gave; ``None`` for an empty path, or where it cannot be opened."""
+        """Opens the page under a path given by its creator; ``None`` if the path is empty or cannot be opened."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return None
-        # The maker has ended, and the path is that of something else; memory that may shrink could end this process.
+        # The creator has ended, and the path names another file; reading memory that can shrink could end this process.
         if os.fstat(descriptor).st_size != _BYTES or not _is_sealed(descriptor):
             os.close(descriptor)
             return None
         return cls(descriptor)
 
     def add(self, peer: int) -> None:
-        """This peer is on its way."""
+        """Marks this peer as getting ready."""
         self._mark(peer, _ON_ITS_WAY)
 
     def remove(self, peers: Iterable[int]) -> None:
-        """These peers are not on their way any more."""
+        """Marks these peers as no longer getting ready."""
         for peer in peers:
             self._mark(peer, _NOBODY)
 
     def count(self) -> int:
-        """The number of joining peers: a tenth of a microsecond while there are none."""
+        """The number of joiners that are getting ready; takes 0.1 µs if there are none."""
         try:
             return 0 if self._memory.find(_MARK) < 0 else self._memory[:].count(_MARK)
-        except ValueError:  # closed
+        except ValueError:  # the page is closed
             return 0
 
     def close(self) -> None:
-        """Gives the memory back; later reports on joiners do not reach this process."""
+        """Unmaps the memory; `count` returns 0 afterwards."""
         self._close_descriptor()
         self._memory.close()
 
     def _mark(self, peer: int, value: int) -> None:
-        with suppress(ValueError):  # closed: a process may end, or a view begin, after that
+        with suppress(ValueError):  # the page is closed: a process may end, or a view begin, after that
             self._memory[peer % _BYTES] = value
 
 

@@ -1,7 +1,7 @@
-"""The memory that the peers of one machine share: made by one, passed to the others over their sockets.
+"""The memory that the peers of one machine share: one peer creates it and passes it to the others over sockets.
 
-It has no name, so nobody else can open it and nothing is left behind; it is no part of ``/dev/shm``, which containers
-keep small. It is sealed against shrinking, so that no peer can make another's access fault.
+It has no name, so no other process can open it and no file is left behind; it does not use ``/dev/shm``, which is small
+in containers. It is sealed against shrinking, so that no peer can make an access of another peer fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make(bytes_: int, *, name: str = "kungfu") -> int:
-    """The descriptor of ``bytes_`` zeros that can be shared, shown under a name in ``/proc``; the caller closes it."""
+    """Creates ``bytes_`` zeros to share; returns the descriptor, which the caller closes. ``/proc`` shows ``name``."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, bytes_)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
@@ -24,7 +24,7 @@ def make(bytes_: int, *, name: str = "kungfu") -> int:
 
 
 def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
-    """Passes the memory to the peer of ``rank`` at the other end; raises ``PeerFailure`` if that one has hung up."""
+    """Passes the memory to the peer of ``rank``; raises ``PeerFailure`` if that peer has closed the connection."""
     try:
         socket.send_fds(connection, [b"m"], [descriptor])
     except ConnectionError as error:
@@ -36,17 +36,17 @@ def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: 
     """Receives the memory that the peer at the other end passes.
 
     Args:
-        connection: To that peer.
-        bytes_: The size that the memory must have.
-        deadline_s: Seconds to wait for it.
+        connection: The connection to that peer.
+        bytes_: The expected size of the memory.
+        deadline_s: Seconds to wait.
         rank: The rank of that peer, for errors.
 
     Returns:
         The descriptor of the memory; the caller closes it.
 
     Raises:
-        DeadlineExceeded: No memory came in time.
-        PeerFailure: The peer hung up, or passed anything but ``bytes_`` sealed bytes.
+        DeadlineExceeded: No memory arrived in time.
+        PeerFailure: The peer closed the connection, or passed anything but ``bytes_`` sealed bytes.
     """
     connection.settimeout(deadline_s)
     try:
@@ -56,11 +56,11 @@ def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: 
         raise DeadlineExceeded(text, waiting_for=[rank], waited_s=deadline_s) from error
     except ConnectionError as error:
         raise _hung_up(rank) from error
-    # The connection has ended, or came with a byte and no memory.
+    # The connection has ended, or delivered a byte without memory.
     if not descriptors:
         raise _hung_up(rank)
     found = os.fstat(descriptors[0]).st_size
-    # Memory that is too small, or that its maker can still shrink, would end this process by SIGBUS.
+    # Memory that is too small, or that its creator can still shrink, could end this process by SIGBUS.
     if found != bytes_ or not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         os.close(descriptors[0])
         raise PeerFailure(

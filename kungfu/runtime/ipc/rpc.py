@@ -1,4 +1,4 @@
-"""gRPC with the job's secret, deadlines and names: the only module that opens a channel or a server."""
+"""gRPC with the job's secret, deadlines and named errors; the only module that opens a channel or a server."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 
-LOOK_S = 0.2  # between two looks at whether a wait is abandoned
+LOOK_S = 0.2  # between two checks of whether a wait is abandoned
 _SOON_S = 0.02  # before a call is repeated for the first time
-_GRACE_S = 0.2  # for calls under way when a server stops
+_GRACE_S = 0.2  # for calls in progress when a server stops
 _PROBE_S = 1.0  # for a port to refuse
-# A connection on which nothing is said gives its place up to others. A caller of ours that was idle connects anew.
+# An idle connection is closed to make room for others. An idle caller of this job reconnects.
 _BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_idle_ms", 60_000)]
 
-# The start of Linux' struct tcp_info, up to the bytes that were received; beside them milliseconds without any.
+# The start of Linux' struct tcp_info, up to the number of received bytes; it includes the idle time in milliseconds.
 _TCP_INFO_BYTES = 136
 
 RpcError = grpc.RpcError
@@ -40,22 +40,22 @@ _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),  # a host that comes back is reached soon
+    ("grpc.initial_reconnect_backoff_ms", 100),  # for a host that comes back
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # gRPC's name for how long one attempt may take: the packets of a slow network and a machine under load need it.
+    # gRPC's name for the time of one connection attempt, long enough for a slow network or a machine under load.
     ("grpc.min_reconnect_backoff_ms", 3000),
 ]
 
 
 class SecretRefused(PeerFailure):
-    """The other end does not take our secret."""
+    """The other end refuses this process's secret."""
 
 
 class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Refuses every call without the job's secret.
 
     Attributes:
-        ports: The ports of callers on whose connections the secret was given.
+        ports: The callers' ports of connections on which the secret was given.
     """
 
     def __init__(self, secret: str) -> None:
@@ -65,8 +65,8 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "this job's secret is missing or wrong")
             yield
 
-        # A call without the secret is handled as a stream: for any other call gRPC has a thread wait for the request,
-        # which need never come.
+        # A call without the secret is handled as a stream: for any other call a gRPC thread would wait for the request,
+        # which may never arrive.
         self._refuse = grpc.stream_stream_rpc_method_handler(refuse)
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
@@ -78,7 +78,7 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
         return None if handler is None else self._noting(handler)
 
     def _noting(self, handler: Any) -> Any:
-        """The handler of a method, which notes from where it is called: only a call itself knows that."""
+        """Wraps the handler of a method so that it records the caller's port, which only the call itself knows."""
         kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
         answer = getattr(handler, kind)
 
@@ -90,22 +90,21 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
 
 
 class Server:
-    """A started gRPC server on a free port of ``host``; ``address`` is where it listens."""
+    """A started gRPC server on a port of ``host``; ``address`` is ``HOST:PORT``."""
 
     def __init__(self, server: Any, address: str, known: set[int]) -> None:
         self._server, self.address, self._known = server, address, known
 
     def end_strangers(self, *, per_address: int = 16, silent_s: float = 1.0, spoken_s: float = 10.0) -> None:
-        """Ends connections on which the secret was not given, the oldest first: they keep no others out.
+        """Ends connections on which the secret was not given, the oldest first, so that they do not block others.
 
-        Connections of callers with the secret stay, however long nothing is said on them: one of their calls may wait
-        for its answer, and without any gRPC ends them.
+        Connections with the secret stay, however long they are idle: a call may be waiting for its answer, and gRPC
+        closes connections without a call.
 
         Args:
-            per_address: Such connections that each address may have.
-            silent_s: Ones on which nothing was said yet do not count before: it may be on the way.
-            spoken_s: Nor do ones on which something was said, before nothing was for so long: a call may wait for a
-                thread.
+            per_address: The number of connections without the secret that each address may keep.
+            silent_s: Age in seconds before a connection without any received byte counts: its bytes may be on the way.
+            spoken_s: Idle seconds before a connection with received bytes counts: a call may wait for a thread.
 
         Cost:
             Less than a millisecond with a hundred descriptors; no other call waits for it.
@@ -129,11 +128,11 @@ class Server:
                         connection.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
-        """Ends the service; calls under way have 0.2 s to finish."""
+        """Ends the service; calls in progress have 0.2 s to finish."""
         try:
             stopped = self._server.stop(grace=_GRACE_S)
-        # It takes no calls any more. The thread that gRPC wants for the grace is not to be had: Python 3.12 starts none
-        # once the program has ended, and that end closes what is open.
+        # The server accepts no calls any more. gRPC could not start the grace period's thread: Python 3.12 starts none
+        # after the end of the program, which closes all connections.
         except RuntimeError:
             time.sleep(_GRACE_S)
         else:
@@ -141,16 +140,16 @@ class Server:
 
 
 def _connections_at(port: int) -> Iterator[socket.socket]:
-    """Duplicates of this process's TCP connections at a local port; gRPC gives no hold of its own."""
+    """Yields duplicates of this process's TCP connections at a local port, to which gRPC gives no access."""
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # it was closed meanwhile, or no descriptor is left
+        with suppress(OSError):  # it was closed meanwhile, or no descriptor is free
             duplicate = os.dup(int(name))
             try:
                 one = socket.socket(fileno=duplicate)
-            except OSError:  # it is no socket
+            except OSError:  # not a socket
                 os.close(duplicate)
                 continue
-            with suppress(OSError):  # it listens
+            with suppress(OSError):  # a listening socket
                 if one.type == socket.SOCK_STREAM and one.getsockname()[1:2] == (port,) and one.getpeername():
                     yield one
                     continue
@@ -162,19 +161,19 @@ def serve(
 ) -> Server:
     """Starts a server that answers only calls with ``secret``.
 
-    A call without the secret is refused before anything of its request is read, and holds no thread.
+    A call without the secret is refused before its request is read, and occupies no thread.
 
     Args:
-        services: Each with the generated function that adds it to a server.
+        services: Pairs of the generated function that adds a service to a server, and the service.
         host: The address to listen on.
-        secret: The job's.
-        threads: Calls that are handled at a time.
+        secret: The job's secret.
+        threads: The number of calls handled at a time.
         port: The port to listen on; 0 for a free one.
-        connections: The most connections at a time, or eight per thread if that is more; half of the descriptors
-            that this process may have at the most, so that strangers do not use them up.
+        connections: The maximum number of connections, at least eight per thread. At most half of this process's file
+            descriptors are used, so that strangers cannot exhaust them.
 
     Raises:
-        UsageError: It cannot listen there.
+        UsageError: The server cannot listen on this address.
     """
     room, required = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _SecretRequired(secret)
     server = grpc.server(
@@ -201,7 +200,7 @@ def serve(
 
 @contextmanager
 def refusing(context: Any) -> Iterator[None]:
-    """Within the block a ``UsageError`` ends the call of ``context``, with ``INVALID_ARGUMENT`` and its text."""
+    """Turns a ``UsageError`` in the block into the end of the call, with ``INVALID_ARGUMENT`` and its text."""
     try:
         yield
     except UsageError as error:
@@ -209,7 +208,7 @@ def refusing(context: Any) -> Iterator[None]:
 
 
 def receives(decode: Callable[[Any], Value]) -> Callable[[Callable[[Any, Value, Any], Any]], Callable[..., Any]]:
-    """Makes a method of a service of one that takes the decoded message; a message that is refused ends the call."""
+    """Decorates a service method that receives the decoded message; a message that ``decode`` refuses ends the call."""
 
     def decoded(method: Callable[[Any, Value, Any], Any]) -> Callable[..., Any]:
         @wraps(method)
@@ -224,7 +223,7 @@ def receives(decode: Callable[[Any], Value]) -> Callable[[Callable[[Any, Value, 
 
 
 class Method:
-    """A method of a remote service, as its stub has it; the service listens at ``address``."""
+    """A method of the service at ``address``, called with the secret."""
 
     def __init__(self, method: Any, address: str, secret: str) -> None:
         self._method, self.address, self._metadata = method, address, ((_SECRET_KEY, secret),)
@@ -237,22 +236,22 @@ class Method:
 
 
 class Channel:
-    """A channel to ``address`` that adds the secret to every call; closed at the end of a ``with``."""
+    """A channel to ``address`` that adds the secret to every call; also a context manager, which closes it."""
 
     def __init__(self, address: str, secret: str, options: Sequence[tuple[str, int]]) -> None:
         self.address, self._secret = address, secret
         self._channel = grpc.insecure_channel(address, options=options)
 
     def unary_unary(self, *arguments: Any, **named: Any) -> Method:
-        """A unary call, in the signature of stubs."""
+        """Creates a `Method` with a single answer; called by generated stubs."""
         return Method(self._channel.unary_unary(*arguments, **named), self.address, self._secret)
 
     def unary_stream(self, *arguments: Any, **named: Any) -> Method:
-        """The same for a method that answers with a stream."""
+        """Creates a `Method` with a stream of answers; called by generated stubs."""
         return Method(self._channel.unary_stream(*arguments, **named), self.address, self._secret)
 
     def close(self) -> None:
-        """Ends the calls under way, and takes no others."""
+        """Ends the calls in progress, and refuses later ones."""
         self._channel.close()
 
     def __enter__(self) -> Channel:
@@ -263,18 +262,18 @@ class Channel:
 
 
 def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
-    """A channel to ``address``, which connects with its first call.
+    """A channel to ``address``; its first call connects.
 
     Args:
         address: ``HOST:PORT`` of the service.
-        secret: The job's.
-        shared: True if it uses the same connection as other channels of this process to this address.
+        secret: The job's secret.
+        shared: True to share one connection with other channels of this process to this address.
     """
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
 class ChannelPool:
-    """Channels to other peers that stay open, since to connect takes longer than to call."""
+    """Channels to other peers that stay open, since connecting takes longer than calling."""
 
     def __init__(self, *, secret: str) -> None:
         self._secret = secret
@@ -282,14 +281,14 @@ class ChannelPool:
         self._channels: dict[str, Channel] = {}
 
     def to(self, address: str) -> Channel:
-        """The channel to ``address``; it connects with its first call."""
+        """The channel to ``address``, created if there is none; its first call connects."""
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = connect(address, secret=self._secret)
             return self._channels[address]
 
     def keep(self, addresses: Iterable[str]) -> None:
-        """Closes the channels to all others."""
+        """Closes the channels to all other addresses."""
         kept = set(addresses)
         with self._lock:
             gone = [self._channels.pop(address) for address in set(self._channels) - kept]
@@ -308,23 +307,23 @@ def call(
 ) -> Any:
     """Calls a remote method, and repeats the call while its connection fails.
 
-    A connection that is not established, or breaks, says nothing about the process at the other end; a port that
-    refuses says that there is none. So the method must be one that may be called twice for one request.
+    A failed connection does not prove that the process at the other end has ended; a port that refuses proves it. So
+    the method must allow more than one call for the same request.
 
     Args:
         method: The method.
-        request: Its message.
+        request: The message.
         deadline_s: Seconds for all attempts together.
         what: Names the wait in errors ("rank 2 at the barrier of step 40").
-        peer: The id of the called peer, if it is one: errors carry it.
-        abandoned: Called five times a second; a failure that it returns ends the wait. It names the peers that are
-            gone, which need not be the one that is called.
+        peer: The id of the called peer, for errors; ``None`` if an agent is called.
+        abandoned: Called five times a second; a failure that it returns ends the wait. The failure names the lost
+            peers, which may not include the called one.
 
     Returns:
         The answer.
 
     Raises:
-        DeadlineExceeded: No answer came in time.
+        DeadlineExceeded: No answer arrived in time.
         PeerFailure: The wait was abandoned, the other side has ended, or it answers with an error.
     """
     until, pause_s = time.monotonic() + deadline_s, _SOON_S
@@ -347,7 +346,7 @@ def call(
 
 def _answered_unless(abandoned: Callable[[], PeerFailure | None], answer: Any, what: str) -> Any:
     while True:
-        # Nobody will come to this wait: the call itself might be answered only after a long time.
+        # The wait is pointless: the call itself might be answered only after a long time.
         if (failure := abandoned()) is not None:
             answer.cancel()
             raise failure.prefixed(f"lost {what}: ")
@@ -356,15 +355,15 @@ def _answered_unless(abandoned: Callable[[], PeerFailure | None], answer: Any, w
 
 
 def is_passing(error: Any, address: str) -> bool:
-    """True if only the connection of a call failed, so that the call may be answered when it is repeated."""
+    """True if only the connection of a call failed, so that a repetition may be answered."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not is_refused(address)
 
 
 def is_refused(address: str) -> bool:
     """True if no process listens at ``HOST:PORT``.
 
-    It is the only sign by which a network tells that a process has ended: no answer at all may be a link that is down
-    or a machine that is slow.
+    A refusal is the only network sign that a process has ended: without any answer, the link may be down or the machine
+    slow.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -377,7 +376,7 @@ def is_refused(address: str) -> bool:
 
 
 def named(error: Any, *, what: str, deadline_s: float, peer: int | None = None) -> DeadlineExceeded | PeerFailure:
-    """The error of this package for a failed call, with the id of the peer that was called, if it is one."""
+    """The kungfu error for a failed gRPC call, with the id of the called peer, if it is a peer."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unanswered(what, deadline_s, peer)
     kind = SecretRefused if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure

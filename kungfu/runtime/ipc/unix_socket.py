@@ -1,7 +1,7 @@
-"""Abstract Unix addresses: names that are no files, so nothing is left to unlink; only this user's processes count.
+"""Abstract Unix addresses: they are no files, so nothing is left to unlink; only processes of this user are accepted.
 
-Anybody on the machine may bind a name. So the names of a job follow from its secret: nobody else knows the next ones,
-and whoever has one of them by chance or by intent does not stop a peer from listening under the one after it.
+Any process on the machine may bind a name. So the names of a job follow from its secret: other users cannot predict
+them, and a process that has bound one of them does not stop a peer from listening under the next one.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from contextlib import ExitStack
 from kungfu.errors import PeerFailure, UsageError
 
 _CREDENTIALS = struct.Struct("3i")
-_LONGEST_JOB = 64  # an abstract address has room for 107 bytes
+_LONGEST_JOB = 64  # an abstract address holds 107 bytes
 _CHOICES = 4
 
 
 def listen(job: str, name: str, *, secret: bytes, who: str, backlog: int) -> socket.socket:
-    """A socket that listens as ``name`` within a job.
+    """Opens a socket that listens as ``name`` within a job.
 
     Args:
         job: The name of the job.
-        name: Unique within the job.
-        secret: The job's, from which the addresses follow.
+        name: A name unique within the job.
+        secret: The job's secret, from which the addresses follow.
         who: The name of this peer in errors.
-        backlog: The most connections that wait to be accepted.
+        backlog: The maximum number of connections waiting to be accepted.
 
     Raises:
-        UsageError: Others listen at all addresses of ``name``, or the job's name is too long.
+        UsageError: Other processes listen at all addresses of ``name``, or the job's name is too long.
     """
     if len(job.encode()) > _LONGEST_JOB:
         raise UsageError(f"a job's name has at most {_LONGEST_JOB} bytes, {job!r} has {len(job.encode())}")
@@ -59,7 +59,7 @@ def _bound(listening: socket.socket, address: str) -> bool:
 
 
 def connect(job: str, name: str, *, secret: bytes, timeout_s: float) -> socket.socket | None:
-    """A connection to the peer that listens as ``name``; ``None`` if no process of this user does, or it is busy."""
+    """A connection to the peer that listens as ``name``; ``None`` if it is busy or no process of this user listens."""
     for address in addresses(job, name, secret=secret):
         connection = _connected(address, timeout_s)
         if connection is not None:
@@ -75,7 +75,7 @@ def _connected(address: str, timeout_s: float) -> socket.socket | None:
         try:
             connection.connect(address)
             refuse_other_users(connection)
-        # Nobody listens there, the listener is busy, or another user has only taken the name.
+        # No process listens there, the listener is busy, or another user has bound the name.
         except (ConnectionRefusedError, BlockingIOError, TimeoutError, PeerFailure):
             return None
         undo.pop_all()
@@ -83,7 +83,7 @@ def _connected(address: str, timeout_s: float) -> socket.socket | None:
 
 
 def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
-    """The addresses at which ``name`` may listen, which it takes the first free one of.
+    """The addresses of ``name``, in the order of preference; a listener uses the first free one.
 
     >>> len(addresses("job", "1-0", secret=b"a")[0])
     44
@@ -97,7 +97,7 @@ def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
 
 
 def refuse_other_users(connection: socket.socket) -> None:
-    """Raises ``PeerFailure`` if the process at the other end is another user's."""
+    """Raises ``PeerFailure`` if the process at the other end belongs to another user."""
     _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if user != os.geteuid():
         raise PeerFailure(f"a process of user {user} is not a peer of a job of user {os.geteuid()}")
