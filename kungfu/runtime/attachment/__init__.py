@@ -1,1 +1,1 @@
-"""Attachments: the all-reduces to which the graph is connected."""
+"""Attachments: the all-reduce implementations that the graph can use."""

@@ -1,4 +1,4 @@
-"""Attachments by name. Only this module knows all of them, and it imports only the one that it makes."""
+"""Attachments by name. Only this module knows all of them, and it imports only the requested one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kungfu.runtime.settings import AttachmentName, Deadlines
 
 
 def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None, host: str = "127.0.0.1") -> Attachment:
-    """A fresh, closed attachment; its library is loaded only now. The other peers reach this machine as ``host``."""
+    """A new, closed attachment; its library is loaded only now. The other peers reach this machine as ``host``."""
     if name == "local":
         from kungfu.runtime.attachment.local import LocalAttachment
 

@@ -31,7 +31,7 @@ from kungfu.runtime.ipc.handshake import Credentials
 _ERROR_BYTES = 512
 _TEXT_BYTES = 1024
 _TAG_BYTES = 256
-_MOST_PEERS = 256  # of a group
+_MOST_PEERS = 256  # in a group
 
 
 class _FailureKind(IntEnum):
@@ -52,9 +52,9 @@ class LocalAttachment(Attachment):
     block sends a heartbeat five times a second.
 
     Args:
-        group: The number by which the graph's ops find their connection, any integer; attachments of one
-            process that are in use at the same time need different ones.
-        heartbeat_s: Seconds, in the observer's own heartbeats, after which a process without one counts as gone.
+        group: The number by which the graph's ops find their connection, any integer; attachments open in one process
+            at the same time need different numbers.
+        heartbeat_s: Seconds without a heartbeat, in heartbeats of the observer, before a process counts as gone.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -71,16 +71,16 @@ class LocalAttachment(Attachment):
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
 
-        All tensors travel in one message; each addition is rounded in the tensor's own dtype, so the sum is bit for bit
+        All tensors travel in one message; each addition is rounded in the tensor's dtype, so the sum is bit for bit
         NumPy's. Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
                 dtypes and numbers of elements on all peers.
-            prescale: Float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
-                0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
+            prescale: Float64 scalar. All floating tensors but the last of the list are multiplied by it first; a factor
+                of exactly 0 gives zeros for any values. Integers and the last tensor stay as they are.
             order: A variable on the CPU. It is not read; ops that share it run in program order.
-            tag: Names the message in errors; equal on all peers.
+            tag: The name of the message in errors; equal on all peers.
 
         Returns:
             Tensors of the dtypes and shapes of ``values``, agreed.
@@ -91,8 +91,8 @@ class LocalAttachment(Attachment):
                 shows no life for S s in TAG``.
             tf.errors.DeadlineExceededError: ``kungfu: waited S s in TAG for rank=R,...``.
             tf.errors.InternalError: ``kungfu: peers differ: ...``.
-            tf.errors.CancelledError: This peer closes meanwhile. `failure_of` gives the meaning of each of them, with
-                the ranks. After an error every later call raises it again, on all peers, until the next ``open`` or
+            tf.errors.CancelledError: This peer closes meanwhile. `failure_of` converts each of these errors, with the
+                ranks. After an error every later call raises it again, on all peers, until the next ``open`` or
                 ``close``.
 
         Cost:
@@ -104,14 +104,14 @@ class LocalAttachment(Attachment):
     def all_reduce_with_norms(
         self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
     ) -> tuple[list[Any], Any, Any]:
-        """``all_reduce``, and the squared norms of the values and of the sums, taken while they are copied.
+        """``all_reduce``, with the squared norms of the values and of the sums, computed while the values are copied.
 
-        See `Attachment` for their definition. They have the same bits on every processor, for every number of peers and
-        of threads, and for either way to copy (AVX2 if the processor has it).
+        See `Attachment` for the norms. They have the same bits on every processor, for every number of peers and
+        threads, and for both ways of copying (with AVX2 if the processor has it).
 
         Cost:
-            If a pass over cold memory limits the copying, negligible with AVX2, and some 0.1 ms a million float32
-            for each norm without.
+            If a pass over cold memory limits the copying: negligible with AVX2; without it, about 0.1 ms per million
+            float32 for each norm.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         check_tensors(tensors)
@@ -144,7 +144,7 @@ class LocalAttachment(Attachment):
         waits ``deadline_s`` for another peer, until ``wait_at_most`` sets another time.
 
         Raises:
-            UsageError: Also for a job's name too long, or a second process that runs as this peer.
+            UsageError: Also for a job name that is too long, or another process that runs as this peer.
         """
         self.close()
         check_rank(rank, size, secret)
@@ -156,19 +156,19 @@ class LocalAttachment(Attachment):
         mesh = connect_mesh(me, deadline_s=deadline_s, abandoned=abandoned)
         try:
             self._connect(me, mesh, deadline_s=deadline_s, deadline=deadline)
-        finally:  # the group keeps duplicates of its own
+        finally:  # the group keeps its own duplicates
             for connection in mesh.values():
                 connection.close()
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Sets how long an all-reduce waits for a peer that is alive, from now to the next ``open``; one under way too.
+        """Sets, until the next ``open``, how long an all-reduce, also one in progress, waits for a peer that is alive.
 
-        It costs about a microsecond, and has no effect if the attachment is closed.
+        Takes about a microsecond; has no effect if the attachment is closed.
         """
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest waiting rank."""
+        """The last wait of a quarter of its deadline (2 to 15 s) or more; returned once, on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late
@@ -176,19 +176,19 @@ class LocalAttachment(Attachment):
         return LateRanks(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
 
     def silent(self) -> SilentRanks:
-        """The ranks whose processes have sent no heartbeat for ``heartbeat_s``, during a message or not."""
-        # Read first: if another view opens meanwhile, no peer can have been silent in it for long.
+        """The ranks whose processes have sent no heartbeat for ``heartbeat_s`` seconds, also between messages."""
+        # The view is read first: if another one opens meanwhile, no peer can have been silent in it for long.
         view, ranks = self._view, (ctypes.c_int * _MOST_PEERS)()
         count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
         return SilentRanks(view, tuple(ranks[:count]))
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """The failure of the last message as the compiled op noted it: ``error`` has only a code and a text for people.
+        """The failure of the last message as recorded by the compiled op, since ``error`` has only a code and a text.
 
-        A broken group lets no message pass, so an error during that time needs no other cause.
+        All messages of a broken group fail, so an error after that needs no other explanation.
 
         Args:
-            error: TensorFlow's error; not looked into.
+            error: TensorFlow's error; not read.
 
         Returns:
             The failure with the ranks at fault; ``None`` if no message has failed since the attachment was opened.
@@ -202,9 +202,9 @@ class LocalAttachment(Attachment):
         kind = ask(self._group, ranks, _MOST_PEERS, *known, text, _TEXT_BYTES)
         said, at_fault = text.value.decode(errors="replace"), ranks[: count.value]
         match kind:
-            case _FailureKind.NONE:  # an op of the user's own failed
+            case _FailureKind.NONE:  # another op of the program failed
                 return None
-            case _FailureKind.LATE:  # alive, and not there within the deadline
+            case _FailureKind.LATE:  # alive, but not there within the deadline
                 return DeadlineExceeded(said, waiting_for=at_fault, waited_s=waited_s.value, view=self._view)
             case _FailureKind.PEERS_DIFFER:  # not all run the same program
                 return InternalError(said)
@@ -212,13 +212,13 @@ class LocalAttachment(Attachment):
                 return PeerFailure(said, ranks=at_fault, view=self._view)
 
     def leave(self) -> None:
-        """Leaves the group, but keeps sending and checking heartbeats until the next ``open`` or ``close``: a peer that
-        leaves because another one died may detect a third one that is frozen. Idempotent."""
+        """Leaves the group, but sends and checks heartbeats until the next ``open`` or ``close``: after one peer died,
+        this peer may still detect that another one is frozen. Idempotent."""
         native.load().functions.kungfu_group_leave(self._group)
 
     def close(self) -> None:
-        """Disconnects the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
-        # At the exit of a program whose library did not compile, say: to compile it again would hide why it ends.
+        """Disconnects the op: the others see this peer leave, and the op becomes the identity. Idempotent."""
+        # For example, the program exits because the library did not compile: compiling it again would hide that error.
         if not native.is_loaded():
             return
         native.load().functions.kungfu_group_close(self._group)
@@ -243,7 +243,7 @@ class LocalAttachment(Attachment):
 
 
 def _shared(me: Credentials, mesh: Mesh, memory_bytes: int, deadline: float) -> int:
-    # Rank 0 makes the memory and sends its descriptor; every other rank waits for that.
+    # Rank 0 creates the memory and sends its descriptor; every other rank waits for the descriptor.
     if me.rank != 0:
         left_s = max(deadline - time.monotonic(), 0.001)
         return memfd.receive(mesh[0], bytes_=memory_bytes, deadline_s=left_s, rank=0)

@@ -1,7 +1,7 @@
 """One authenticated socket to each other peer of a view, on one machine.
 
-Peers listen on abstract Unix addresses: names that are no files, so nothing is left to unlink. Each calls the ranks
-below its own and answers those above. A caller waits only for lower ranks, so no ring of peers waits for itself.
+Peers listen on abstract Unix addresses: they are no files, so nothing is left to unlink. Each peer calls the lower
+ranks and answers the higher ones. A caller waits only for lower ranks, so peers cannot deadlock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 from kungfu.runtime.ipc.handshake import Credentials, answer, call
 from kungfu.runtime.ipc.unix_socket import connect, listen, refuse_other_users
 
-# An address at which no process listens yet can only be tried again: soon at first, since peers come together.
+# The interval before an address without a listener is tried again: short at first, since peers arrive together.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01
 
 Mesh = dict[int, socket.socket]
@@ -27,15 +27,15 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
 
     Args:
         me: This peer, its view, and the job's secret.
-        deadline_s: Seconds within which all peers must come.
-        abandoned: Gives a failure once waiting for the others is in vain.
+        deadline_s: Seconds within which all peers must connect.
+        abandoned: Gives a failure once waiting for the others is pointless.
 
     Returns:
         The socket to each other peer, by rank; the caller closes them.
 
     Raises:
-        DeadlineExceeded: Names the ranks that did not come.
-        PeerFailure: A peer hangs up or does not know the job's secret, or ``abandoned`` gave this failure.
+        DeadlineExceeded: Names the ranks that did not connect.
+        PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` gave this failure.
         UsageError: Another process listens as this peer.
     """
     deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
@@ -44,12 +44,12 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     with ExitStack() as undo, _listen(me) as listening:
         undo.callback(_close, connected)
         while missing := set(range(me.size)) - {me.rank, *connected}:
-            # The job has given this view up: a peer in it is gone.
+            # The job has given up this view, since one of its peers is gone.
             if (failure := abandoned()) is not None:
                 raise failure
             if time.monotonic() > deadline:
                 raise _late(me, missing, deadline_s, refused)
-            # Call those below, answer those above, and look again: seldom once it takes long.
+            # Calls lower ranks, answers higher ones, and repeats this at growing intervals.
             connected |= {rank: made for rank in missing if rank < me.rank and (made := _try_call(me, rank, deadline))}
             if select.select([listening], [], [], look_s)[0]:
                 connected |= _try_answer(me, listening, deadline, refused)
@@ -75,14 +75,14 @@ def _name(me: Credentials, rank: int) -> str:
 def _try_call(me: Credentials, rank: int, deadline: float) -> socket.socket | None:
     connection = connect(me.job, _name(me, rank), secret=me.secret, timeout_s=_patience(deadline))
     if connection is None:
-        return None  # not there yet, or busy: the deadline ends this
+        return None  # not listening yet, or busy: the deadline limits the wait
     with ExitStack() as undo:
         undo.callback(connection.close)
         try:
             call(connection, me=me, listener=rank)
-        except (BlockingIOError, TimeoutError):  # it listens, and is at another call: it is called again
+        except (BlockingIOError, TimeoutError):  # the listener is handling another call: it is called again
             return None
-        except ConnectionError as error:  # it has gone, or refuses this peer
+        except ConnectionError as error:  # the listener has ended, or refuses this peer
             text = f"rank {rank} closed its connection while view {me.view} met"
             raise PeerFailure(text, ranks=[rank], view=me.view) from error
         undo.pop_all()
@@ -98,14 +98,14 @@ def _try_answer(me: Credentials, listening: socket.socket, deadline: float, refu
             refuse_other_users(connection)
             caller = answer(connection, me=me)
         except (PeerFailure, ConnectionError, TimeoutError) as error:
-            refused.append(str(error))  # a stranger must not be able to end the meeting
+            refused.append(str(error))  # a stranger must not be able to end the rendezvous
             return {}
         undo.pop_all()
     return {caller: connection}
 
 
 def _patience(deadline: float) -> float:
-    """Half of the time left: one silent connection cannot use up the time of the others."""
+    """Half of the remaining time, so that one silent connection cannot use up the time of the others."""
     return max((deadline - time.monotonic()) / 2, _LAST_LOOK_S)
 
 

@@ -1,7 +1,7 @@
 """The squared norms of the tensors of an all-reduce: of this peer's values, and of the sums.
 
-An attachment that copies the values through the processor computes them on the way, at hardly any cost; the others need
-a pass over memory for each, with the same sums in the same order (``native/all_reduce/sum_of_squares.h``), and so
+An attachment that copies the values with the processor computes the norms while copying, at almost no cost. Others need
+a pass over memory for each norm, with the same sums in the same order (``native/all_reduce/sum_of_squares.h``), and so
 give the same bits.
 """
 
@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from kungfu import native
 
-# The bits of the float32 that stands for this peer's norm in a message: a NaN that no arithmetic makes. What only
-# selects and copies it keeps the bits.
+# The bits of a float32 that stands for this peer's norm in a message: a NaN that no arithmetic produces. Ops that only
+# select or copy it keep the bits.
 STANDS_FOR_NORM = 0x7FE44B46
 
 _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -25,7 +25,7 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 @dataclass(frozen=True)
 class NormsWanted:
-    """The norms of an all-reduce to compute, each a bool or a bool tensor; both are multiplied by ``factor``."""
+    """The requested norms of an all-reduce, each a bool or a bool tensor; both norms are multiplied by ``factor``."""
 
     values: Any
     sums: Any
@@ -33,15 +33,15 @@ class NormsWanted:
 
 
 def norm_placeholder() -> Any:
-    """Graph: float32 placeholder for the norm of this peer's values that travels with them."""
+    """Graph: the float32 placeholder that is replaced by the norm of this peer's values when a message is sent."""
     return tf.bitcast(tf.constant(STANDS_FOR_NORM, tf.int32), tf.float32)
 
 
 def norm_squared(tensors: Sequence[Any]) -> Any:
     """Graph: the sum of the squares of all entries, each as a float32, in float64; one pass over memory.
 
-    It is TensorFlow's own sum, in float32, on accelerators, without a compiler, and for dtypes that no message
-    supports.
+    On accelerators, without a compiler, and for dtypes that no message supports, TensorFlow computes the sum, in
+    float32.
 
     Args:
         tensors: Floating tensors of any shapes.
@@ -58,7 +58,7 @@ def norm_squared(tensors: Sequence[Any]) -> Any:
 
 
 def where_wanted(wanted: Any, norm: Callable[[], Any]) -> Any:
-    """Graph: the float64 norm in the steps that want it, and minus infinity in the others, which compute nothing."""
+    """Graph: the float64 norm in steps that request it; minus infinity, without computation, in other steps."""
     nothing = tf.constant(-math.inf, tf.float64)
     if isinstance(wanted, bool):
         return norm() if wanted else nothing
@@ -68,7 +68,7 @@ def where_wanted(wanted: Any, norm: Callable[[], Any]) -> Any:
 def all_reduce_with_norms(
     all_reduce: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any], *, wanted: NormsWanted, prescale: Any
 ) -> tuple[list[Any], Any, Any]:
-    """Graph: ``Attachment.all_reduce_with_norms`` in separate passes, around an ``all_reduce`` of these values."""
+    """Graph: ``Attachment.all_reduce_with_norms`` in separate passes before and after an ``all_reduce``."""
     *counted, last = (tf.convert_to_tensor(value) for value in values)
     factor = tf.cast(wanted.factor, tf.float64)
 

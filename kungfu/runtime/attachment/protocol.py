@@ -1,4 +1,4 @@
-"""The protocol of attachments: the graph holds their op, and the runtime swaps the peers it is connected to."""
+"""The protocol of attachments: the graph holds their op, while the runtime changes the connected peers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kungfu.errors import KungfuError, PeerFailure, UsageError
 
 if TYPE_CHECKING:
-    # The agent knows attachments too, and never loads TensorFlow.
+    # The agent imports this module too, and never loads TensorFlow.
     from kungfu.runtime.attachment.norms import NormsWanted
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
-# Asked during a wait: the failure that makes it pointless, ``None`` as long as there is none.
+# Called during a wait: returns the failure that makes the wait pointless, ``None`` while there is none.
 AbandonReason = Callable[[], PeerFailure | None]
 
 
 def no_abandon_reason() -> PeerFailure | None:
-    """The default of `AbandonReason`: no reason against waiting to the deadline."""
+    """The default `AbandonReason`: waits last until the deadline."""
     return None
 
 
@@ -31,7 +31,7 @@ def check_rank(rank: int, size: int, secret: bytes) -> None:
 
 
 def check_tensors(tensors: Sequence[Any]) -> None:
-    """Raises ``UsageError`` for no tensors, or some of a dtype that no attachment sums."""
+    """Raises ``UsageError`` for an empty list, or a tensor of a dtype that no attachment sums."""
     if not tensors:
         raise UsageError("all_reduce needs at least one tensor, and was given none")
     wrong = sorted({tensor.dtype.name for tensor in tensors} - {*_DTYPES})
@@ -42,7 +42,7 @@ def check_tensors(tensors: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class LateRanks:
-    """The ranks that a message waits for, for how long, and its tag; the wait is not over, and they are alive."""
+    """The ranks that a message is still waiting for, the seconds waited, and its tag; their processes are alive."""
 
     ranks: tuple[int, ...]
     waited_s: float
@@ -66,10 +66,10 @@ class Attachment(Protocol):
         """Graph: the sum over peers of every tensor, in one message.
 
         Args:
-            values: The same dtypes and numbers of elements on all peers.
+            values: The tensors; the same dtypes and numbers of elements on all peers.
             prescale: Float64 scalar. Floating tensors except the last are multiplied by it first; 0 contributes zeros.
             order: The variable whose handle orders the collectives and the barrier of a step.
-            tag: Names the message; equal on all peers.
+            tag: The name of the message; equal on all peers.
 
         Returns:
             The sums in the order of ``values``, agreed.
@@ -91,9 +91,9 @@ class Attachment(Protocol):
             tag: As for ``all_reduce``.
 
         Returns:
-            The sums; the squared norm of this peer's values before they are scaled, NaN if ``prescale`` is 0, which
-            also replaces every ``norm_placeholder()`` in the last tensor before it is sent, if that is float32; and
-            the squared norm of the sums, agreed. A norm that is not wanted is minus infinity, and costs nothing.
+            The sums; the squared norm of this peer's values before scaling, NaN if ``prescale`` is 0; and the squared
+            norm of the sums, agreed. The norm of the values also replaces every ``norm_placeholder()`` in the last
+            tensor, if that is float32, before it is sent. A norm that is not wanted is minus infinity, at no cost.
         """
         from kungfu.runtime.attachment.norms import all_reduce_with_norms
 
@@ -101,7 +101,7 @@ class Attachment(Protocol):
         return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
-        """Host, on rank 0 of a future view: starts the rendezvous of its peers; returns its address, '' for none."""
+        """Host, on rank 0 of a future view: starts the rendezvous of its peers; returns its address, '' without one."""
         return ""
 
     def open(
@@ -119,7 +119,7 @@ class Attachment(Protocol):
     ) -> None:
         """Host: connects the op to the peers of a view, after closing its previous connection.
 
-        All peers of the view call this with the same arguments but the rank. It is closed after an error.
+        All peers of the view call this with the same arguments but the rank. After an error the attachment is closed.
 
         Args:
             rank: This peer's rank, below ``size``.
@@ -127,34 +127,35 @@ class Attachment(Protocol):
             job: The name of the job.
             view: The number of the view.
             deadline_s: Seconds within which all must call; also about how long a message waits for another peer.
-            secret: At least one byte.
+            secret: The job's secret, at least one byte.
             addresses: ``HOST:PORT`` of every peer, in rank order.
             rendezvous: The address that ``prepare`` gave on rank 0.
-            abandoned: Gives a failure once waiting for the others is in vain; it is raised.
+            abandoned: Gives a failure, to be raised, once waiting for the others is pointless.
 
         Raises:
-            DeadlineExceeded: Names the ranks that did not come.
-            PeerFailure: A peer hung up or does not know the secret, or ``abandoned`` gave this failure.
+            DeadlineExceeded: Names the ranks that did not connect.
+            PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` gave this failure.
             UsageError: A rank outside the size, or an empty secret.
         """
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Host, any thread: a message waits at most this long for another peer; also one under way, if possible."""
+        """Host, any thread: sets how long a message, if possible also one in progress, waits for another peer."""
 
     def late(self) -> LateRanks | None:
-        """Host, any thread: a wait of some seconds that is not over, returned once, and on one of the waiting peers."""
+        """Host, any thread: a wait of some seconds that is not over; returned once, on one waiting peer only."""
 
     def silent(self) -> SilentRanks:
-        """Host, any thread: the ranks whose processes send no heartbeats, if the attachment can detect that."""
+        """Host, any thread: the ranks whose processes send no heartbeats, if the attachment can detect this."""
         return SilentRanks()
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """Host, after an op failed with ``error`` of TensorFlow: the failure, with the peers at fault by their ranks,
-        if it failed in a message of this attachment; ``None`` for any other error of the graph."""
+        """Host: the failure, with the ranks at fault, if TensorFlow's ``error`` comes from a message of this
+        attachment;
+        ``None`` for any other error of the graph."""
 
     def leave(self) -> None:
-        """Host: leaves the group; ``silent`` still reports the others, if it can, until the next ``open`` or ``close``.
-        Until then every message fails."""
+        """Host: leaves the group, so that every message fails until the next ``open`` or ``close``. Until then
+        ``silent`` still reports the other peers, if the attachment can detect their silence."""
         self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The attachment of a program that runs alone: no library, no peers."""
+"""The attachment of a program that runs alone, without a library or other peers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kungfu.runtime.attachment.protocol import Attachment
 
 
 class SoloAttachment(Attachment):
-    """Sums over one peer."""
+    """The all-reduce of a single peer."""
 
     name = "solo"
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        """The all-reduce of one peer: only the scale is left."""
+        """The values, prescaled: with one peer there is nothing to sum."""
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
 
@@ -27,10 +27,10 @@ class SoloAttachment(Attachment):
         """Does nothing: there are no other peers."""
 
     def late(self) -> None:
-        """Returns nothing: there are no other peers."""
+        """Returns ``None``: there are no other peers."""
 
     def failure_of(self, error: Any) -> None:
-        """Returns nothing: no message can fail."""
+        """Returns ``None``: no message can fail."""
 
     def close(self) -> None:
         """Does nothing: there is no connection."""

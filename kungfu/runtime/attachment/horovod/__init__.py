@@ -1,4 +1,4 @@
-"""The attachment for several machines and GPUs, on Horovod's engine."""
+"""The attachment for several machines and GPUs, based on Horovod's engine."""
 
 from kungfu.runtime.attachment.horovod.attachment import HorovodAttachment
 

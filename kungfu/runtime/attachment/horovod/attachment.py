@@ -1,4 +1,4 @@
-"""The attachment for peers of several machines: Horovod's Gloo, restarted for every view under the same graph."""
+"""The attachment for peers on several machines: Horovod with Gloo, restarted for every view under the same graph."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class _StallState:
 class HorovodAttachment(Attachment):
     """All-reduce through Horovod among peers of any hosts.
 
-    Horovod has one engine per process, so one attachment per process can be open. A closed attachment, and one opened
-    with size 1, is the identity and needs no engine. An engine that does not answer is waited for as long as the
-    deadline of ``open``, which Horovod fixes; ``wait_at_most`` is about peers whose engine answers.
+    Horovod has one engine per process, so only one attachment per process can be open. A closed attachment, and one
+    opened with size 1, is the identity and needs no engine. A wait for an engine that does not answer lasts for the
+    deadline of ``open``, which Horovod fixes; ``wait_at_most`` concerns peers whose engine answers.
 
     Args:
         host: The name or IPv4 address under which the other peers reach this machine.
@@ -45,7 +45,7 @@ class HorovodAttachment(Attachment):
     def __init__(self, *, host: str = "127.0.0.1") -> None:
         self._host = host
         self._stall = _StallState()
-        self._stores: list[KeyValueStore] = []  # of the view in force, and of the one to come
+        self._stores: list[KeyValueStore] = []  # of the current view, and of the next one
         self._engine_state = _make_engine_state()
         self._stop_detector: Callable[[], None] | None = None
 
@@ -57,31 +57,30 @@ class HorovodAttachment(Attachment):
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
                 dtypes and shapes on all peers.
-            prescale: Float64 scalar. The floating tensors but the last of the list are multiplied by it first; exactly
-                0 stands for zeros, whatever the values are. Integers and the last tensor stay as they are.
+            prescale: Float64 scalar. All floating tensors but the last of the list are multiplied by it first; a factor
+                of exactly 0 gives zeros for any values. Integers and the last tensor stay as they are.
             order: An integer variable on the CPU, incremented before and after the message; ops that use it run in
                 program order.
-            tag: Names the message; equal on all peers, and different for messages of different tensors.
+            tag: The name of the message; equal on all peers, and different for messages of different tensors.
 
         Returns:
             Tensors of the dtypes and shapes of ``values``, agreed.
 
         Raises:
             UsageError: No tensors, another dtype, or a horovod that cannot be loaded.
-            tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not come within the
-                deadline, see ``failure_of``. Every later call raises it again, or the next one, on all peers, until the
+            tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not arrive within the
+                deadline, see ``failure_of``. Every later call raises this or the next error, on all peers, until the
                 next ``open`` or ``close``.
-            tf.errors.FailedPreconditionError: ``Horovod has not been initialized``, or ``Mismatched`` where the peers'
+            tf.errors.FailedPreconditionError: ``Horovod has not been initialized``, or ``Mismatched`` if the peers'
                 tensors differ.
 
         Cost:
-            One message per dtype, each about a millisecond, Horovod's cycle, and two copies.
+            One message per dtype, each about a millisecond (Horovod's cycle), and two copies.
         """
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
 
     def prepare(self, size: int) -> str:
-        """Starts the store for the rendezvous of the ``size`` peers of a future view; returns its address, '' for
-        none."""
+        """Starts the rendezvous store for the ``size`` peers of a future view; returns its address, '' for size 1."""
         if size == 1:  # no other peer to meet
             return ""
         self._stores.append(KeyValueStore(self._host))
@@ -120,7 +119,7 @@ class HorovodAttachment(Attachment):
             )
         mine = topology_of(rank, addresses=addresses)
         roster = Roster(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
-        # Horovod does not know which peers are missing, nor which do not belong here: all announce themselves first.
+        # Horovod cannot name missing peers or refuse foreign ones, so all peers announce themselves first.
         wait_for_all(roster, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s, view=view, abandoned=abandoned)
         self._stall.deadline_s = deadline_s
@@ -132,20 +131,20 @@ class HorovodAttachment(Attachment):
         ).begin()  # fmt: skip
 
     def close(self) -> None:
-        """Unplugs the op: the others' messages fail, and the op is the identity from now on. Idempotent."""
+        """Disconnects the op: messages of the other peers fail, and the op becomes the identity. Idempotent."""
         self._unplug(keep="")
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Sets how long a message waits for a peer whose engine answers, from now to the next ``open``."""
+        """Sets, until the next ``open``, how long a message waits for a peer whose engine answers."""
         self._stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
+        """The last wait of a quarter of its deadline (2 to 15 s) or more; returned once, on the lowest waiting rank."""
         late, self._stall.late = self._stall.late, None
         return late
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """The failure that Horovod's text stands for; it names the ranks that the stall detector gave up."""
+        """The failure described by Horovod's text; it names the ranks that the stall detector gave up."""
         return read_failure(str(error.message), gave_up=self._stall.gave_up)
 
     def _unplug(self, *, keep: str) -> None:
@@ -155,7 +154,7 @@ class HorovodAttachment(Attachment):
             self._engine_state.size.assign(1)
             engine.stop()
         self._stall.gave_up = None
-        # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
+        # The others may use a store for a moment after this peer has left it, so it is not closed earlier.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
             self._stores.remove(store)

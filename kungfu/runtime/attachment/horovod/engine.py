@@ -1,4 +1,4 @@
-"""Horovod's engine in this process: loaded, started for a view, stopped. Nothing else of kungfu talks to it."""
+"""Horovod's engine in this process: loads, starts and stops it. No other module of kungfu calls the engine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kungfu.runtime.attachment.horovod.key_value_store import listens_at
 from kungfu.runtime.attachment.horovod.topology import Topology
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-_LOOK_S = 0.1  # between two looks at whether the peers are still to be waited for
+_LOOK_S = 0.1  # between two checks of whether the start should be given up
 _stopping = threading.Lock()
 
 
 def load() -> Any:
-    """Horovod's TensorFlow ops; loaded at the first call.
+    """Horovod's TensorFlow ops; loaded by the first call.
 
     Raises:
         UsageError: Horovod is not installed, or was compiled for another TensorFlow or without kungfu's changes.
@@ -49,19 +49,19 @@ def load() -> Any:
 def start(
     mine: Topology, *, store: str, deadline_s: float, view: int = 0, abandoned: AbandonReason = no_abandon_reason
 ) -> None:
-    """Connects this process to the peers of a view, who all call this at the same time.
+    """Connects this process to the peers of a view, which all call this at the same time.
 
     Args:
         mine: This peer's place among the hosts.
-        store: The address of the store at which they meet.
-        deadline_s: Seconds, rounded up to whole ones, that an engine waits for another to answer, at the meeting and
-            ever after. It does not bound the wait for a peer whose engine answers but whose step does not come.
+        store: The address of the store used for the rendezvous.
+        deadline_s: Seconds, rounded up to whole ones, that an engine waits for another to answer, during the start and
+            in every later message. It does not limit the wait for a peer whose engine answers but whose step is late.
         view: The number of the view, for errors.
-        abandoned: Gives a failure once waiting for the others is in vain; asked in a thread of its own.
+        abandoned: Gives a failure once waiting for the others is pointless; called in a separate thread.
 
     Raises:
         PeerFailure: A peer died or left before all were connected, or ``abandoned`` gave this failure.
-        DeadlineExceeded: They were not connected in time.
+        DeadlineExceeded: The engines were not connected in time.
         UsageError: The others could not reach this engine, see ``check_reach``.
         InternalError: Horovod cannot start on this machine.
     """
@@ -86,7 +86,7 @@ def start(
 
 @contextmanager
 def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[None]:
-    """Ends the waits of Horovod's start once there is a reason to give it up."""
+    """Ends Horovod's waits during its start once ``given_up`` returns a reason."""
     over = threading.Event()
 
     def watch() -> None:
@@ -112,12 +112,12 @@ def check_reach(mine: Topology, *, name: str) -> None:
 
     Args:
         mine: This peer's place among the hosts.
-        name: This machine's own name.
+        name: This machine's host name.
 
     Raises:
-        UsageError: Its name stands for a loopback address, and there are other hosts.
+        UsageError: The name resolves to a loopback address, and there are other hosts.
     """
-    # All peers are on this machine, or the whole job is on loopback addresses, or the name can be reached.
+    # All peers are on this machine, or the whole job uses loopback addresses, or the name can be reached.
     if mine.local_size == mine.size or _is_loopback(mine.host) or not _is_loopback(name):
         return
     raise UsageError(
@@ -135,16 +135,16 @@ def _is_loopback(name: str) -> bool:
 
 
 def stop() -> None:
-    """Disconnects; peers that wait for this one detect it at once, and their engines stop too. Idempotent.
+    """Stops the engine; peers that wait for this one notice at once, and their engines stop too. Idempotent.
 
-    In one thread at a time: of two that stop Horovod at once both join a thread of its, and one of them for ever.
+    Runs in one thread at a time: if two threads stopped Horovod at once, both would join its thread, one forever.
     """
     with _stopping:
         load().shutdown()
 
 
 def _init(ops: Any) -> None:
-    """Starts Horovod, and stops it at the end of the process as every other time, not by itself beside that."""
+    """Starts Horovod, and replaces its exit handler by ``stop``, so that only one thread ever stops it."""
     try:
         ops.init()
     finally:
@@ -156,7 +156,7 @@ def _init(ops: Any) -> None:
 def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, str | None]:
     where = listens_at(store)
     host, _, port = where.rpartition(":")
-    # Horovod asks http://ADDR:PORT/scope/key: with the store's token in ADDR, PORT becomes a part of the path.
+    # Horovod requests http://ADDR:PORT/scope/key: with the store's token in ADDR, PORT becomes a part of the path.
     address = host if store == where else store
     variables: dict[str, str | None] = {
         "HOROVOD_CONTROLLER": "gloo",
@@ -170,10 +170,10 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
         "HOROVOD_CROSS_RANK": str(mine.cross_rank),
         "HOROVOD_CROSS_SIZE": str(mine.cross_size),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, math.ceil(deadline_s))),
-        # It never finds anybody under Gloo: the list of ranks that it looks through stays empty.
+        # Horovod's stall check never finds a rank under Gloo, since its list of ranks stays empty.
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
-    # What only the user can know about the machine stays as the user has set it.
+    # These depend on the machine, so the user's values take precedence.
     wishes = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface_of(mine.host)}
     return variables | {name: value for name, value in wishes.items() if value and name not in os.environ}
 
@@ -181,11 +181,11 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
 def interface_of(host: str) -> str:
     """The name of the network interface that has the address of ``host``.
 
-    Every loopback address is the loopback interface's, which names only the first: left to itself Horovod would take
-    another interface for them.
+    Every loopback address belongs to the loopback interface, which lists only the first: for the others Horovod would
+    choose another interface.
 
     Returns:
-        The name; empty if no interface has the address, and Horovod searches itself.
+        The name; empty if no interface has the address, and Horovod chooses one.
     """
     try:
         wanted = ipaddress.ip_address(socket.gethostbyname(host))
@@ -196,7 +196,7 @@ def interface_of(host: str) -> str:
 
 
 def _has(entry: Any, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    if entry.family != socket.AF_INET:  # an IPv6 or hardware address: Horovod's Gloo takes IPv4
+    if entry.family != socket.AF_INET:  # an IPv6 or hardware address: Horovod's Gloo needs IPv4
         return False
     address = ipaddress.ip_address(entry.address)
     return address == wanted or (address.is_loopback and wanted.is_loopback)
@@ -204,7 +204,7 @@ def _has(entry: Any, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> b
 
 @contextmanager
 def _exported(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets variables of the environment, or removes them, for as long as Horovod looks, which looks nowhere else."""
+    """Sets or removes environment variables during the block, since Horovod reads its settings only there."""
     before = {name: os.environ.get(name) for name in variables}
     _set(variables)
     try:

@@ -1,7 +1,7 @@
 """Errors of kungfu from the texts of Horovod and Gloo about a failed message.
 
-Horovod's ops fail with one code of TensorFlow's for nearly everything, and there is no other way to get the cause. So
-this is the only module that reads a text to find the cause; all others use the fields of errors.
+Horovod's ops fail with one TensorFlow error code for nearly everything, and give the cause in no other way. So this is
+the only module that reads a text to find the cause; all others use the fields of errors.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import re
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 
 _HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
-_MACHINE = re.compile(r"Unable to find (?:address|interface)[^\n]*")  # of the interface that the engine is to use
-_GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # whoever is in a message when its connection fails
+_MACHINE = re.compile(r"Unable to find (?:address|interface)[^\n]*")  # the interface that the engine should use
+_GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # on any peer in a message whose connection fails
 
 
 def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
-    """The error that a text of TensorFlow's stands for, ``None`` if it is not of a message of Horovod's.
+    """The error described by a text of TensorFlow; ``None`` if the text is not about a message of Horovod.
 
     Args:
         text: The text of the failed op.
-        gave_up: The reason why this peer ended the wait itself, if it did: Horovod only says that it was shut down.
+        gave_up: The reason if this peer ended the wait itself, since Horovod only reports that it was shut down.
 
     >>> read_failure("Horovod has been shut down. ...")
     PeerFailure('a peer died or left, and the all-reduce with it (Horovod has been shut down)')
@@ -28,19 +28,19 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
     horovod, gloo = _HOROVOD.search(text), _GLOO.search(text)
     if horovod is None and gloo is None:
         return None
-    # The engine was stopped here, because the deadline of the message expired.
+    # This peer stopped the engine, because the deadline of the message expired.
     if gave_up is not None:
         return gave_up
-    # The tensors of two peers have other shapes or types: not all run the same program.
+    # The tensors of two peers have different shapes or types: not all run the same program.
     said = horovod[0] if horovod is not None else gloo[1] if gloo is not None else ""
     if said.lower() == "mismatched":
         return InternalError(f"peers differ: {text.splitlines()[0]}")
-    # The engine of another peer has ended, or its connection has; Horovod does not say whose.
+    # The engine or connection of another peer has ended; Horovod does not name the peer.
     return PeerFailure(f"a peer died or left, and the all-reduce with it ({said})")
 
 
 def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
-    """The error for a message of Horovod about a failed start on the peer of this rank.
+    """The error for a failed start of Horovod on the peer of this rank.
 
     Args:
         text: The message of Horovod.
@@ -53,7 +53,7 @@ def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
     >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", rank=0, view=3)
     PeerFailure('a peer of view 3 died or left while the peers connected (Connection closed by peer [::1]:4)')
     """
-    # This machine lacks what the engine was told to use, whoever the other peers are.
+    # This machine lacks the address or interface that the engine should use; other peers are not at fault.
     if (machine := _MACHINE.search(text)) is not None:
         return InternalError(f"horovod cannot start as rank {rank} of view {view}: {machine[0]}")
     gloo = _GLOO.search(text)

@@ -1,9 +1,9 @@
 """The rendezvous of a view's peers before Horovod starts.
 
-Horovod's engine does not name the peers that are missing at its own rendezvous, and accepts any peer. So no peer enters
-that one before all have announced here, under a deadline, that they are about to. Each announcement is a proof, an HMAC
-under the job's secret over the values that all must agree on; a peer of another job, view or size is refused. Horovod's
-own traffic is neither encrypted nor authenticated: between hosts it belongs on a network that you trust.
+At its own rendezvous, Horovod's engine does not name missing peers, and accepts any peer. So no peer starts its engine
+before all have announced themselves here, under a deadline. Each announcement is a proof: an HMAC under the job's
+secret over the values that all must agree on. A peer of another job, view or size is refused. Horovod's own traffic is
+neither encrypted nor authenticated: between hosts it needs a trusted network.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.horovod.key_value_store import NoAnswerError, get, get_now, listens_at, put
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-_AGAIN_S = 0.1  # before a call that was not answered is repeated
+_AGAIN_S = 0.1  # before an unanswered call is repeated
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Roster:
-    """This peer, and the peers that have to come.
+    """This peer, and the other peers of its view.
 
     Args:
         store: The address of the key-value store of the view.
         job: The name of the job.
         view: The number of the view.
         rank: This peer's rank.
-        size: The peers of the view.
-        secret: The job's.
+        size: The number of peers in the view.
+        secret: The job's secret.
     """
 
     store: str
@@ -45,7 +45,7 @@ class Roster:
     secret: bytes
 
     def proof(self, rank: int) -> bytes:
-        """The announcement of the peer of ``rank``, in hexadecimal."""
+        """The proof that the peer of ``rank`` announces, in hexadecimal."""
         text = f"horovod {self.job!r} {self.view} {self.size} {rank}"
         return hmac.digest(self.secret, text.encode(), "sha256").hex().encode()
 
@@ -54,12 +54,12 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
     """Announces this peer, and returns when all peers of the view have announced themselves.
 
     Args:
-        roster: This peer, and the peers that have to come.
+        roster: This peer, and the other peers of its view.
         deadline: Seconds on the clock of ``time.monotonic``.
-        abandoned: Gives a failure once waiting for the others is in vain.
+        abandoned: Gives a failure once waiting for the others is pointless.
 
     Raises:
-        DeadlineExceeded: Names the ranks that did not come, or rank 0 if the store accepts calls and answers none.
+        DeadlineExceeded: Names the ranks that did not arrive, or rank 0 if the store accepts calls but answers none.
         PeerFailure: The store is gone, a peer has not proved that it belongs to the same view of the same job, or
             ``abandoned`` gave this failure.
     """
@@ -69,10 +69,10 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
         _answer_of(announce, deadline=deadline, abandoned=abandoned)
         there = partial(_is_there, roster, deadline=deadline, abandoned=abandoned)
         missing = [rank for rank in range(roster.size) if not there(rank)]
-    # Rank 0, which keeps the store, is there and stands still: the host of a process that has ended refuses the call.
+    # Rank 0, which keeps the store, runs but does not answer: if its process had ended, its host would refuse the call.
     except NoAnswerError:
         missing = [0]
-    # Rank 0 has ended or cannot be reached: the peers cannot meet. The job may know why.
+    # Rank 0 has ended or cannot be reached: the rendezvous fails. The job may know the reason.
     except OSError as error:
         raise abandoned() or PeerFailure(
             f"rank 0 of view {roster.view} does not answer at {where}, where the peers meet ({error}); it has died "
@@ -92,15 +92,15 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
 
 
 def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonReason) -> bool:
-    # At least one look, even after the deadline: another rank may have used it up.
+    # Each rank is checked at least once, even after the deadline, since another rank may have used it up.
     ask = partial(_answer_of, deadline=deadline, abandoned=abandoned)
     announced = ask(partial(get_now, roster.store, key=_key(rank)))
     while announced is None and time.monotonic() < deadline:
-        # The job has given this view up: a peer in it is gone.
+        # The job has given up this view, since one of its peers is gone.
         if (failure := abandoned()) is not None:
             raise failure
         announced = ask(partial(get, roster.store, key=_key(rank)))
-    # Somebody came who is of another job, view or size.
+    # The announcing peer is of another job, view or size.
     if announced is not None and not hmac.compare_digest(announced, roster.proof(rank)):
         raise PeerFailure(
             f"who came as rank {rank} to view {roster.view} of job {roster.job!r} has not proved that it knows the "
@@ -112,12 +112,12 @@ def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonR
 
 
 def _answer_of(call: Callable[[], Answer], *, deadline: float, abandoned: AbandonReason) -> Answer:
-    """Gives the store's answer. A call that it took and did not answer is repeated: a slow moment is no loss."""
+    """The store's answer. An accepted call without an answer is repeated, since the store may only be slow."""
     while True:
         try:
             return call()
         except NoAnswerError:
-            # The job has given this view up meanwhile.
+            # The job has given up this view meanwhile.
             if (failure := abandoned()) is not None:
                 raise failure from None
             if time.monotonic() >= deadline:

@@ -1,13 +1,13 @@
-"""The key-value store over HTTP at which the peers of one view meet.
+"""The key-value store over HTTP for the rendezvous of the peers of one view.
 
 Horovod's client sends ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and requests a missing key again every ten
-milliseconds; here a ``GET`` waits a moment for the key, which makes a rendezvous quicker, unless its path ends in
-``?now``. A store serves one view and is closed after the next: no key is ever left over from another view, and
-``DELETE``, by which a client says that it is done, has nothing to do.
+milliseconds; here a ``GET`` waits a second for the key, which makes a rendezvous quicker, unless its path ends in
+``?now``. A store serves one view and is closed after the next, so no key of another view is ever left; therefore
+``DELETE``, which a client sends when it is done, does nothing.
 
-Horovod's client sends nothing that identifies it, but the first part of its paths can be set, as a part of the address.
-So every store draws one that cannot be guessed; peers get it together with the address, in calls with the job's
-secret. A request for any other path is refused before its body is read.
+Horovod's client sends no credentials, but the first part of its paths can be set as a part of the address. So every
+store draws a token that cannot be guessed; peers get it with the address, in calls with the job's secret. A request
+for any other path is refused before its body is read.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _HOLD_S = 1.0  # how long a GET waits for its key
 _NOW = "now"
 _LONGEST_BYTES = 1 << 16
 _MOST_KEYS = 1 << 14
-_MOST_CALLERS = 1024  # at a time
-_SILENCE_S = 10.0  # for a caller that is known
-_UNKNOWN_S = 5.0  # for who has not said yet what it wants
+_MOST_CALLERS = 1024  # simultaneous callers
+_SILENCE_S = 10.0  # for a caller that has sent the token
+_UNKNOWN_S = 5.0  # for a caller that has not sent the token yet
 
 
 class NoAnswerError(ConnectionError):
-    """A store took the call and did not answer it in time: its process, or this one, may only be slow."""
+    """A store accepted the call but did not answer in time; its process, or this one, may only be slow."""
 
 
 @final
 class KeyValueStore:
     """A store that listens on a free port of ``host`` from construction to ``close``.
 
-    ``address`` is its address, as ``HOST:PORT/TOKEN``: any process that knows it may put and get.
+    ``address`` is ``HOST:PORT/TOKEN``: any process that knows it may put and get values.
     """
 
     def __init__(self, host: str) -> None:
@@ -51,10 +51,10 @@ class KeyValueStore:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening; requests that wait for a key are answered that it is not there. Idempotent."""
+        """Stops listening; requests that wait for a key are answered that it does not exist. Idempotent."""
         self._server.values.close()
-        with suppress(OSError):  # closed before
-            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which else looks up twice a second
+        with suppress(OSError):  # already closed
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which otherwise checks twice a second
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -64,24 +64,24 @@ def put(store: str, *, key: str, value: bytes) -> None:
     """Puts ``value`` under ``/scope/key`` of the store at this address.
 
     Raises:
-        NoAnswerError: The call was taken and not answered.
-        OSError: Nobody takes the call.
+        NoAnswerError: The call was accepted but not answered.
+        OSError: The call was not accepted.
     """
     _request(store, "PUT", path=key, body=value)
 
 
 def get(store: str, *, key: str) -> bytes | None:
-    """The value under ``/scope/key``, None if it has not come within a second; raises ``OSError`` as ``put`` does."""
+    """The value under ``/scope/key``; ``None`` if there is none within a second. Raises ``OSError`` like ``put``."""
     return _request(store, "GET", path=key)
 
 
 def get_now(store: str, *, key: str) -> bytes | None:
-    """The value under ``/scope/key``, None if it is not there; raises ``OSError`` as ``put`` does."""
+    """The value under ``/scope/key``; ``None`` if there is none now. Raises ``OSError`` like ``put``."""
     return _request(store, "GET", path=f"{key}?{_NOW}")
 
 
 def listens_at(store: str) -> str:
-    """The part of a store's address that is not secret.
+    """The public part of a store's address, without the token.
 
     Args:
         store: ``HOST:PORT/TOKEN``.
@@ -98,7 +98,7 @@ def listens_at(store: str) -> str:
 def _request(store: str, method: str, *, path: str, body: bytes | None = None) -> bytes | None:
     connection = http.client.HTTPConnection(listens_at(store), timeout=_SILENCE_S)
     try:
-        # The kernel of the store's host takes the call, however busy the store's process is.
+        # The kernel of the store's host accepts the call, however busy the store's process is.
         connection.connect()
         try:
             connection.request(method, f"/{store.partition('/')[2]}{path}", body=body)
@@ -115,7 +115,7 @@ def _request(store: str, method: str, *, path: str, body: bytes | None = None) -
 
 @final
 class KeyValues:
-    """The values by key, at most ``most`` of them, and the callers that wait for one."""
+    """The values by key, at most ``most`` of them; `get` can wait for a key."""
 
     def __init__(self, most: int = _MOST_KEYS) -> None:
         self._most = most
@@ -124,7 +124,7 @@ class KeyValues:
         self._closed = threading.Event()
 
     def put(self, key: str, *, value: bytes) -> bool:
-        """Stores a value; False if there was no room for it."""
+        """Stores a value; returns False if there is no room for it."""
         with self._changed:
             if key not in self._values and len(self._values) >= self._most:
                 return False
@@ -145,7 +145,7 @@ class KeyValues:
 
 @final
 class _Server(socketserver.ThreadingTCPServer):
-    # Not http.server's own: that one asks the name service for the name of this host, and may wait for it.
+    # Not the class of http.server, which asks the name service for the name of this host, and may wait for the answer.
     daemon_threads = True
     request_queue_size = 128
 
@@ -155,18 +155,18 @@ class _Server(socketserver.ThreadingTCPServer):
         self._places = threading.BoundedSemaphore(_MOST_CALLERS)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """True if one more caller can be served; otherwise its connection is closed."""
+        """True if another caller can be served; otherwise its connection is closed."""
         return self._places.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves one caller, and gives its place to the next."""
+        """Serves one caller, and then frees its place for another."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a caller that has closed its connection: it got no answer in time, and asks again."""
+        """Ignores a caller that has closed its connection: it got no answer in time, and will call again."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -175,15 +175,15 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _UNKNOWN_S
-    wbufsize = -1  # an answer leaves as a whole: of one that ends after its headers Horovod takes an empty value
+    wbufsize = -1  # an answer is sent as a whole: Horovod would read an empty value if it ended after the headers
 
     def do_PUT(self) -> None:
         key = self._known()
-        if key is None:  # refused
+        if key is None:  # refused: no token
             return
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > _LONGEST_BYTES:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)  # unread: a stranger cannot fill the memory
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)  # not read, so that a stranger cannot fill the memory
             return
         put = self.server.values.put(key, value=self.rfile.read(int(length)))
         self._answer(HTTPStatus.OK if put else HTTPStatus.INSUFFICIENT_STORAGE)
@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         key, _, query = path.partition("?")
         value = self.server.values.get(key, hold_s=0 if query == _NOW else _HOLD_S)
-        if value is None:  # not there yet: the caller asks again
+        if value is None:  # not put yet: the caller asks again
             self._answer(HTTPStatus.NOT_FOUND)
         else:
             self._answer(HTTPStatus.OK, body=value)
@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK)
 
     def _known(self) -> str | None:
-        """The ``/scope/key`` of a path with the token; others are refused. Horovod adds a port, as ``:4711``."""
+        """The ``/scope/key`` of a path with the token; refuses others. Horovod appends a port (``:4711``)."""
         first, _, rest = self.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(first.partition(":")[0].encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN)
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
         return f"/{rest}"
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Does nothing: a request is not worth a line on the user's terminal."""
+        """Does nothing, to keep requests off the user's terminal."""
 
     def _answer(self, status: HTTPStatus, *, body: bytes = b"") -> None:
         self.send_response(status)

@@ -1,10 +1,9 @@
 """The all-reduce in the graph, on Horovod's ops.
 
-Horovod's ops have no state and take no resource handle, as TensorFlow sees them: it may fold one whose input is a
-constant, merge two that look the same, and run them in any order. So every message carries a token, one more element
-that is read from the variable that orders a step, and lies between two writes to that variable. Tensors of one dtype
-travel as one flat message; the one that holds the policy's extra values goes last, and no sum is handed on before all
-messages have arrived.
+To TensorFlow, Horovod's ops are stateless: it may fold an op with a constant input, merge two ops that look the same,
+and run them in any order. So every message carries a token, an additional element that is read from the variable that
+orders a step, between two writes to that variable. Tensors of one dtype travel as one flat message. The message with
+the policy's extra values goes last, and no sum is returned before all messages have arrived.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ import tensorflow as tf
 from kungfu.runtime.attachment.horovod import engine
 from kungfu.runtime.attachment.protocol import check_tensors
 
-_WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; as float32 the sum is only better
+_WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; the sum in float32 is more accurate
 
 
 @dataclass(frozen=True)
 class EngineState:
-    """The attachment's own int64 variables on the CPU.
+    """The int64 variables of the attachment, on the CPU.
 
     Args:
-        size: Peers of the view.
+        size: The number of peers in the view.
         message_count: Odd during a message, even between two.
     """
 
@@ -36,15 +35,15 @@ class EngineState:
 
 
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
-    """The sum over peers of every tensor of ``values``; the identity, prescaled, where ``state.size`` is 1.
+    """The sum over peers of every tensor of ``values``; only prescaled if ``state.size`` is 1.
 
-    Args and errors are those of ``HorovodAttachment.all_reduce``; ``state`` says if there are other peers to sum with.
+    Arguments and errors are those of ``HorovodAttachment.all_reduce``; ``state`` gives the size of the view.
     """
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
     tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)
     order.assign_add(1, read_value=False)
     token = order.read_value()
-    with tf.control_dependencies([token]):  # the barrier, which may swap us, comes before or after, never in between
+    with tf.control_dependencies([token]):  # the barrier, which may change the view, runs before or after this message
         together = state.size.read_value() > 1
         state.message_count.assign(2 * tf.cast(token, tf.int64) + 1, read_value=False)
     sums = tf.cond(together, lambda: _messages(tensors, token=token, tag=tag), lambda: _copies(tensors))
@@ -62,8 +61,8 @@ def _scaled(tensors: list[Any], *, prescale: Any) -> list[Any]:
 def _times(tensor: Any, *, scale: Any) -> Any:
     if not tensor.dtype.is_floating:
         return tensor
-    exact = tf.float64 if tensor.dtype == tf.float64 else tf.float32  # halves are multiplied wider, and rounded once
-    # 0 * NaN is 0 for this op: a peer without samples contributes nothing, whatever its gradients are.
+    exact = tf.float64 if tensor.dtype == tf.float64 else tf.float32  # halves: computed in float32, and rounded once
+    # 0 * NaN is 0 for this op: a peer without samples contributes zeros even if its gradients are NaN.
     scaled = tf.math.multiply_no_nan(tf.cast(tensor, exact), tf.cast(scale, exact))
     return tf.cast(scaled, tensor.dtype)
 
@@ -83,7 +82,7 @@ def _one_message(tensors: list[Any], *, token: Any, tag: str) -> list[Any]:
     flat = [tf.reshape(tf.cast(tensor, wire), [-1]) for tensor in tensors]
     packed = tf.concat([*flat, tf.reshape(tf.cast(token, wire), [1])], axis=0)
     name = re.sub(r"[^A-Za-z0-9_]", "_", f"kungfu_{tag}_{dtype.name}")
-    # The scope differs between a graph and its inlined copy; the tag alone is the same on all peers.
+    # The name scope differs between a graph and its inlined copy; the tag alone is the same on all peers.
     total = engine.load()._allreduce(packed, name=name, ignore_name_scope=True)
     parts = tf.split(total, [*(_count(part) for part in flat), 1], axis=0)[:-1]
     shaped = [tf.reshape(tf.cast(part, dtype), tf.shape(like)) for part, like in zip(parts, tensors, strict=True)]

@@ -1,10 +1,10 @@
 """The stall detector: ends a message in which another peer does not take part.
 
-Horovod notices a peer whose engine is silent, but waits for ever for one whose engine answers while its program is
-stuck or has taken another way: its own stall check finds no rank under Gloo. So a thread looks at the counter of this
-peer's messages. A peer that has waited for long says so in the view's key-value store. The ranks that have not said so
-are late: after a part of the deadline they are noted, and when it expires, stopping the engine, here and with it
-everywhere, ends the wait with an error.
+Horovod detects a peer whose engine is silent, but waits forever for a peer whose engine answers while its program is
+stuck or runs another branch: its own stall check finds no rank under Gloo. So a thread watches the counter of this
+peer's messages. A peer that has waited for long reports this in the view's key-value store. Ranks without such a report
+are late. After a part of the deadline they are noted; when it expires, stopping this engine, and so all others, ends
+the wait with an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kungfu.runtime.attachment.horovod.key_value_store import get_now, put
 from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.core.adaptive_deadline import noted_after_s
 
-_LOOKS = 16  # in one deadline
+_LOOKS = 16  # number of checks per deadline
 _MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
 _WAITING, _GOING = b"waiting", b"going"
 
@@ -36,7 +36,7 @@ class MessageProgress:
         """The time for which the message in flight has been waiting, in seconds; 0 between messages.
 
         Args:
-            now: The present second, on the clock of `since`.
+            now: The current time in seconds, on the clock of `since`.
 
         >>> MessageProgress(count=3, since=10.0).waiting_s(12.5), MessageProgress(count=4, since=10.0).waiting_s(12.5)
         (2.5, 0.0)
@@ -45,22 +45,22 @@ class MessageProgress:
 
 
 def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgress:
-    """The progress after a look at ``now`` that found ``count``."""
+    """The progress after the counter had the value ``count`` at ``now``."""
     return before if count == before.count else replace(before, count=count, since=now)
 
 
 @dataclass(frozen=True)
 class StallDetector:
-    """One peer's place in a view, with the means to end a wait in it.
+    """Detects and ends a stalled message of one peer of a view.
 
     Args:
         rank: This peer's rank.
-        size: The peers of the view.
+        size: The number of peers in the view.
         store: The address of the view's key-value store.
-        deadline_s: Gives how many seconds a message may take at this moment.
-        look: Gives the counter of messages, odd during one.
-        note: Gets the ranks that are late, once per message and on the lowest rank that waits.
-        give_up: Gets the reason why the wait ends, once.
+        deadline_s: Gives the seconds that a message may currently take.
+        look: Gives the counter of messages, odd during a message.
+        note: Receives the late ranks, once per message and only on the lowest rank that waits.
+        give_up: Receives the reason for ending the wait, once.
     """
 
     rank: int
@@ -72,7 +72,7 @@ class StallDetector:
     give_up: Callable[[DeadlineExceeded], None]
 
     def begin(self) -> Callable[[], None]:
-        """Starts the thread; returns a function that stops it, which may also be called after it has given up."""
+        """Starts the thread; returns a function that stops it, which may be called even after ``give_up``."""
         stopped = threading.Event()
         thread = threading.Thread(target=self._run, args=(stopped,), name="kungfu-stall-detector", daemon=True)
         thread.start()
@@ -89,7 +89,7 @@ class StallDetector:
             now = time.monotonic()
             progress = updated(progress, count=self.look(), now=now)
             waiting_s = progress.waiting_s(now)
-            # Reported only when it changes, and not for a message that ends between two looks.
+            # Reported only when it changes, and not for a message that ends between two checks.
             state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
             if state != reported:
                 reported = self._report(state)
@@ -106,13 +106,13 @@ class StallDetector:
         return min(self.deadline_s() / _LOOKS, _MOST_BETWEEN_LOOKS_S)
 
     def _note(self, waiting_s: float) -> None:
-        with suppress(OSError):  # without the store no peer knows which ones wait
+        with suppress(OSError):  # without the store no peer knows which peers wait
             late = self._late_ranks()
             if late and min({*range(self.size)} - {*late}) == self.rank:
                 self.note(LateRanks(tuple(late), waiting_s, "a message"))
 
     def _report(self, state: bytes) -> bytes:
-        with suppress(OSError):  # without the store a wait still ends, only without names
+        with suppress(OSError):  # without the store the wait still ends, only without names
             put(self.store, key=_key(self.rank), value=state)
         return state
 

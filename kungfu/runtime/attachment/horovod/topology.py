@@ -1,4 +1,4 @@
-"""The place of a peer among the hosts of a view: ranks are counted over the view, within the host, and across hosts."""
+"""The place of a peer among the hosts of a view: its ranks within the view, within its host, and across hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kungfu.errors import UsageError
 
 @dataclass(frozen=True)
 class Topology:
-    """One peer's ranks and sizes, all in peers; ``cross`` counts the peers with the same local rank on other hosts."""
+    """The ranks and sizes of one peer; ``cross`` counts the peers with the same local rank on all hosts."""
 
     host: str
     rank: int
@@ -39,7 +39,7 @@ def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
     hosts = [_host(address) for address in addresses]
     mine = hosts[rank]
     local_rank = hosts[:rank].count(mine)
-    # Hosts that have as many peers, in the order in which they come first.
+    # The hosts that have a peer of this local rank, in the order of their first peers.
     across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank]
     return Topology(
         host=mine,
