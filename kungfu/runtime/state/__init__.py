@@ -1,1 +1,1 @@
-"""The replicated state: compared between peers, and transferred to those that lack it."""
+"""The replicated state: its comparison between peers, and its transfer to peers that lack it."""

@@ -1,4 +1,4 @@
-"""The memory of many variables as one run of bytes, checked and carried by compiled code without the GIL."""
+"""The memory of many variables as one range of bytes, which compiled code checks and copies without the GIL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.native import load_state
 
 @dataclass(frozen=True)
 class Buffers:
-    """``table`` has a row for each variable: int64 address and number of bytes. ``owner`` keeps the memory alive."""
+    """The memory of variables: a row of ``table`` has the int64 address and size in bytes; ``owner`` keeps it alive."""
 
     table: NDArray[np.int64]
     owner: object
@@ -24,7 +24,7 @@ class Buffers:
         """The memory of arrays.
 
         Args:
-            arrays: Each in one piece; they are kept alive.
+            arrays: Contiguous arrays, which are kept alive.
 
         >>> Buffers.of([np.zeros(3, np.float32), np.ones(1, np.int64)]).total_bytes
         20
@@ -37,37 +37,37 @@ class Buffers:
         return int(self.table[:, 1].sum())
 
     def read(self, start: int, stop: int) -> bytes:
-        """A copy of a part."""
+        """Returns a copy of the bytes from ``start`` to ``stop``."""
         return b"".join(ctypes.string_at(address, size) for address, size in self._pieces(start, stop))
 
     def write(self, start: int, content: bytes) -> None:
-        """Overwrites a part."""
+        """Overwrites the bytes from ``start`` on with ``content``."""
         source = np.frombuffer(content, np.uint8).ctypes.data
         for address, size in self._pieces(start, start + len(content)):
             ctypes.memmove(address, source, size)
             source += size
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The location of a part: address and number of bytes, variable after variable."""
+        """Yields address and size of the pieces that hold the bytes from ``start`` to ``stop``, by variable."""
         ends = np.cumsum(self.table[:, 1])
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")
         for row in range(first, min(last + 1, len(ends))):
             address, size = (int(number) for number in self.table[row])
             before = int(ends[row]) - size
             skipped, end = max(start - before, 0), min(stop - before, size)
-            # The part reaches into this variable.
+            # The range includes bytes of this variable.
             if skipped < end:
                 yield address + skipped, end - skipped
 
 
 def digests(buffers: Buffers) -> list[int]:
-    """The checksum of every variable: 64 bits, of its bytes in their order.
+    """The 64-bit checksum of every variable, over its bytes in order.
 
-    It is the same in every process on machines of one byte order. Two contents that differ by accident have the same
-    one with probability 2^-64; it is no defence against an attacker.
+    It is the same in every process on machines of one byte order. Different contents have the same checksum by accident
+    with probability 2^-64; it gives no protection against an attacker.
 
     Cost:
-        One pass over the memory, at its speed.
+        One pass over the memory, at memory speed.
 
     >>> a, b = digests(Buffers.of([np.array([1.0, 2.0]), np.array([2.0, 1.0])]))
     >>> a == b

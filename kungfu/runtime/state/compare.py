@@ -1,7 +1,7 @@
-"""Comparing the states of peers: which variables differ, by their checksums, and by how much, by their values.
+"""Compares the states of peers: checksums show which variables differ, and values show by how much.
 
-After a rescale all bytes of each variable are compared, and where a checksum of all showed between two steps that some
-differ; at every other barrier a sample of them.
+All bytes of each variable are compared after a rescale, and at a barrier held because checksums between two steps
+differed; at every other barrier, only a sample.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from kungfu.runtime.state.buffers import Buffers
 Compared = Literal["all", "part"]
 
 _SLICES = 32
-_SMALL_BYTES = 1 << 16  # a variable of up to so many is compared whole
+_SMALL_BYTES = 1 << 16  # a variable of up to this size is compared as a whole
 
-# Of the largest value of a variable. Sums of float32 in another order differ by some 1e-7 of it per step; what a step
-# that one peer did not do changes is more than this, or so small that it makes no difference.
+# Relative to the largest value of a variable. Sums of float32 in another order differ by about 1e-7 of it per step; a
+# step that one peer missed changes more than this, or too little to matter.
 ROUNDING = 1e-4
-# The width of the last place of numbers that are coarser than that, and which NumPy does not know all.
+# The relative width of the last place of low-precision types, some of which NumPy does not know.
 _LAST_PLACE = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 _ELEMENTS_AT_ONCE = 1 << 20
 
 
 def sampled(buffers: Buffers, turn: int) -> Buffers:
-    """One of 32 slices of every large variable, the next one with every ``turn``; small ones are always there whole.
+    """One of 32 slices of every large variable, another one with every ``turn``; small variables are included whole.
 
-    The slices are agreed, since ``turn`` is, and 32 turns in a row see every byte.
+    All peers use the same slices, since they agree on ``turn``; 32 turns in a row cover every byte.
 
     Args:
         buffers: The memory of the variables.
-        turn: A number that is the same on all peers, and another one each time.
+        turn: A number that is the same on all peers, and increases by one each time.
 
     >>> array = np.zeros(1 << 20, np.uint8)
     >>> [sampled(Buffers.of([array, array[:5]]), turn).total_bytes for turn in (0, 31)]
@@ -50,11 +50,11 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
 
 
 def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """The ranks whose variable is not that of the lowest rank, by the index of the variable.
+    """The ranks that differ from the lowest rank in a variable, by the index of the variable.
 
     Args:
-        digests: The checksums of each rank's variables, in their order: Keras numbers names in each process by itself.
-            A variable beyond the end of one rank's list differs too.
+        digests: The checksums of each rank's variables, in order; names cannot be compared, since Keras numbers them in
+            each process. A variable beyond the end of one rank's list differs too.
 
     >>> differing_variables({0: [1, 2], 1: [1, 3], 2: [1, 2]})
     {1: [1]}
@@ -69,17 +69,17 @@ def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[
 
 
 def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]]) -> str | None:
-    """The first variable on which the peers disagree, and a rank that differs; ``None`` if all agree.
+    """The first variable that differs between peers, with a differing rank, in words; ``None`` if all agree.
 
     Args:
         names: The names of the lowest rank's variables.
-        digests: The checksums of each rank's variables, in their order.
+        digests: The checksums of each rank's variables, in order.
 
     >>> first_difference(["w", "b"], {0: [1, 2], 1: [1, 3]})
     'b of rank 1 is not that of rank 0'
     """
     found = differing_variables(digests)
-    # All hold the same.
+    # All peers hold the same state.
     if not found:
         return None
     index, reference = min(found), min(digests)
@@ -89,14 +89,14 @@ def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]])
 
 @dataclass(frozen=True)
 class VariableGap:
-    """The distance of a peer's values of the variable at ``index`` from those of rank 0.
+    """The distance of a peer's values of the variable at ``index`` from rank 0's values.
 
     Args:
-        index: The place of the variable in the order of the digest.
-        difference: The largest difference of two elements.
-        largest: The largest value of rank 0's.
-        is_rounding: Only floating numbers differ, by at most ``ROUNDING`` times the largest (of half precision, by one
-            in the last place of it), and what is not finite is the same on both.
+        index: The index of the variable in the order of the digest.
+        difference: The largest absolute difference of two elements.
+        largest: The largest absolute value of rank 0.
+        is_rounding: True if only floating numbers differ, by at most ``ROUNDING`` times the largest value (for half
+            precision, by one in its last place), and values that are not finite are equal on both peers.
     """
 
     index: int
@@ -111,7 +111,7 @@ def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic])
     Args:
         index: The index of the variable.
         own: This peer's value.
-        reference: Rank 0's, of the same shape and dtype.
+        reference: Rank 0's value, of the same shape and dtype.
 
     >>> gap_of(0, np.array([1.0, 2.00001]), np.array([1.0, 2.0])).is_rounding
     True
@@ -121,20 +121,20 @@ def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic])
     name = own.dtype.name
     floating = np.issubdtype(own.dtype, np.inexact) or name in _LAST_PLACE
     if not floating:
-        # Integers and booleans are counted, not computed: no difference of theirs is rounding.
+        # Integers and booleans are exact: a difference between them is never rounding.
         return VariableGap(index, 0.0, 0.0, is_rounding=bool(np.array_equal(own, reference)))
     difference, largest, alike = 0.0, 0.0, True
     flat, other = own.reshape(-1), reference.reshape(-1)
     for start in range(0, flat.size, _ELEMENTS_AT_ONCE):
         mine, yours = (_wide(one[start : start + _ELEMENTS_AT_ONCE]) for one in (flat, other))
-        # NaN and infinities have no distance: they must be the same on both, at the same places.
+        # NaN and infinities have no distance: they must be equal on both peers, at the same places.
         finite = np.isfinite(yours)
         alike = alike and np.array_equal(np.where(finite, 0, mine), np.where(finite, 0, yours), equal_nan=True)
         mine, yours = mine[finite], yours[finite]
         if mine.size:
             with np.errstate(invalid="ignore", over="ignore"):
                 apart = float(np.max(np.abs(mine - yours)))
-            # Only this peer's value is not finite, or the difference overflows: that is no rounding.
+            # Only this peer's value is not finite, or the difference overflows: neither is rounding.
             difference = max(difference, apart) if np.isfinite(apart) else float("inf")
             largest = max(largest, float(np.max(np.abs(yours))))
     limit = max(ROUNDING, _LAST_PLACE.get(name, 0.0)) * largest
@@ -142,5 +142,5 @@ def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic])
 
 
 def _wide(values: NDArray[Any]) -> NDArray[Any]:
-    """In a type in which NumPy computes: half precision as float32."""
+    """The values in a type that NumPy can compute with: half precision as float32."""
     return values.astype(np.float32) if values.dtype.name in _LAST_PLACE else values

@@ -1,4 +1,4 @@
-"""The receiver's side of a transfer: the state comes in parts from several peers at once, straight into the memory of
+"""The receiving side of a transfer: parts of the state come from several peers at once, directly into the memory of
 the variables."""
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _LOOK_S = 0.1
 
 
 def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonReason = no_abandon_reason) -> None:
-    """Fills ``state`` with that of the peers that hold it, in the parts of ``core.transfer.plan``.
+    """Fills ``state`` from the peers that hold the state, in the parts of ``core.transfer.plan``.
 
     Args:
-        state: The memory to be filled.
-        context: The view, this peer's rank in it, and which ranks hold the state.
-        abandoned: Is asked ten times a second: a failure that it gives ends the transfer.
+        state: The memory to fill.
+        context: The view, this peer's rank in it, and the ranks that hold the state.
+        abandoned: Called ten times a second; a failure that it returns ends the transfer.
 
     Raises:
         PeerFailure: A source is gone, or ``abandoned`` gave this failure.
-        DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Both name the rank, its bytes, and
-            how many came. The state is neither the old one nor the new one then.
+        DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Both errors name the rank, its
+            range of bytes, and the bytes received. The state is then neither the old nor the new one.
 
     Cost:
-        Beside the state, 4 MiB for each of at most four sources, or the messages that are on their way.
+        Besides the state, 4 MiB for each of at most four sources, or the messages in flight.
     """
     with state.writable() as buffers:
         transfer = context.transfers(buffers.total_bytes)[context.rank]
-        # In a later turn the first bytes come when those of the turns before have all come.
+        # In a later turn the first bytes arrive only after all earlier turns are complete.
         patience_s = context.deadline_s * (transfer.turn + 1)
         transfers = [_PartTransfer(part, context, patience_s) for part in transfer.parts if part.start < part.stop]
         with ThreadPoolExecutor(max(1, len(transfers)), thread_name_prefix="kungfu-fetch") as pool:
             try:
                 _await([pool.submit(one.run, buffers) for one in transfers], transfers, abandoned)
             except BaseException:
-                # One part has failed: the others are of no use without it.
+                # One part has failed: the others are useless without it.
                 for one in transfers:
                     one.cut()
                 raise
@@ -56,7 +56,7 @@ def _await(running: Sequence[Future[None]], transfers: Sequence[_PartTransfer], 
     pending = set(running)
     while pending:
         done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
-        # A part that has failed raises here, and ends the others.
+        # A failed part raises its error here, which ends the others.
         for one in done:
             one.result()
         # The view is broken, or this peer cannot enter it.
@@ -68,7 +68,7 @@ def _await(running: Sequence[Future[None]], transfers: Sequence[_PartTransfer], 
 
 @dataclass
 class _PartTransfer:
-    """One part on its way. ``patience_s`` is for the first bytes, later ones have the deadline of every wait."""
+    """The transfer of one part. The first bytes may take ``patience_s`` seconds, later ones the usual deadline."""
 
     part: SourceSlice
     context: TransferContext
@@ -79,22 +79,22 @@ class _PartTransfer:
     _hang_up: Callable[[], None] | None = lambda: None
 
     def run(self, buffers: Buffers) -> None:
-        """Receives the part, from memory that both processes share or over the network."""
+        """Receives the part through shared memory if the source is on this host, else over the network."""
         if self._same_host:
             receive_over_memory(buffers, self.part, self.context, patience_s=self.patience_s, on_open=self._on_open)
         else:
             receive_over_network(buffers, self.part, self.context, on_open=self._on_open, on_progress=self._on_progress)
 
     def cut(self) -> None:
-        """Ends the transfer at once, whatever it waits for."""
+        """Ends the transfer at once, even during a wait."""
         with self._lock:
             hang_up, self._hang_up = self._hang_up, None
-        # It has begun, and was not cut before.
+        # The transfer was not cut before.
         if hang_up is not None:
             hang_up()
 
     def check(self) -> None:
-        """``DeadlineExceeded`` if nothing has come over the network for too long; over memory, waits end themselves."""
+        """Raises ``DeadlineExceeded`` if the network is silent for too long; over memory, waits end themselves."""
         silent_s = time.monotonic() - self.heard
         if not self._same_host and self.came < self.part.stop - self.part.start and silent_s > self.patience_s:
             raise DeadlineExceeded(
@@ -111,9 +111,9 @@ class _PartTransfer:
         return peers[self.part.source].host == peers[self.context.rank].host
 
     def _on_open(self, hang_up: Callable[[], None]) -> bool:
-        """Remembers how to end the transfer; false if ``cut`` came first."""
+        """Stores the function that ends the transfer; returns False if ``cut`` was called before."""
         with self._lock:
-            # It was cut before it had begun.
+            # The transfer was cut before it began.
             if self._hang_up is None:
                 return False
             self._hang_up = hang_up

@@ -1,4 +1,4 @@
-"""The transfer of the state from a peer of another host: a gRPC stream, written into the memory as it comes."""
+"""The transfer of the state from a peer of another host: a gRPC stream, written into memory as it arrives."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def receive_over_network(
     """Receives ``part`` over the network.
 
     Args:
-        buffers: The memory to be filled.
+        buffers: The memory to fill.
         part: The range of bytes, and the rank that sends it.
         context: The view, and this peer's rank in it.
-        on_open: Is given what ends the transfer early; false if that has been requested already.
-        on_progress: Gets the number of bytes that have come.
+        on_open: Receives the function that ends the transfer early; returns False if the end was already requested.
+        on_progress: Receives the number of bytes received so far.
 
     Raises:
-        PeerFailure: The source is gone, or refuses.
-        DeadlineExceeded: The source waited in vain for the rank before this one.
-        InternalError: Another number of bytes came.
+        PeerFailure: The source is gone, or refuses the request.
+        DeadlineExceeded: The source waited in vain for an earlier rank.
+        InternalError: The number of received bytes is wrong.
     """
     request = pb.FetchRequest(
         version=context.view.version, start=part.start, stop=part.stop, rank=context.rank, purpose=context.purpose
     )
     came, wanted, began = 0, part.stop - part.start, time.monotonic()
     with rpc.connect(context.view.peers[part.source].address, secret=context.secret) as channel:
-        # The transfer was cut before it had begun.
+        # The transfer was cut before it began.
         if not on_open(channel.close):
             return
         try:
             for chunk in _chunks(channel, request):
-                # More than was asked for: an error, below.
+                # More bytes than requested, which is an error below.
                 if came + len(chunk.data) > wanted:
                     came += len(chunk.data)
                     break
@@ -64,8 +64,8 @@ def receive_over_network(
 
 
 def _chunks(channel: rpc.Channel, request: pb.FetchRequest) -> Iterator[pb.StateChunk]:
-    """The stream from the source. A connection that fails is tried again until the first chunk has come, not later: a
-    source serves each rank once."""
+    """The stream from the source. A failed connection is retried until the first chunk arrives, not later: a source
+    serves each rank once."""
     came = False
     while True:
         try:
@@ -74,7 +74,7 @@ def _chunks(channel: rpc.Channel, request: pb.FetchRequest) -> Iterator[pb.State
                 yield chunk
             return
         except rpc.RpcError as error:
-            # The source has begun to serve this rank, which it does once; or it refuses, or its port does.
+            # The source has begun to serve this rank, which it does only once; or the source or its port refuses.
             if came or not rpc.is_passing(error, channel.address):
                 raise
         time.sleep(_RETRY_S)

@@ -1,4 +1,4 @@
-"""The state that a peer replicates, as the runtime sees it: the memory of its variables."""
+"""The interfaces through which the runtime reads and writes the replicated state."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from kungfu.runtime.state.buffers import Buffers
 
 
 class StateMemory(Protocol):
-    """Variables as bytes, which other peers may copy."""
+    """The memory of replicated variables, which other peers may copy."""
 
     def readable(self) -> Buffers:
-        """The memory of all replicated variables, to be read: what they hold now, as long as the buffers are held."""
+        """The memory of all replicated variables, for reading; it does not change while the buffers are held."""
 
     def writable(self) -> AbstractContextManager[Buffers]:
-        """The memory of all replicated variables, to be written into; they have the new values at the end of the block.
+        """The memory of all replicated variables, for writing; they have the new values at the end of the block.
 
-        After an error inside the block the state is neither the old one nor the new one.
+        After an error inside the block the state is neither the old nor the new one.
         """
 
 
 class ReplicatedState(StateMemory, Protocol):
-    """The state of this peer. It is read and overwritten only while all peers stand at a barrier."""
+    """The state of this peer. It is read and overwritten only while all peers are at a barrier."""
 
     def digest(self) -> dict[str, int]:
-        """A checksum of every shared variable, by name."""
+        """The checksum of every shared variable, by name."""
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
-        """Checksums of a part of every shared variable; with every ``turn`` of another part, until all were seen."""
+        """Checksums of a part of every shared variable; each ``turn`` covers another part, in the end all."""
 
     def values(self, indices: Sequence[int]) -> list[NDArray[np.generic]]:
-        """The contents of the shared variables at these indices, to be read; they count in the order of the digest."""
+        """The values of the shared variables at these indices in the order of the digest, for reading."""
 
     def assign(self, values: Mapping[int, NDArray[np.generic]]) -> None:
-        """Gives shared variables, by index, other values of their shapes and dtypes."""
+        """Assigns new values of the same shapes and dtypes to shared variables, by index."""
 
     def rescaled(self) -> None:
-        """The view has changed: folds that declare a reset on a rescale start again."""
+        """Resets the folds that declare a reset on a rescale, after the view has changed."""

@@ -1,4 +1,4 @@
-"""The source's side of a transfer: while a view starts, a peer serves its memory to the peers that lack the state."""
+"""The sending side of a transfer: while a view starts, a peer serves its memory to the peers that lack the state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass
 class _Served:
-    """The parts being served, and the ranks that have not received theirs yet, in order."""
+    """The memory being served, and the ranks that have not received their parts yet, in order."""
 
     version: int
     purpose: str
@@ -29,7 +29,7 @@ class _Served:
 
 
 class StateServer:
-    """Serves the state over the network: one after the other, since all peers of other hosts share one link."""
+    """Serves the state over the network to one rank after another, since all peers of other hosts share one link."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -37,7 +37,7 @@ class StateServer:
 
     @contextmanager
     def offering(self, version: int, buffers: Buffers, ranks: Sequence[int], *, purpose: str = "") -> Iterator[None]:
-        """Within the block the ``ranks`` of view ``version`` are served, in this order; ``purpose`` is that of a
+        """Serves the ``ranks`` of view ``version`` within the block, in this order; ``purpose`` is the one of the
         ``TransferContext``."""
         self._set(_Served(version, purpose, buffers, list(ranks)))
         try:
@@ -46,11 +46,11 @@ class StateServer:
             self._set(None)
 
     def stream(self, request: pb.FetchRequest, *, deadline_s: float) -> Iterator[pb.StateChunk]:
-        """A range of the state in messages of one megabyte, once it is the requesting rank's turn.
+        """Yields a range of the state in messages of one megabyte, once it is the requesting rank's turn.
 
         Raises:
-            DeadlineExceeded: Its turn did not come within ``deadline_s`` seconds.
-            PeerFailure: The rank is not expected, or requests bytes that are not there.
+            DeadlineExceeded: The turn did not come within ``deadline_s`` seconds.
+            PeerFailure: The rank is not expected, or requests bytes outside the state.
         """
         buffers = self._await_turn(request, deadline_s)
         try:
@@ -66,12 +66,12 @@ class StateServer:
 
     def _await_turn(self, request: pb.FetchRequest, deadline_s: float) -> Buffers:
         with self._changed:
-            # This peer has not entered the view, or another rank has not taken its part.
+            # This peer has not entered the view, or an earlier rank has not received its part.
             if not self._changed.wait_for(lambda: self._is_answerable(request), timeout=deadline_s):
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {self._awaited(request)}")
             served = self._served
             assert served is not None
-            # The request is of an older view, of a rank that the plan gives nothing, or of bytes that are not there.
+            # The request is of an older view, of a rank that gets nothing by the plan, or of bytes outside the state.
             known = served.version == request.version and served.waiting[:1] == [request.rank]
             if not known or not 0 <= request.start <= request.stop <= served.buffers.total_bytes:
                 raise PeerFailure(
@@ -81,19 +81,19 @@ class StateServer:
             return served.buffers
 
     def _is_answerable(self, request: pb.FetchRequest) -> bool:
-        """True if the request can be served or refused now; else it waits."""
+        """True if the request can be served or refused now; otherwise it has to wait."""
         served = self._served
-        # The requesting peer is already in a view that this one has not entered yet.
+        # The requesting peer is already in a view that this peer has not entered yet.
         if served is None or served.version < request.version:
             return False
-        # Another transfer of the same view: the one before, or the one after.
+        # The request is for another transfer of the same view, an earlier or a later one.
         if served.version == request.version and served.purpose != request.purpose:
             return False
-        # A request of an older view is refused; one of this view is served in its turn, or refused when all are.
+        # A request of an older view is refused; one of this view is served in its turn, or refused when all are served.
         return served.version > request.version or served.waiting[:1] in ([request.rank], [])
 
     def _awaited(self, request: pb.FetchRequest) -> str:
-        """The event for which a request waited in vain."""
+        """The event that a request is waiting for, in words."""
         if self._served is None or self._served.version < request.version:
             return f"this peer to be in view {request.version}"
         if self._served.purpose != request.purpose or not self._served.waiting:
@@ -101,7 +101,7 @@ class StateServer:
         return f"rank {self._served.waiting[0]} to take its part of the state first"
 
     def _finish(self, request: pb.FetchRequest) -> None:
-        """Lets the next rank have its turn, whether this one has taken all or has hung up."""
+        """Gives the turn to the next rank, whether this one has received everything or has closed its connection."""
         with self._changed:
             served = self._served
             # The view is still the same, and this rank was expected.
@@ -112,20 +112,20 @@ class StateServer:
 
 @contextmanager
 def serving(state: StateMemory, context: TransferContext, *, server: StateServer) -> Iterator[None]:
-    """Within the block the peers of ``context.view`` that lack the state can take it from this one.
+    """Serves the state of this peer to the peers of ``context.view`` that lack it, within the block.
 
     Args:
-        state: The memory that is served.
-        context: The view, this peer's rank in it, and which ranks hold the state.
+        state: The memory to serve.
+        context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
 
     Raises:
-        BaseException: An error that ends the block gets a note for each peer whose transfer failed.
+        BaseException: An error in the block gets a note for each peer whose transfer failed.
     """
     transfers = context.transfers(0 if len(context.sources) == context.view.size else state.readable().total_bytes)
     same_host = near_of(context.rank, context.view, transfers)
     other_hosts = queue_of(context.rank, context.view, transfers)
-    # The plan takes nothing from this rank.
+    # By the plan, no peer fetches from this rank.
     if not same_host and not other_hosts:
         yield
         return
@@ -136,7 +136,7 @@ def serving(state: StateMemory, context: TransferContext, *, server: StateServer
             serving_host(buffers, context, same_host, failures=failures),
         ):
             yield
-    # The block failed, perhaps because a peer could not take its part: its error says so too.
+    # The block failed, perhaps because a peer could not fetch its part: the notes name such failures.
     except BaseException as error:
         for failure in failures:
             error.add_note(failure)

@@ -1,8 +1,8 @@
 """The transfer of the state between two processes of one host: a small ring of shared memory, passed over a socket.
 
-The receiver connects to the source at a Unix address, both prove that they know the job's secret, the receiver sends
-the range of bytes that it wants, and the source passes the memory. Then compiled code on both sides copies block after
-block (native/state/transfer.cc).
+The receiver connects to the source at a Unix address, and both prove that they know the job's secret. The receiver
+sends the requested range of bytes, and the source passes the memory. Then compiled code on both sides copies block
+after block (native/state/transfer.cc).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.transfer_context import TransferContext
 
 _REQUEST = struct.Struct("!qq")
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address at which no process listens yet can only be tried again
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address without a listener can only be tried again
 _HUNG_UP, _LATE = 1, 2
 
 
@@ -33,8 +33,8 @@ _HUNG_UP, _LATE = 1, 2
 def serving_host(
     buffers: Buffers, context: TransferContext, ranks: Sequence[int], *, failures: list[str]
 ) -> Iterator[None]:
-    """Within the block the ``ranks`` of this host can take their parts; what failed is in ``failures`` then."""
-    # No peer of this host takes anything from this one.
+    """Serves the ``ranks`` of this host within the block; adds the errors of failed transfers to ``failures``."""
+    # By the plan, no peer of this host fetches from this one.
     if not ranks:
         yield
         return
@@ -71,20 +71,20 @@ def receive_over_memory(
     """Receives ``part`` from a peer of this host.
 
     Args:
-        buffers: The memory to be filled.
+        buffers: The memory to fill.
         part: The range of bytes, and the rank that sends it.
         context: The view, and this peer's rank in it.
         patience_s: Seconds within which the source has to listen.
-        on_open: Is given what ends the transfer early; false if that has been requested already.
+        on_open: Receives the function that ends the transfer early; returns False if the end was already requested.
 
     Raises:
-        DeadlineExceeded: The source did not listen, answer or send in time. Like the others it names the rank, its
-            bytes, and how many came.
-        PeerFailure: The source hung up.
+        DeadlineExceeded: The source did not listen, answer or send in time. Both errors name the rank, its range of
+            bytes, and the bytes received.
+        PeerFailure: The source closed the connection.
     """
     connection = _connect(part, context, patience_s, on_open)
     with connection:
-        # The transfer was cut while it connected.
+        # The transfer was cut while connecting.
         if not on_open(lambda: _hang_up(connection)):
             return
         library = load_state()
@@ -94,21 +94,21 @@ def receive_over_memory(
 
 
 def _request(connection: socket.socket, part: SourceSlice, context: TransferContext, ring_bytes: int) -> int:
-    """Requests the bytes of a part; gives the descriptor of the memory through which they will come."""
+    """Requests the bytes of a part; returns the descriptor of the memory through which they will arrive."""
     try:
         handshake.call(connection, me=_credentials(context), listener=part.source)
         connection.sendall(_REQUEST.pack(part.start, part.stop))
         return memfd.receive(connection, bytes_=ring_bytes, deadline_s=context.deadline_s, rank=part.source)
-    # The source listens, and does not answer.
+    # The source listens but does not answer.
     except (TimeoutError, DeadlineExceeded) as error:
         raise _late(part.source, f"{in_words(part)} to answer", context.deadline_s, context) from error
-    # The source has ended, or hung up.
+    # The source has ended, or closed the connection.
     except (ConnectionError, PeerFailure) as error:
         raise PeerFailure(f"lost {in_words(part)}: {error}", ranks=[part.source], view=context.view.version) from error
 
 
 def in_words(part: SourceSlice) -> str:
-    """A part and its source, as errors name them."""
+    """The part and its source in words, for errors."""
     return f"rank {part.source}, sending bytes {part.start} to {part.stop} of the state"
 
 
@@ -140,7 +140,7 @@ def _serve(connection: socket.socket, buffers: Buffers, context: TransferContext
     with connection:
         try:
             _send(connection, buffers, context)
-        # The receiver is gone or late; the others are served all the same.
+        # The receiver is gone or late; the others are still served.
         except (KungfuError, OSError) as error:
             failures.append(str(error))
 
@@ -194,11 +194,11 @@ def _late(rank: int, what: str, waited_s: float, context: TransferContext) -> De
 
 
 def _raise_for(outcome: int, rank: int, what: str, how_far: str, context: TransferContext) -> None:
-    """Raises the error that the compiled code's outcome means; ``rank`` is the peer at the other end."""
+    """Raises the error for an outcome of the compiled code; ``rank`` is the peer at the other end."""
     # The process at the other end has ended, or has given up.
     if outcome == _HUNG_UP:
         raise PeerFailure(f"lost {what}: it hung up; {how_far}", ranks=[rank], view=context.view.version)
-    # It lives, and does not continue.
+    # The process at the other end is alive but makes no progress.
     if outcome == _LATE:
         raise _late(rank, f"{what}: {how_far}", context.deadline_s, context)
     if outcome != 0:
@@ -209,7 +209,7 @@ def _hang_up(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # the connection is closed already
+        return  # already closed
 
 
 def _address(context: TransferContext, rank: int) -> str:

@@ -1,8 +1,8 @@
-"""The synchronisation of the agreed state: all of it when a view starts, some variables where peers differ.
+"""The synchronization of the shared state: all of it when a view starts, some variables when peers differ.
 
-Peers of another number of threads, or on another processor, add up in another order. The results that each computes
-from the same numbers then differ in the last bits, which shows at any barrier by the checksums. Only then are values
-looked at, and only those variables are sent.
+Peers with another number of threads or another processor add numbers in another order, so that equal inputs may give
+results that differ in the last bits. The checksums of any barrier show this difference. Only then are values compared,
+and only the differing variables are sent.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ def sync_state(
     attach: Callable[[], None],
     abandoned: AbandonReason = no_abandon_reason,
 ) -> Iterator[dict[str, int]]:
-    """Fetches the state if this peer lacks it, and serves it to the peers that lack it within the block.
+    """Fetches the state if this peer lacks it, and serves it within the block to other peers that lack it.
 
-    ``attach`` is called in this thread, beside a fetch: both mostly wait for the other peers. It is not called beside
-    a digest, which would take all cores, and delay by more than its own time what needs a few moments of them.
+    ``attach`` is called in this thread during a fetch, since both mostly wait for other peers. It is not called during
+    a digest, which uses all cores and would delay ``attach`` by more than the digest's own time.
 
     Args:
         state: The state of this peer.
-        context: The view, this peer's rank in it, and which ranks hold the state.
+        context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
         attach: Opens this peer's attachment for the view.
-        abandoned: Gives a failure once waiting for the others is in vain.
+        abandoned: Gives a failure once waiting for the others is pointless.
 
     Yields:
         The digest of the state.
 
     Raises:
-        KungfuError: As ``attach`` and ``fetch`` do; an error of either ends the other.
+        KungfuError: Any error of ``attach`` or ``fetch``; an error of one ends the other.
     """
-    rescaled = not context.view.begins  # the first view is no rescale: a resumed job continues as it was
+    rescaled = not context.view.begins  # the first view is no rescale: a resumed job continues unchanged
     with ExitStack() as serving_block:
-        # A joiner, or a survivor that had done fewer steps: it takes the state while its attachment opens.
+        # A joiner, or a survivor with fewer steps, fetches the state while its attachment opens.
         if not context.holds_state:
             _fetch_beside(state, context, attach=attach, abandoned=abandoned)
         if rescaled:
             state.rescaled()
         serving_block.enter_context(serving(state, context, server=server))
         if context.holds_state:
-            attach()  # only now: those who lack the state can take it while the attachments open
+            attach()  # only now: peers without the state can fetch it while the attachments open
         yield state.digest()
 
 
@@ -78,7 +78,7 @@ def _fetch_beside(
         try:
             attach()
         except BaseException:
-            # Without an attachment this peer cannot enter the view: the fetch need not last to its deadline.
+            # Without an attachment this peer cannot enter the view: the fetch ends before its deadline.
             failed.append(PeerFailure("the attachment of this peer could not be opened"))
             raise
     fetched.result()
@@ -93,28 +93,28 @@ def reconcile_variables(
     server: StateServer,
     abandoned: AbandonReason = no_abandon_reason,
 ) -> Iterator[list[VariableGap]]:
-    """Takes rank 0's values of the shared variables at ``indices``, and keeps those that differ by rounding only.
+    """Fetches rank 0's values of the shared variables at ``indices``, and keeps the ones that differ by rounding only.
 
-    The values come as the state comes to a joiner, and are held once more while that lasts. Within the block this peer
-    serves its own copy of them.
+    The values arrive like the state of a joiner, and need additional memory of their size meanwhile. Within the block
+    this peer serves its copy of them.
 
     Args:
         state: The state of this peer.
         context: The view; its only source is rank 0.
-        indices: The indices of the variables whose checksums differ, in the order of the digest.
+        indices: The indices of the variables with differing checksums, in the order of the digest.
         server: Serves peers of other hosts.
-        abandoned: Gives a failure once waiting for the others is in vain.
+        abandoned: Gives a failure once waiting for the others is pointless.
 
     Yields:
-        How far each variable was from rank 0's; nothing on rank 0.
+        The gap of each variable to rank 0's; nothing on rank 0.
 
     Raises:
-        KungfuError: As ``fetch`` does.
+        KungfuError: Any error of ``fetch``.
     """
     own = [np.ascontiguousarray(one) for one in state.values(indices)]
     copies, gaps = _Copies(own), list[VariableGap]()
     if not context.holds_state:
-        # Any rank but 0: fetch into fresh memory, so that a variable that differs by more stays as it is.
+        # A rank other than 0 fetches into new memory, so that a variable with a larger difference stays unchanged.
         copies = _Copies([np.empty_like(one) for one in own])
         fetch(copies, context, abandoned=abandoned)
         gaps = [gap_of(*one) for one in zip(indices, own, copies.arrays, strict=True)]
@@ -125,7 +125,7 @@ def reconcile_variables(
 
 
 class _Copies:
-    """Copies of some variables, beside the state: rank 0's values on their way, or its own as they were."""
+    """Copies of some variables outside the state: rank 0's values being fetched, or this peer's own values."""
 
     def __init__(self, arrays: Sequence[NDArray[np.generic]]) -> None:
         self.arrays = list(arrays)

@@ -1,4 +1,4 @@
-"""The context of a transfer of the state, known to both sides."""
+"""The context of a transfer of the state, which sender and receiver share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class TransferContext:
     """One peer's part in a transfer among the peers of a view.
 
     Args:
-        view: The view in which the transfer takes place.
+        view: The view of the transfer.
         rank: The rank of this peer in it.
         sources: The ranks that hold the state from the start.
         job: The name of the job.
         secret: The job's secret, hexadecimal.
         deadline_s: Seconds; no wait for another peer takes longer.
-        purpose: Tells this transfer from that of the whole state, which a view has once; empty for that one.
+        purpose: The name of this transfer within the view; empty for the transfer of the whole state.
     """
 
     view: View
@@ -37,5 +37,5 @@ class TransferContext:
         return self.rank in self.sources
 
     def transfers(self, total_bytes: int) -> dict[int, Transfer]:
-        """The parts that each rank without the state receives, and their sources."""
+        """The parts that each rank without the state receives, with their sources."""
         return plan(self.view, self.sources, total_bytes=total_bytes)

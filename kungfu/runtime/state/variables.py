@@ -1,6 +1,6 @@
-"""The memory of variables, for the runtime to read and overwrite while the graph stands still.
+"""The memory of variables, which the runtime reads and overwrites while the graph does not run.
 
-The other modules of this package know memory only: TensorFlow ends at this wall.
+This is the only module of this package that knows TensorFlow; the others know only memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kungfu.runtime.state.buffers import Buffers
 
 
 def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
-    """The memory of variables, to be read: their own buffers on the CPU, a copy of those on another device.
+    """The memory of variables, for reading: on the CPU their own buffers, for other devices a copy.
 
-    What is assigned to a variable while the buffers are held goes to new memory, so they never change.
+    A value assigned to a variable while the buffers are held goes to new memory, so the buffers never change.
     """
-    # All are on the CPU.
+    # All variables are on the CPU.
     if not _elsewhere(variables):
         return _own_memory(variables, use="read")
     with tf.device("/CPU:0"):
@@ -30,11 +30,11 @@ def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
 
 @contextmanager
 def writable_memory_of(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
-    """The memory of variables, to be written into; at the end of the block they have what was written, where it was.
+    """The memory of variables, for writing; at the end of the block the variables have the written values.
 
-    On the CPU that is their own memory; a buffer that a variable shares with another tensor is left to that one first.
+    On the CPU this is their own memory; a variable that shares its buffer with another tensor gets a new one first.
     """
-    # All are on the CPU.
+    # All variables are on the CPU.
     if not _elsewhere(variables):
         yield _own_memory(variables, use="overwrite")
         return
