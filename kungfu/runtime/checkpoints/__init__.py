@@ -1,1 +1,1 @@
-"""Checkpoints on disk: the manifest of each, and a folder in which one replaces the other without a gap."""
+"""Checkpoints on disk: their manifests, and a folder in which a new checkpoint replaces an old one atomically."""

@@ -1,11 +1,11 @@
-"""A folder of checkpoints: each is written under another name, made durable, and only then given its own.
+"""A folder of checkpoints: each is written under a temporary name, made durable, and only then renamed.
 
-``DIR/step-00000120/`` is whole as soon as it has that name, and ``DIR/latest`` names the newest one. A kill or
-a full disk while another one is written leaves both as they are. The next writer removes the files of a killed one, so
-a writer that was only late finds nothing to publish.
+``DIR/step-00000120/`` is complete as soon as it has that name, and ``DIR/latest`` names the newest checkpoint. A kill
+or a full disk during the writing of another checkpoint leaves both as they are. The next writer removes the files of a
+killed one; if that writer was only slow, its files are gone and it publishes nothing.
 
-The newest one is that which was published last: each holds its number in the order of the folder. Times of files say
-nothing, for clocks are set, and folders are copied.
+The newest checkpoint is the one published last: each holds its number in the order of the folder. File times are not
+used, since clocks are set and folders are copied.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kungfu.runtime.checkpoints.manifest import MANIFEST, read_manifest
 
 _LATEST = "latest"
 _WRITING = ".writing-"
-_PUBLISHED = "published"  # in each checkpoint: its number, and the job
+_PUBLISHED = "published"  # a file in each checkpoint, with its number and the job
 _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder of checkpoints, of which the newest ``keep`` stay; of a ``job``, or of a program that runs alone."""
+    """A folder that keeps the newest ``keep`` checkpoints of a ``job``; its name is empty without a job."""
 
     path: Path
     keep: int = 3
@@ -41,23 +41,23 @@ class CheckpointFolder:
 
         Args:
             step: The number of steps of the checkpoint.
-            write: Fills an empty folder.
+            write: Writes the files of the checkpoint into an empty folder.
 
         Raises:
             FolderInUse: Another job writes its checkpoints there.
-            OSError: The disk failed or is full. The checkpoints that are there stay as they are.
+            OSError: The disk failed or is full. The existing checkpoints stay as they are.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         is_claimed = claim(self.path, f"job {self.job}" if self.job else f"process {os.getpid()}")
         try:
             return self._publish(step, write, is_claimed=is_claimed)
         finally:
-            if not self.job:  # a program that runs alone may continue for long after its training
+            if not self.job:  # a program without a job may run long after its training
                 release(self.path)
 
     def _publish(self, step: int, write: Callable[[Path], None], *, is_claimed: bool) -> Path:
         own = f"{_WRITING}{self.job or os.getpid()}-"
-        # Where no lock keeps other jobs away, what they write is not ours to remove.
+        # If no lock excludes other jobs, their files must not be removed.
         self._sweep(f"{_WRITING}*", f".{_LATEST}-*") if is_claimed else self._sweep(f"{own}*")
         beside = self.path / f"{own}{step}-{secrets.token_hex(4)}"
         beside.mkdir()
@@ -87,7 +87,7 @@ class CheckpointFolder:
                     left.unlink()
 
     def _free_name(self, step: int) -> Path:
-        """A name for a checkpoint of ``step``: a resumed run may pass a step again of which there is one."""
+        """An unused name for a checkpoint of ``step``; a resumed run may reach a step that already has a checkpoint."""
         name, nth = _name(step), 1
         while (made := self.path / (name if nth == 1 else f"{name}.{nth}")).exists():
             nth += 1
@@ -95,7 +95,7 @@ class CheckpointFolder:
 
     def _point_to(self, made: Path) -> None:
         beside = self.path / f".{_LATEST}-{secrets.token_hex(4)}"
-        with beside.open("x") as file:  # never a link, which another user might have put there
+        with beside.open("x") as file:  # never follows a link, which another user might have created
             file.write(made.name + "\n")
         _sync(beside)
         beside.replace(self.path / _LATEST)
@@ -108,9 +108,9 @@ class CheckpointFolder:
 
 
 def published(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, the one that was published last first."""
+    """The checkpoints of a folder, in the order of publication, newest first."""
     found, latest = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")], _named_latest(folder)
-    # Of checkpoints without a number, as versions before gave none, `latest` alone says which one is the newest.
+    # Checkpoints of earlier versions have no number; among these, only `latest` identifies the newest one.
     return sorted(found, key=lambda path: (_number(path), path == latest, path.name), reverse=True)
 
 
@@ -125,7 +125,7 @@ def _number(path: Path) -> int:
 
 
 def has_step(folder: Path, step: int) -> bool:
-    """True if a folder has a complete checkpoint of this many steps."""
+    """True if a folder has a complete checkpoint of this step."""
     return any(_is_whole(path.parent) for path in folder.glob(f"{_name(step)}*/{MANIFEST}"))
 
 
@@ -133,8 +133,8 @@ def find(path: Path) -> Path | None:
     """The checkpoint at ``path``, or the newest one in a folder of checkpoints; ``None`` if there is none.
 
     Raises:
-        UsageError: The checkpoint is damaged. Training never goes back to an older one silently, so the message names
-            the newest one that is whole.
+        UsageError: The checkpoint is damaged. Training never resumes from an older one silently, so the message names
+            the newest complete checkpoint.
     """
     path = path.absolute()
     newest = path if (path / MANIFEST).exists() else _newest(path)
@@ -155,7 +155,7 @@ def _name(step: int) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
-    """The checkpoint that was published last; one that `latest` names and that is gone is not passed over."""
+    """The checkpoint published last; if the one named by `latest` is missing, its path, so that reading it fails."""
     named = _named_latest(folder)
     if named is not None and not (named / MANIFEST).exists():
         return named

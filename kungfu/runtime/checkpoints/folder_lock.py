@@ -1,8 +1,8 @@
-"""The claim of a job on a folder of checkpoints: two jobs in one would sweep and prune each other's files.
+"""The claim of a job on a folder of checkpoints: two jobs in one folder would remove each other's files.
 
-A file in the folder names the job, and each of its processes that writes there, or lets peers write, shares a lock on
-it. The kernel ends a lock with its process, and not one of its children has it; where a file system shares locks
-between hosts, the claim holds for all of them.
+A file in the folder names the job. Each process of the job that writes there, or lets peers write, shares a lock on the
+file. The kernel releases a lock when its process ends, and child processes do not inherit it. If a file system shares
+locks between hosts, the claim holds for all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kungfu.errors import UsageError
 
 _NAME = ".lock"
 _LONGEST = 256
-_held: dict[Path, int] = {}  # descriptors of this process, by folder
+_held: dict[Path, int] = {}  # file descriptors of this process, by folder
 
 
 class FolderInUse(UsageError):  # noqa: N818 - a state of the folder
@@ -28,14 +28,14 @@ def claim(folder: Path, writer: str) -> bool:
     """Claims a folder for a job, until this process ends or calls `release`.
 
     Args:
-        folder: The folder; it is made where there is none.
-        writer: The job in words, for whom is refused.
+        folder: The folder; created if missing.
+        writer: The job in words, for the errors of other jobs.
 
     Returns:
-        Whether no other job can claim it; not where its file system knows no locks, or has none of this user.
+        True if no other job can claim the folder; False if the file system has no locks or denies this user one.
 
     Raises:
-        FolderInUse: Another job has claimed it.
+        FolderInUse: Another job has claimed the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def claim(folder: Path, writer: str) -> bool:
 
 
 def release(folder: Path) -> None:
-    """Ends the claim of this process, if it has one."""
+    """Releases this process's claim on a folder, if there is one."""
     if (descriptor := _held.pop(folder, None)) is not None:
         os.close(descriptor)
 
@@ -63,7 +63,7 @@ def _share(folder: Path, writer: str) -> bool:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{writer}\n".encode(), 0)
         fcntl.lockf(descriptor, fcntl.LOCK_SH)
-    # Others hold it.
+    # Another job holds the lock.
     except BlockingIOError:
         release(folder)
         raise FolderInUse(
@@ -77,7 +77,7 @@ def _share(folder: Path, writer: str) -> bool:
 
 
 def _is_in_place(descriptor: int, folder: Path) -> bool:
-    """True if the folder was not replaced by another one since it was claimed."""
+    """True if the folder was not replaced since it was claimed."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(folder / _NAME))
     except OSError:
@@ -86,7 +86,7 @@ def _is_in_place(descriptor: int, folder: Path) -> bool:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hides a claim that is being made from others; a lock on a folder itself does not reach other hosts."""
+    """Locks the folder while a claim is made; this lock excludes only processes of the same host."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # some file systems know no locks

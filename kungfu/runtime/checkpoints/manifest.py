@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, beside TensorFlow's own files: enough to refuse one that does not fit."""
+"""The manifest of a checkpoint, stored with TensorFlow's files: enough to refuse a checkpoint that does not fit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kungfu.runtime.core.terms import Terms
 
 MANIFEST = "kungfu.json"
 _FORMAT = 1
-# Of the terms; the others are about peers that are no more.
+# The terms that a checkpoint keeps; the others concern peers that no longer exist.
 _LASTING = ("global_batch_size", "keep", "max_global_batch", "ramp", "policy_share", "base_batch", "base_size")
-_COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # Keras numbers what has no name by what else the process has made
+_COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # Keras numbers an unnamed layer by what else the process has created
 
 
 class VariableEntry(NamedTuple):
@@ -34,14 +34,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """The position of training when the checkpoint was written.
 
     Args:
-        step: Steps done.
-        size: Peers.
-        batch: The global batch size that training began with, in samples.
+        step: The number of steps done.
+        size: The number of peers.
+        batch: The global batch size at the start of training, in samples.
         terms: The terms in force.
-        variables: All that the checkpoint holds.
+        variables: All variables of the checkpoint.
         data: The position in the data.
-        files: The size of each file beside the manifest, in bytes.
-        phase: The phase of the job that was under way.
+        files: The size of each other file of the checkpoint, in bytes.
+        phase: The phase of the job.
     """
 
     step: int
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Writes the manifest of the checkpoint in the folder ``path``, as JSON; a rate may be infinite."""
+    """Writes the manifest into the checkpoint folder ``path``, as JSON; a rate may be infinite."""
     fields = msgspec.to_builtins(manifest)
     fields["terms"] = {name: fields["terms"][name] for name in _LASTING}
     (path / MANIFEST).write_text(json.dumps(fields) + "\n")
@@ -64,7 +64,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in the folder ``path``.
 
-    Raises ``UsageError`` if there is none, if it is damaged, or if a file beside it does not have its size.
+    Raises ``UsageError`` if the manifest is missing or damaged, or if a file of the checkpoint has another size.
     """
     try:
         fields = json.loads((path / MANIFEST).read_text())
@@ -86,7 +86,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) -> Iterator[str]:
-    """The differences between a checkpoint and the program, a sentence each; Keras' numbers in names do not count.
+    """Yields the differences between a checkpoint and the program, as sentences; ignores Keras' numbers in names.
 
     >>> written = [VariableEntry("model/dense_4/bias", (3,), "float32")]
     >>> list(mismatches(written, [VariableEntry("model/dense/bias", (2,), "float32")]))
@@ -103,7 +103,7 @@ def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) 
 
 
 def stable_names(names: Iterable[str]) -> list[str]:
-    """Names that are the same in every process of a program: without Keras' numbers, equal ones told apart by order.
+    """The names without Keras' numbers, the same in every process of a program; duplicates are numbered in order.
 
     >>> stable_names(["model/dense_7/bias", "model/dense_8/bias"])
     ['model/dense/bias', 'model/dense/bias:1']
