@@ -1,6 +1,6 @@
-"""The runtime's door for training: every name of the runtime that the rooms of ``kungfu.training`` use.
+"""The interface of the runtime for training: every name of the runtime that ``kungfu.training`` uses.
 
-Importing it loads TensorFlow, by the attachments; what runs before TensorFlow imports the rooms themselves.
+Importing it loads TensorFlow, through the attachments; code that runs before TensorFlow imports the packages directly.
 """
 
 from kungfu.runtime.attachment.choose import make_attachment

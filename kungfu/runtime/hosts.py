@@ -1,4 +1,4 @@
-"""The hosts of a job: their names and slots, the addresses of their agents, and the place of this machine."""
+"""The hosts of a job: their names and slots, the addresses of their agents, and the index of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine with room for ``slots`` peers, whose agent listens on ``port``; 0 is any free one.
+    """A machine with room for ``slots`` peers. Its agent listens on ``port``; 0 is any free port.
 
     ``name`` is an IPv4 address, or a name that all hosts resolve to this machine.
     """
@@ -30,7 +30,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """The address of its agent.
+        """The address of the host's agent.
 
         Returns:
             ``HOST:PORT``.
@@ -42,14 +42,14 @@ class Host:
 
 
 def parse_hosts(text: str, *, port: int) -> tuple[Host, ...]:
-    """The hosts of a list, in their order.
+    """Parses a list of hosts, and keeps its order.
 
     Args:
         text: The list, as ``HOST:SLOTS,...``.
         port: The port of all agents, 1 to 65535.
 
     Raises:
-        UsageError: The text is not such a list, names a host twice, or has an IPv6 address.
+        UsageError: The text is not a list of hosts, names a host twice, or has an IPv6 address.
 
     >>> parse_hosts("10.0.0.1:2, node-b:4", port=28100)
     (Host(name='10.0.0.1', slots=2, port=28100), Host(name='node-b', slots=4, port=28100))
@@ -82,7 +82,7 @@ def _host(words: str, port: int) -> Host:
 
 
 def addresses_of(name: str) -> frozenset[str]:
-    """The IPv4 addresses that this machine resolves ``name`` to; none if it does not know the name.
+    """The IPv4 addresses that this machine resolves ``name`` to; empty if the name is unknown.
 
     Args:
         name: A host name, or an IPv4 address.
@@ -101,7 +101,7 @@ def addresses_of(name: str) -> frozenset[str]:
 
 
 def local_addresses() -> frozenset[str]:
-    """The IPv4 addresses of this machine: those of its network interfaces, and those that its name resolves to."""
+    """The IPv4 addresses of this machine's network interfaces, and of its host name."""
     interfaces = psutil.net_if_addrs().values()
     listed = {entry.address for entries in interfaces for entry in entries if entry.family == socket.AF_INET}
     return frozenset(listed) | addresses_of(socket.gethostname())
@@ -114,12 +114,12 @@ def own_place(
     local_addresses: Collection[str],
     resolve: Callable[[str], Collection[str]] = addresses_of,
 ) -> int:
-    """The number of this machine among ``hosts``.
+    """The index of this machine in ``hosts``.
 
     Args:
         hosts: The hosts of the job.
         named: The user's choice, by name; ``None`` to find the host whose name resolves to a local address.
-        local_addresses: The addresses of this machine; every machine has the loopback addresses too.
+        local_addresses: The addresses of this machine; loopback addresses always count as local too.
         resolve: Returns the addresses of a name.
 
     Raises:
@@ -148,7 +148,7 @@ def own_place(
 
 
 def on_one_machine(hosts: Sequence[Host]) -> bool:
-    """True if all hosts are loopback addresses of this machine, as in a trial of several hosts on one machine.
+    """True if all hosts are loopback addresses, as when one machine simulates several hosts.
 
     Args:
         hosts: The hosts of a job.

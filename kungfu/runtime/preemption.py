@@ -1,4 +1,4 @@
-"""SIGTERM as a preemption notice: this process will be taken away soon, so it requests to leave the job in order.
+"""SIGTERM as a preemption notice: the platform will soon end this process, so it asks to leave the job in order.
 
 Python runs a signal's handler between two instructions of the main thread, and that thread may be in an op of the
 graph for seconds. So a separate thread reads a wake-up descriptor, to which Python's C code writes as soon as the
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-# The exit code of a process that got a second notice: that of a shell for SIGTERM.
+# The exit code after a second notice, the same that a shell reports for SIGTERM.
 PREEMPTED_CODE = 143
 
 _HANDLED = b"\0"  # no signal has this number
@@ -31,8 +31,8 @@ def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
     ignores SIGTERM itself. SIGTERM ends forked children as before.
 
     Args:
-        on_notice: Requests to leave the job. An error in it is printed as one line on standard error, except after the
-            end of the job, whose connection is closed.
+        on_notice: Asks to leave the job. Its error is printed as one line on standard error, except after the end of
+            the job, when the connection is closed.
 
     Returns:
         A function that restores the default: SIGTERM ends the process at once.
@@ -45,7 +45,7 @@ def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """Restores nothing."""
+    """Does nothing, since no handler was installed."""
 
 
 @final
@@ -56,13 +56,13 @@ class _PreemptionSignal:
         self._sender.setblocking(False)
         signal.signal(signal.SIGTERM, self._handle)
         before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        if before != _NO_DESCRIPTOR:  # that of an event loop, say: the handler must do
+        if before != _NO_DESCRIPTOR:  # for example an event loop's: the handler has to suffice
             signal.set_wakeup_fd(before)
         os.register_at_fork(after_in_child=self._forked)
         threading.Thread(target=self._listen, name="kungfu-notice", daemon=True).start()
 
     def close(self) -> None:
-        """Restores the default of SIGTERM; outside the main thread, the next one ends this process. Idempotent."""
+        """Restores the default of SIGTERM; from another thread, makes the next SIGTERM end this process. Idempotent."""
         self._over = True
         if threading.current_thread() is threading.main_thread():
             self._restore()
@@ -92,7 +92,7 @@ class _PreemptionSignal:
     def _listen(self) -> None:
         delivered = handled = noticed = 0
         while numbers := self._receiver.recv(64):
-            # The handler runs sooner or later after each delivery; without our descriptor there is only the handler.
+            # The handler runs some time after each delivery; without this descriptor, only the handler reports it.
             delivered += numbers.count(signal.SIGTERM) if self._is_ours() else 0
             handled += numbers.count(_HANDLED)
             while noticed < max(delivered, handled):
@@ -105,7 +105,7 @@ class _PreemptionSignal:
             os._exit(PREEMPTED_CODE)
         try:
             threading.Thread(target=self._call, name="kungfu-notice-passing", daemon=True).start()
-        # None is to be had: the program has ended, and needs no notice, or a second one is heard after this one only.
+        # No thread can start: the program has ended and needs no notice, or this thread handles the notice itself.
         except RuntimeError:
             if threading.main_thread().is_alive():
                 self._call()

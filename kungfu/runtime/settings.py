@@ -1,4 +1,4 @@
-"""The settings that the launcher gives to a peer, and the one place where they are read."""
+"""The settings that the launcher gives to a peer; only this module reads them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limits:
         """The nearest size within the limits.
 
         Args:
-            size: A number of peers.
+            size: The number of peers.
 
         >>> Limits(2, 4).clip(7)
         4
@@ -41,12 +41,12 @@ class Deadlines:
     """The longest waits of the job, in seconds.
 
     Args:
-        ready_s: For a peer to get ready.
-        wait_s: For a peer during training.
-        longest_wait_s: The longest wait in a step for a peer that is alive and only late, as far as the measured steps
-            make it plausible, see ``plausible_wait_s``.
-        heartbeat_s: For a process that sends no heartbeats.
-        grace_s: For the exit of a process whose program has ended while the others train.
+        ready_s: The longest wait for a peer to get ready.
+        wait_s: The longest wait for a peer during training.
+        longest_wait_s: The longest wait in a step for a peer that is alive but late, if the measured steps make such a
+            delay plausible; see ``plausible_wait_s``.
+        heartbeat_s: The longest time without a heartbeat of a process.
+        grace_s: The longest wait for the exit of a process whose program has ended while the others train.
     """
 
     ready_s: float = 300.0
@@ -61,12 +61,12 @@ class CheckpointSettings:
     """The folder for checkpoints, and the checkpoint to resume from.
 
     Args:
-        folder: For checkpoints that name none.
-        keep: The number of newest checkpoints that are kept.
+        folder: The folder of checkpoints for which the program names none.
+        keep: The number of newest checkpoints to keep.
         resume: The checkpoint, or a folder of checkpoints, to resume from; empty for none.
         founders: The number of peers that begin the job; 0 for a peer that joins later and receives the state.
-        job: The job's name; empty for a program that runs alone.
-        resume_option: The option on the command line: the folder may contain newer checkpoints by now.
+        job: The job's name; empty for a program without a job.
+        resume_option: The path given on the command line; its folder may contain newer checkpoints by now.
     """
 
     folder: str = "checkpoints"
@@ -85,15 +85,15 @@ class Settings:
         job: The job's name.
         peer: The peer's id.
         agent: The address of the agent of its host.
-        secret: Hexadecimal, drawn for every job.
-        attachment: The all-reduce.
+        secret: The job's secret: hexadecimal, drawn for every job.
+        attachment: The name of the attachment, which implements the all-reduce.
         limits: The limits of the job's size.
         deadlines: The longest waits.
         policies: The policies named on the command line, in order.
-        recording: The settings of the trace.
-        checkpoints: The folder for checkpoints, and the one to resume from.
+        recording: The content of the trace.
+        checkpoints: The folder for checkpoints, and the checkpoint to resume from.
         report_s: Seconds between two reports of steps.
-        compare_every: Steps between two comparisons of the state that all peers must hold alike.
+        compare_every: Steps between two comparisons of the state that must be the same on all peers.
         joiner_page: The path of the ``JoinerPage`` of its host; empty if there is none.
     """
 
@@ -113,20 +113,20 @@ class Settings:
 
     @property
     def host(self) -> str:
-        """The name of this host in the job, on which its agent and its peers listen."""
+        """The name of this host in the job; its agent and its peers listen under this name."""
         return self.agent.partition(":")[0]
 
     def to_json(self) -> bytes:
-        """The settings as ``parse_settings`` takes them; a path may hold bytes that are no UTF-8."""
+        """The settings as text for ``parse_settings``; a path may contain bytes that are not valid UTF-8."""
         return json.dumps(msgspec.to_builtins(self)).encode()
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that carry these settings to a child process."""
+        """The environment variables that pass these settings to a child process."""
         return {ENVIRONMENT_KEY: self.to_json().decode()}
 
 
 def parse_settings(text: str | bytes) -> Settings:
-    """The settings that ``to_json`` gave; raises ``ValueError`` for anything else, and for a field that is unknown."""
+    """The settings in the output of ``to_json``; raises ``ValueError`` for other text, and for an unknown field."""
     fields = json.loads(text)
     settings = msgspec.convert(fields, Settings)
     if unknown := _keys(fields) - _keys(msgspec.to_builtins(settings)):
@@ -135,12 +135,12 @@ def parse_settings(text: str | bytes) -> Settings:
 
 
 def _keys(fields: Mapping[str, Any]) -> set[str]:
-    """The names of the fields, and of those within a field."""
+    """The names of the fields, and of the fields inside a field."""
     return {*fields, *(f"{name}.{key}" for name, one in fields.items() if isinstance(one, dict) for key in one)}
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings | None:
-    """The settings that ``kungfu-run`` left in the environment; ``None`` for a program that runs alone.
+    """The settings that ``kungfu-run`` set in the environment; ``None`` for a program without a job.
 
     Raises ``UsageError`` for a variable that was not written by this version of kungfu.
     """
