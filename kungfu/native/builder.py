@@ -1,10 +1,9 @@
-"""The compiled part of kungfu: built once for each TensorFlow and each state of the sources, then loaded.
+"""Builds the compiled part of kungfu once for each TensorFlow and each version of the sources, and loads it.
 
-``python -m kungfu.native`` builds it and prints where it is; without that, the first use builds it in a minute or so.
-The library lies in a cache of the user's, not in the package: its name holds TensorFlow's version and a hash of the
-compiler's flags and of the sources, so that a library that fits is found and one that does not is never loaded. What
-moves and compares states, and what replays policies, needs no TensorFlow and is a small library of its own, which
-loads without it.
+``python -m kungfu.native`` builds it and prints its path; without that, the first use builds it in about a minute. The
+library is in a cache of the user, not in the package. Its name contains TensorFlow's version and a hash of the compiler
+flags and the sources, so that only a matching library is ever loaded. The functions that transfer and compare states
+and that replay policies need no TensorFlow, and are a separate small library that loads without it.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from kungfu.errors import InternalError, KungfuError, UsageError
 _HERE = Path(__file__).parent
 _POLICY = _HERE / "policy"
 _OPS = (_POLICY, _HERE / "fused", _HERE / "all_reduce", _HERE / "step_numbers")
-# Needs no TensorFlow, as the replay of policies does not.
+# The functions for state and for the replay of policies need no TensorFlow.
 _STATE = (_HERE / "state", _POLICY)
 _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
 # No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
 _FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
 _ERROR_TAIL_LINES = 30
-# In the name of a folder in which something is compiled, after the name of its lock.
+# Follows the name of the lock in the name of a folder for compiling.
 _WORK = ".work-"
-# At once: with TensorFlow's headers each takes some hundred megabytes.
+# Compilers at once: with TensorFlow's headers each needs some hundred megabytes.
 _COMPILERS = 4
 
 _loading = threading.Lock()
@@ -58,32 +57,32 @@ class NativeLibrary:
 
 
 def cache_folder() -> Path:
-    """The folder of cached builds of this user: ``KUNGFU_CACHE``, else ``kungfu`` in the user's cache."""
+    """The folder of this user's cached builds: ``KUNGFU_CACHE``, else ``kungfu`` in the user's cache."""
     read = os.environ.get
     return Path(read("KUNGFU_CACHE") or Path(read("XDG_CACHE_HOME") or Path.home() / ".cache") / "kungfu")
 
 
 def is_loaded() -> bool:
-    """True once `load` has loaded the library into this process: before, none of its groups can be open."""
+    """True once `load` has loaded the library into this process; before that, no group can be open."""
     return bool(_loaded)
 
 
 def load() -> NativeLibrary:
-    """The library of this process, built if no cached one matches; later calls return the same.
+    """The library of this process, built if no cached one matches; later calls return the same one.
 
-    ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache's folder
+    ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache folder
     (else ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
 
     Returns:
         The ops and the C functions, loaded once per process.
 
     Raises:
-        UsageError: There is no compiler, or the library is for another TensorFlow than the running one; names both
-            versions.
-        InternalError: The sources do not compile; holds the compiler's last lines.
+        UsageError: There is no compiler, or the library is for another TensorFlow than the running one; the error names
+            both versions.
+        InternalError: The sources do not compile; the error has the compiler's last lines.
 
     Cost:
-        Some ten seconds if it must be built, else the import of TensorFlow.
+        About ten seconds for a build, otherwise the import of TensorFlow.
     """
     with _loading:
         if not _loaded:
@@ -93,7 +92,7 @@ def load() -> NativeLibrary:
 
 
 def is_available() -> bool:
-    """True if ``load`` returns a library: there may be no compiler. Builds the library if necessary."""
+    """True if ``load`` returns a library, False without a compiler. Builds the library if necessary."""
     try:
         load()
     except UsageError:
@@ -102,25 +101,25 @@ def is_available() -> bool:
 
 
 def prepare() -> None:
-    """Builds and loads everything, so that no later use has to; without a compiler, the later use raises the error."""
+    """Builds and loads everything in advance; without a compiler, the later use raises the error."""
     with suppress(UsageError):
         load_state()
         load()
 
 
 def handle_of(variable: Any) -> Any:
-    """The handle of a variable, for an op of the library that reads or writes it; the graph under construction records
-    the variable, of which by default it records only reads."""
+    """The handle of a variable for an op of the library that reads or writes it. Also records the variable in the graph
+    under construction, which by itself records only variables that are read."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
-    if graph.building_function:  # op by op nothing is recorded
+    if graph.building_function:  # eager execution records nothing
         graph.watch_variable(variable)
     return variable.handle
 
 
 def load_state() -> ctypes.CDLL:
-    """The functions that transfer and compare states and replay policies, built if no cached library fits.
+    """The functions that transfer and compare states and replay policies, built if no cached library matches.
 
     Raises:
         UsageError: There is no compiler.
@@ -132,18 +131,18 @@ def load_state() -> ctypes.CDLL:
 
 
 def build(*folders: Path) -> Path:
-    """The cached library that fits the sources and the installed TensorFlow, compiled if it is not there.
+    """The cached library for these sources and the installed TensorFlow, compiled if missing.
 
     If several processes build at once, one compiles under a lock, and the others wait for it.
 
     Args:
-        folders: The folders of the sources; by default those of the ops.
+        folders: The folders of the sources; by default the folders of the ops.
 
     Returns:
         The path of the library.
 
     Raises:
-        KungfuError: As ``load`` does.
+        KungfuError: The errors of ``load``.
     """
     import tensorflow as tf
 
@@ -153,7 +152,7 @@ def build(*folders: Path) -> Path:
 
 
 def build_state() -> Path:
-    """The cached library that needs no TensorFlow, compiled if it is not there; as ``build``."""
+    """The cached library that needs no TensorFlow, compiled if missing, like ``build``."""
     return _built("kungfu-state", _STATE, list(_FLAGS), link=[])
 
 
@@ -180,7 +179,7 @@ def _digest(sources: list[Path], flags: list[str]) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock of this file, which is created if it is missing; waits for a process that holds it."""
+    """Holds the lock on this file during the block; creates the file if necessary, and waits for other processes."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -188,11 +187,11 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def work_folder(lock: Path) -> Iterator[Path]:
-    """A folder to compile in, beside a lock that this process holds; it is removed afterwards, and that of a killed
-    process by the next one that compiles here."""
+    """A temporary folder for compiling, next to a lock that this process holds; also removes the folders of killed
+    processes."""
     for left in list(lock.parent.glob(f"*{_WORK}*")):
         name = left.name.partition(_WORK)[0]
-        # Whoever held this lock before has ended.
+        # The process that held this lock before has ended.
         if name == lock.stem:
             shutil.rmtree(left, ignore_errors=True)
         else:
@@ -202,7 +201,7 @@ def work_folder(lock: Path) -> Iterator[Path]:
 
 
 def _remove_if_abandoned(folder: Path, lock: Path) -> None:
-    with suppress(OSError), lock.open("w") as file:  # of another user, or held: somebody compiles there
+    with suppress(OSError), lock.open("w") as file:  # another user's, or held by a process that compiles there
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -223,7 +222,7 @@ def _compile(sources: list[Path], flags: list[str], library: Path, *, folder: Pa
         list(threads.map(_run_compiler, commands))
     unfinished = folder / library.name
     _run_compiler([compiler, *objects, "-o", str(unfinished), *flags])
-    unfinished.rename(library)  # at once: nobody ever loads a part of it
+    unfinished.rename(library)  # atomic: no process loads a partial file
 
 
 def _run_compiler(command: Sequence[str]) -> None:
@@ -234,7 +233,7 @@ def _run_compiler(command: Sequence[str]) -> None:
 
 
 def load_from(path: Path) -> NativeLibrary:
-    """The library at ``path``; ``UsageError``, with both versions, if it does not fit the running TensorFlow."""
+    """The library at ``path``; raises ``UsageError`` with both versions if it does not fit the running TensorFlow."""
     import tensorflow as tf
 
     if (compiled := _compiled_for(path)) != tf.__version__:
@@ -247,7 +246,7 @@ def load_from(path: Path) -> NativeLibrary:
 
 
 def _compiled_for(path: Path) -> str:
-    """The version is read from the file's bytes, because loading a library for another TensorFlow could crash."""
+    """The TensorFlow version in the file's bytes, read without loading the library, which could crash."""
     try:
         found = _MARK.search(path.read_bytes())
     except OSError as error:
@@ -300,7 +299,7 @@ def _typed_state(functions: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def main() -> None:
-    """Builds and loads the libraries, and prints where the larger one is and how long that took."""
+    """Builds and loads the libraries, and prints the path of the larger one and the seconds taken."""
     started = time.monotonic()
     try:
         load_state()

@@ -1,8 +1,8 @@
-"""Horovod, built from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
+"""Builds Horovod from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
 
-pip alone is not enough: the sources are patched first (``horovod.patch`` beside this module gives the reasons), and the
-build needs the TensorFlow that it is for. The wheel stays in the user's cache beside kungfu's own libraries, in a
-folder named by all its inputs, so that the next environment with that TensorFlow gets it without compiling.
+pip alone is not enough: the sources are patched first (``horovod.patch`` gives the reasons), and the build needs the
+TensorFlow that it is for. The wheel stays in the user's cache with kungfu's own libraries, in a folder whose name
+depends on all inputs, so that the next environment with the same TensorFlow needs no compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kungfu.native.builder import cache_folder, locked, work_folder
 
 VERSION = "0.28.1"
 _PATCH = Path(__file__).with_suffix(".patch")
-# What is built of Horovod: its ops for TensorFlow, over Gloo. The environment may ask for more, such as
+# The parts of Horovod to build: its ops for TensorFlow, over Gloo. The environment may add others, such as
 # HOROVOD_GPU_OPERATIONS=NCCL.
 _PARTS = {
     "HOROVOD_WITH_TENSORFLOW": "1",
@@ -32,7 +32,7 @@ _PARTS = {
     "HOROVOD_WITHOUT_PYTORCH": "1",
     "HOROVOD_WITHOUT_MXNET": "1",
 }
-# The programs of a build, and where they come from.
+# The programs that a build needs, and how to install them.
 _PROGRAMS = {
     "g++": "Debian, Ubuntu: apt-get install g++",
     "make": "Debian, Ubuntu: apt-get install make",
@@ -46,11 +46,11 @@ def install() -> Path:
     """Builds Horovod if the cache has no matching wheel, and installs it into this environment.
 
     Returns:
-        The wheel.
+        The path of the wheel.
 
     Raises:
         UsageError: A program that the build needs is not on PATH.
-        InternalError: The build fails, or what it made cannot be loaded.
+        InternalError: The build fails, or its result cannot be loaded.
 
     Cost:
         About a minute on two cores, and 300 MB; some seconds if the cache has the wheel.
@@ -62,7 +62,7 @@ def install() -> Path:
 
 
 def build() -> Path:
-    """The cached wheel for the TensorFlow of this environment, made if it is not there; as `install`."""
+    """The cached wheel for the TensorFlow of this environment, built if missing; raises the errors of `install`."""
     import tensorflow as tf
 
     environment = _environment(os.environ)
@@ -74,7 +74,7 @@ def build() -> Path:
     folder = cache / f"horovod-{VERSION}-tensorflow-{tf.__version__}-{digest}"
     lock = cache / f"{folder.name}.lock"
     with locked(lock):
-        # Of several processes that build at once, one compiles, and the others find what it made.
+        # If several processes build at once, one compiles, and the others find its result.
         if not folder.exists():
             with work_folder(lock) as work:
                 _compile(work, environment).rename(folder)
@@ -83,9 +83,9 @@ def build() -> Path:
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the build: the parts of Horovod, this environment's cmake, no options of an outer make."""
+    """The environment of the build: the parts of Horovod, this environment's cmake, and no options of an outer make."""
     inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
-    jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # else Horovod's set-up takes eight
+    jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # otherwise Horovod's setup uses eight
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}
 
 
@@ -120,7 +120,7 @@ def _run(what: str, command: list[str], environment: Mapping[str, str] | None = 
 
 
 def main() -> None:
-    """Builds and installs Horovod, and prints where its wheel is and how long that took."""
+    """Builds and installs Horovod, and prints the path of its wheel and the seconds taken."""
     started = time.monotonic()
     try:
         wheel = install()
