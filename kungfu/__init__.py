@@ -50,7 +50,7 @@ _FROM_TRAINING = frozenset({"Training", "attach"})
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `policies`, and what needs TensorFlow, when it is first requested: planning and explaining do without."""
+    """Loads `policies` and the names that need TensorFlow at their first use, since planning does not need them."""
     if name in _FROM_TRAINING:
         return getattr(importlib.import_module("kungfu.training"), name)
     if name in ("data", "keras", "policies"):
@@ -60,5 +60,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, those that are loaded later included."""
+    """The public names, including names that are loaded later."""
     return sorted({*globals(), *__all__, "data", "keras"})

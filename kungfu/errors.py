@@ -1,7 +1,7 @@
-"""Every error that kungfu raises, sorted by who has to act.
+"""The errors that kungfu raises, by who has to act.
 
-A message says what is wrong, the value that was wrong, what is allowed, and what to do. It is for people: facts on
-which a program may base a decision, such as the lost peers, are in fields.
+A message says what is wrong, the wrong value, what is allowed, and what to do. Messages are for people: facts that a
+program may use for a decision, such as the lost peers, are in fields.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = [
 
 
 class KungfuError(Exception):
-    """The base of every error that kungfu raises on purpose."""
+    """The base class of every error that kungfu raises on purpose."""
 
     def prefixed(self, text: str) -> Self:
-        """The same error with ``text`` before its message, which describes the circumstances.
+        """The same error with ``text`` before its message, to describe the circumstances.
 
         Args:
             text: The prefix, with its separator.
@@ -50,8 +50,8 @@ class PolicyError(KungfuError):
     """A policy is wrong; raised at ``attach``, before any step runs.
 
     Attributes:
-        policy: The name of the policy, if it is known; the message contains it.
-        origin: The ``file:line`` in the user's code to change, if it is known; the message contains it.
+        policy: The name of the policy, if known; the message contains it.
+        origin: The ``file:line`` in the user's code to change, if known; the message contains it.
     """
 
     def __init__(self, message: str, *, policy: str = "", origin: str = "") -> None:
@@ -63,8 +63,8 @@ class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the 
     """Another peer died, left or is frozen, or its program failed.
 
     Attributes:
-        ranks: The peers at fault, by their ranks in ``view``, as far as they are known.
-        peers: The peers at fault by their ids; also those that are in no view yet.
+        ranks: The known peers at fault, by rank in ``view``.
+        peers: The peers at fault, by id, including peers that are in no view yet.
         view: The version of the view in which ``ranks`` count; ``None`` for the view in force.
     """
 
@@ -76,12 +76,12 @@ class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the 
 
 
 class DeadlineExceeded(KungfuError):  # noqa: N818 - as gRPC names it
-    """A named wait ended without success.
+    """A wait for named peers or for an event exceeded its deadline.
 
     Attributes:
-        waiting_for: The peers that did not come, by their ranks in ``view``, as far as they are known.
-        waited_s: The length of the wait, seconds; NaN if it is not known.
-        peers: The peers that did not come by their ids; also those that are in no view yet.
+        waiting_for: The known missing peers, by rank in ``view``.
+        waited_s: The length of the wait in seconds; NaN if unknown.
+        peers: The missing peers, by id, including peers that are in no view yet.
         view: The version of the view in which ``waiting_for`` counts; ``None`` for the view in force.
     """
 

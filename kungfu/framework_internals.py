@@ -1,8 +1,8 @@
-"""Every use of a private part of TensorFlow and Keras: neither of them offers these in its public interface.
+"""Every use of a private part of TensorFlow or Keras that has no equivalent in the public interface.
 
-Each function is one use, with the reason why the public interface is not enough. A canary for each, in
+Each function is one use, with the reason why the public interface is not enough. A canary test for each, in
 ``tests/test_framework_internals.py``, names the feature that kungfu loses if a new TensorFlow or Keras drops the part.
-Importing this module loads neither of them: ``script_runner`` runs its source in a process before TensorFlow is loaded.
+Importing this module loads neither library: ``script_runner`` runs its source before TensorFlow is loaded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
-# The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it: the public
-# ``keras.Model`` inherits it, so a check before ``fit`` has to be put where it is defined.
+# The modules that define ``fit``, for Keras 3 and its predecessor, and their classes: the public ``keras.Model`` only
+# inherits ``fit``, so a check before ``fit`` has to be added where it is defined.
 KERAS_TRAINERS = {
     "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
     "keras.src.backend.jax.trainer": "JAXTrainer",
@@ -29,32 +29,32 @@ KERAS_TRAINERS = {
 
 
 def is_keras_model(model: Any) -> bool:
-    """True if this is a Keras 3 model, judged by what `layer_statistics` needs of it."""
+    """True if this is a Keras 3 model, judged by the attributes that `layer_statistics` needs."""
     return hasattr(model, "_flatten_layers") and hasattr(model, "weights")
 
 
 def all_layers(model: Any) -> list[Any]:
-    """The model, and its layers at every depth."""
+    """The model and its layers at every depth."""
     return list(model._flatten_layers())
 
 
 def layer_statistics(model: Any) -> list[Any]:
-    """The variables that layers keep as not trainable: only there Keras tells statistics from frozen weights."""
+    """The non-trainable variables of layers; only a private list separates them from frozen weights."""
     return [weight for _, weight in layers_with_statistics(model)]
 
 
 def layers_with_statistics(model: Any) -> list[tuple[Any, Any]]:
-    """The statistics of layers, each with its layer."""
+    """The statistics of layers, as pairs of layer and variable."""
     return [(layer, weight) for layer in all_layers(model) for weight in layer._non_trainable_variables]
 
 
 def attribute_of(layer: Any, variable: Any) -> str:
-    """The attribute of a layer that holds a variable; "" if none does."""
+    """The name of the layer's attribute that holds a variable; "" if there is none."""
     return next((name for name, one in vars(layer).items() if one is variable), "")
 
 
 def is_made_by_keras(layer: Any, variable: Any) -> bool:
-    """True if Keras' own code makes a variable: of a layer of Keras', or of a class that inherits from one."""
+    """True if code of Keras creates this variable, in a Keras layer or in a class that a custom layer inherits from."""
     import keras
 
     if type(layer).__module__.startswith("keras.") and not isinstance(layer, keras.Model):
@@ -67,37 +67,37 @@ def is_made_by_keras(layer: Any, variable: Any) -> bool:
 
 
 def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:
-    """The calls of a functional model: operation, arguments, and those by name; none of another layer."""
-    # ``get_config`` gives them too, but with every config inside, and the bytes of functions that hold their files.
+    """The calls of a functional model as (operation, arguments, keyword arguments); empty for other models."""
+    # ``get_config`` gives the calls too, but with every nested config and the bytecode of functions, which names files.
     depths = getattr(model, "_nodes_by_depth", {})
     nodes = [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
     return [(one.operation, one.arguments.args, one.arguments.kwargs) for one in nodes if not one.is_input]
 
 
 def maker_of(tensor: Any) -> tuple[Any, int]:
-    """The operation that produced a symbolic tensor of Keras, and the index of that output."""
+    """The operation that produced a symbolic tensor of Keras, and the index of the tensor among its outputs."""
     operation, _, output = tensor._keras_history
     return operation, output
 
 
 def compiled_with(model: Any) -> Mapping[str, Any]:
-    """The unchanged arguments of ``compile``; ``get_compile_config`` gives a config. Empty before ``compile``."""
+    """The arguments of ``compile``; ``get_compile_config`` gives only a config. Empty before ``compile``."""
     given = getattr(model, "_compile_config", None)
     return {} if given is None else given.config
 
 
 def learning_rate_or_schedule(optimizer: Any) -> Any:
-    """The learning rate or the schedule of an optimizer: the property gives the value of a schedule."""
+    """The learning rate or the schedule of an optimizer; the public property gives only a schedule's current value."""
     return optimizer._learning_rate
 
 
 def loss_tracker(model: Any) -> Any | None:
-    """The metric in which a compiled model's own training step keeps its mean loss; ``metrics`` may be overridden."""
+    """The metric of the mean loss in a compiled model's training step; the public ``metrics`` may be overridden."""
     return model._loss_tracker
 
 
 def output_loss_trackers(model: Any) -> list[Any]:
-    """The metrics with the losses of the outputs of a compiled and built model, one number per step each."""
+    """The loss metrics of the outputs of a compiled and built model, updated with one number per step."""
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)
 
 
@@ -105,30 +105,30 @@ def build_symbolically(model: Any, batch: Any) -> None:
     """Builds a compiled model, its metrics and its optimizer for batches like this one, without running anything.
 
     Args:
-        model: Compiled.
+        model: A compiled model.
         batch: ``keras.KerasTensor`` in the structure of a batch of ``fit``.
     """
     model._symbolic_build(data_batch=batch)
 
 
 def restored_epoch(model: Any) -> int | None:
-    """The epoch in which ``fit`` continues if a callback has restored a backup, which only the model knows."""
+    """The epoch at which ``fit`` continues after a callback has restored a backup; only the model knows it."""
     epoch: int | None = model._initial_epoch
     return epoch
 
 
 def flat_metrics(model: Any, logs: dict[str, Any]) -> Any:
-    """The values of metrics in the form that ``evaluate`` gives without ``return_dict``."""
+    """The values of metrics in the form that ``evaluate`` returns without ``return_dict``."""
     return model._flatten_metrics_in_order(logs)
 
 
 @contextmanager
 def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
-    """Within it the losses of ``compile`` are reduced by a function: only there values, weights and mask are together.
+    """Reduces the losses of ``compile`` by a function in the block: only there values, weights and mask are together.
 
     Args:
-        reduce: Is called with Keras' own function, and then with the arguments of that: values, and by name
-            ``sample_weight``, ``mask``, ``reduction`` and ``dtype``.
+        reduce: Called with Keras' function and then its arguments: values, and by name ``sample_weight``, ``mask``,
+            ``reduction`` and ``dtype``.
     """
     from keras.src.losses import loss
     from keras.src.trainers.compile_utils import CompileLoss
@@ -151,7 +151,7 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Within it an object of Keras has another method: the ``setattr`` of its class tracks what is set."""
+    """Replaces a method of a Keras object during the block, without its class's ``setattr``, which tracks values."""
     object.__setattr__(tracked, name, method)
     try:
         yield
@@ -160,7 +160,7 @@ def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iter
 
 
 def added_to_unmasked() -> float:
-    """The constant that Keras adds to the number of unmasked positions to divide by it: its epsilon until 3.12."""
+    """The constant that Keras adds to the number of unmasked positions before dividing: epsilon until Keras 3.12."""
     import keras
     from packaging.version import Version
 
@@ -172,10 +172,10 @@ def added_to_unmasked() -> float:
 
 @contextmanager
 def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Within it a function hears of all gradients that this thread takes in a graph: a tape reports none.
+    """Calls a function for all gradients computed by this thread in a graph during the block; tapes do not report them.
 
     Args:
-        note: Is called with the gradients, and with what they were taken of.
+        note: Called with the gradients, and with the target that was differentiated.
     """
     import tensorflow as tf
 
@@ -202,7 +202,7 @@ def is_in_xla_context(graph: Any) -> bool:
 
 
 def is_under_condition(graph: Any) -> bool:
-    """True if a graph is traced into a branch or a loop, or into a function that is called from one."""
+    """True if a graph is traced into a branch or a loop, or into a function called from one."""
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
     while graph is not None:
@@ -213,38 +213,38 @@ def is_under_condition(graph: Any) -> bool:
 
 
 def add_control_inputs(op: Any, inputs: Sequence[Any]) -> None:
-    """Makes an existing op wait for others; ``tf.control_dependencies`` only applies to new ones."""
+    """Makes an existing op wait for others; ``tf.control_dependencies`` applies only to new ops."""
     op._add_control_inputs(inputs)
 
 
 def resources_written(op: Any) -> list[Any]:
-    """The resources among the inputs of an op that it may write, including those in a function that it calls."""
+    """The input resources that an op may write, including writes by a function that it calls."""
     from tensorflow.python.framework import auto_control_deps_utils
 
     return list(auto_control_deps_utils.get_read_write_resource_inputs(op)[1])
 
 
 def function_graph(graph: Any, name: str) -> Any:
-    """The graph of a function that a graph calls, by the function's name."""
+    """The graph of a function that another graph calls, by the function's name."""
     return graph._get_function(name).graph
 
 
 def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
-    """The results of a concrete function with a list of results, for eager tensors of its traced dtypes.
+    """Calls a concrete function that returns a list, with eager tensors of its traced dtypes.
 
-    A call by its public interface binds and casts each argument, and a call of its ``tf.function`` looks up the trace
-    by all captures: 0.1 and 0.35 ms more processor time per step.
+    A public call binds and casts each argument, and a call of the ``tf.function`` looks up the trace by all captures:
+    0.1 and 0.35 ms more processor time per step.
 
     Args:
         function: The concrete function.
-        tensors: Its arguments; those of another dtype or rank fail inside it.
-        captured: Its ``captured_inputs``.
+        tensors: The arguments; a wrong dtype or rank fails inside the function.
+        captured: The function's ``captured_inputs``.
     """
     return list(function._call_flat(list(tensors), list(captured)))
 
 
 def replace_capture(graph: Any, handle: Any, *, external: Any, internal: Any) -> None:
-    """Lets a function under construction read ``external`` wherever it captured ``handle``, as ``internal`` inside."""
+    """Makes a function under construction capture ``external``, as ``internal`` inside, in place of ``handle``."""
     graph._function_captures.add_or_replace(key=id(handle), external=external, internal=internal)
 
 
@@ -252,7 +252,7 @@ def replace_capture(graph: Any, handle: Any, *, external: Any, internal: Any) ->
 
 
 def make_resource_variable(value: Any, *, name: str) -> Any:
-    """A variable that a trace may make more than once: a second trace refuses what ``tf.Variable`` makes."""
+    """A variable that a trace may create again; ``tf.Variable`` refuses to create variables in a second trace."""
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
     return ResourceVariable(value, trainable=False, name=name)
@@ -268,7 +268,7 @@ def handle_shape_and_type(handle: Any) -> Any | None:
 
 
 def effect_op_makers() -> list[tuple[Any, str]]:
-    """The functions that make the ops of prints and summaries, each as a module and the name there."""
+    """The functions that create the ops of prints and summaries, as pairs of module and name."""
     from tensorflow.python.ops import gen_logging_ops, gen_summary_ops
 
     summaries = [name for name in vars(gen_summary_ops) if re.fullmatch(r"write_\w+(?<!_eager_fallback)", name)]
@@ -276,40 +276,40 @@ def effect_op_makers() -> list[tuple[Any, str]]:
 
 
 def dataset_order(dataset: Any) -> Literal["as read", "by seed", "by chance"]:
-    """The order of a ``tf.data.Dataset``'s elements: as read, by a seed or by chance; from the steps that made it."""
-    steps = [dataset]  # one inside a function, such as that of ``interleave``, is not visible
-    for one in steps:  # it grows meanwhile
+    """The order of a ``tf.data.Dataset``'s elements (as read, by seed or by chance), found from its transformations."""
+    steps = [dataset]  # transformations inside a function, such as in ``interleave``, are not visible
+    for one in steps:  # the list grows during the loop
         steps.extend(one._inputs())
     seeds = [(int(one._seed), int(one._seed2)) for one in steps if hasattr(one, "_seed2")]
     is_free = any(getattr(one, "_deterministic", "") == "false" for one in steps)
-    if is_free or dataset.options().deterministic is False or (0, 0) in seeds:  # zeros are for a seed that is drawn
+    if is_free or dataset.options().deterministic is False or (0, 0) in seeds:  # seeds of zero are drawn at random
         return "by chance"
     return "by seed" if seeds else "as read"
 
 
 def python_function(token: str) -> Any:
-    """The Python function that a call in the graph stands for, by the token that the op bears."""
+    """The Python function behind a call in the graph, by the token of the call's op."""
     from tensorflow.python.ops import script_ops
 
     return script_ops._py_funcs.get(token)
 
 
 def replace_python_functions(functions: Mapping[str, Any]) -> None:
-    """Redirects calls in the graph, by their tokens, to other Python functions from here on."""
+    """Redirects calls in the graph, by their tokens, to other Python functions."""
     from tensorflow.python.ops import script_ops
 
     script_ops._py_funcs._funcs.update(functions)
 
 
 def is_eager_function(function: Any) -> bool:
-    """True if a function of a call takes tensors (``tf.py_function``), and not arrays (``tf.numpy_function``)."""
+    """True if the function of a call receives tensors (``tf.py_function``), not arrays (``tf.numpy_function``)."""
     from tensorflow.python.ops import script_ops
 
     return isinstance(function, script_ops.EagerFunc)
 
 
 def make_eager_function(function: Callable[..., Any], dtypes: Sequence[Any]) -> Any:
-    """A Python function in the form that a call with tensors expects, giving tensors of these dtypes."""
+    """Wraps a Python function for a call with tensors; it returns tensors of these dtypes."""
     from tensorflow.python.ops import script_ops
 
     return script_ops.EagerFunc(function, dtypes, is_grad_func=False)

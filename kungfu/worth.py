@@ -1,7 +1,7 @@
-"""Worth: the value of a completed job as a function of its time, for use in policies.
+"""The worth of a job, for use in policies: its value as a function of its completion time.
 
-Each is a function ``U(T)`` of the seconds T from the job's first step to its last, which never rises, in any currency;
-the price of a peer is in the same currency. A policy compares differences of worth with differences in cost.
+A worth is a function ``U(T)`` of the seconds T from the job's first step to its last. It never rises with T, and is in
+the same currency as the price of a peer. A policy compares differences of worth with differences in cost.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["Worth", "concave", "linear", "points", "steps"]
 
 @dataclass(frozen=True)
 class Worth(abc.ABC):
-    """The value of a job by the time at which it is complete; made by `linear`, `concave`, `steps` or `points`."""
+    """The value of a job by its completion time; made by `linear`, `concave`, `steps` or `points`."""
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raises `PolicyError` for numbers that do not describe a worth, such as one that rises with time."""
+        """Raises `PolicyError` if the numbers do not describe a worth, for example if it rises with time."""
 
     @abc.abstractmethod
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
-        """The value of a job that takes this many seconds, a number or a vector: float32, NaN for NaN.
+        """The value of a job that needs this many seconds, a number or a vector: float32, NaN for NaN.
 
-        `first` is the first estimate of that time (the paper's T0), which only a worth in steps needs.
+        `first` is the first estimate of that time (the paper's T0), which only `steps` needs.
         """
 
 
 def linear(value: float, *, zero_at_s: float) -> Worth:
-    """``U(T) = value * (1 - T / zero_at_s)``: each second saved is worth the same, also beyond the zero.
+    """``U(T) = value * (1 - T / zero_at_s)``: each second saved is worth the same, even after the zero.
 
     Args:
-        value: The value of a job that takes no time, at least 0.
+        value: The value of a job that needs no time, at least 0.
         zero_at_s: Seconds after which the worth is 0, above 0.
 
     >>> linear(100.0, zero_at_s=3600)
@@ -52,7 +52,7 @@ def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
     """``U(T) = value * (1 - (T / zero_at_s) ** power)``: later seconds are worth more.
 
     Args:
-        value: The value of a job that takes no time, at least 0.
+        value: The value of a job that needs no time, at least 0.
         zero_at_s: Seconds after which the worth is 0, above 0.
         power: The exponent, above 1.
 
@@ -63,14 +63,14 @@ def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
 
 
 def steps(values: Mapping[float, float]) -> Worth:
-    """Deadlines: the value of a job by the first deadline that it meets; beyond the last one it is nothing.
+    """Deadlines: the value of a job depends on the first deadline that it meets, and is 0 after the last one.
 
-    Between the steps it interpolates linearly, or no single peer would ever be worth its price: from each deadline to
-    the next one, and from the last one to zero at the first estimate of the completion time. Beyond that the last line
-    continues.
+    Between the deadlines the value is interpolated linearly, since otherwise no single peer would be worth its price:
+    from each deadline to the next, and from the last one to zero at the first estimate of the completion time. After
+    that the last line continues.
 
     Args:
-        values: ``{deadline in seconds: value}``, which falls with time.
+        values: ``{deadline in seconds: value}``; the values fall with time.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2 and figure 5(c).
@@ -82,10 +82,10 @@ def steps(values: Mapping[float, float]) -> Worth:
 
 
 def points(values: Mapping[float, float]) -> Worth:
-    """Straight lines between points, and flat outside.
+    """Piecewise linear between points, and constant before the first and after the last.
 
     Args:
-        values: ``{seconds: value}``, which falls with time or stays.
+        values: ``{seconds: value}``; the values never rise with time.
 
     >>> points({0: 100.0, 7200: 0.0})
     kf.worth.points({0: 100.0, 7200: 0.0})
@@ -98,7 +98,7 @@ Pairs = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, repr=False)
 class _Power(Worth):
-    """A power of the time, from a value to zero."""
+    """A worth that falls to zero with a power of the time."""
 
     kind: str
     value: float
@@ -128,7 +128,7 @@ class _Power(Worth):
 
 @dataclass(frozen=True, repr=False)
 class _Points(Worth):
-    """Straight lines between points."""
+    """A worth that is linear between points."""
 
     pairs: Pairs
 
@@ -144,7 +144,7 @@ class _Points(Worth):
 
 @dataclass(frozen=True, repr=False)
 class _Steps(Worth):
-    """Deadlines, with a straight line from each to the next one."""
+    """A worth with deadlines, and a straight line from each to the next one."""
 
     pairs: Pairs
 
@@ -158,21 +158,21 @@ class _Steps(Worth):
 
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
         deadline, least = self.pairs[-1]
-        # A job that begins within the last deadline has a bridge that is as steep as a float can tell.
+        # If the first estimate is within the last deadline, the line to zero gets a small length, and so is steep.
         length = maximum(first, deadline * 1.001) - deadline
         return _between(seconds, self.pairs) - least * maximum(seconds - deadline, 0.0) / length
 
 
 def _between(seconds: Signal, pairs: Pairs) -> Signal:
     """The value at a time: the first value, minus the loss on each straight piece."""
-    value = pairs[0][1] + 0 * seconds  # NaN where the moment is
+    value = pairs[0][1] + 0 * seconds  # NaN if the time is NaN
     for (start, high), (end, low) in itertools.pairwise(pairs):
         value = value - (high - low) * clip((seconds - start) / (end - start), 0.0, 1.0)
     return value
 
 
 def _pairs(values: Mapping[float, float]) -> Pairs:
-    """The entries by time, if they are numbers; otherwise unchanged, so that the check can show them."""
+    """The entries sorted by time if all times are numbers; otherwise unchanged, so that `check` can show them."""
     if not isinstance(values, Mapping):
         return ((math.nan, math.nan),)
     entries = tuple(values.items())
