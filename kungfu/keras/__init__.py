@@ -1,4 +1,4 @@
-"""Keras' ``model.fit`` as the training of a job: one line between ``compile`` and ``fit``."""
+"""Keras' ``model.fit`` under a job: one added line between ``compile`` and ``fit``."""
 
 from kungfu.keras.attach_model import attach
 

@@ -1,8 +1,8 @@
-"""The applications of gradients in a custom training step, as the step is traced.
+"""The applications of gradients in a custom training step, rewritten while the step is traced.
 
-While it is traced, ``apply`` of the model's optimizers averages over the peers first, and then applies the means. Where
-a weight is written past the optimizers with numbers that only this peer has, the weights of the peers would part: that
-is found in the graph, and refused, and so is an application that not each step would come to.
+In the trace, ``apply`` of the model's optimizers first averages over the peers and then applies the means. A weight
+assigned past the optimizers, with numbers that only this peer has, would make the peers' weights diverge: such a write
+is found in the graph and refused. An application that some steps would skip is refused as well.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import gradients_noted, layer_statistics, replaced_method
 from kungfu.training.graph.tracing.sample_flow import SampleFlow
 
-# Gives the means, of the gradients that an optimizer is to apply, and of the loss that they were taken of.
+# From an optimizer, its gradients and their loss: the gradients' means over the peers.
 Average = Callable[[Any, Sequence[Any], Any], Sequence[Any]]
 
 _LOOP = "or write the loop with kf.attach() and @training.step(averages=...) (docs/steps.md)"
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers that ``compile`` was given, and those that the model holds as attributes, also in lists."""
+    """The optimizer given to ``compile``, and the optimizers in attributes of the model, also in lists."""
     found = {id(one): one for value in (model.optimizer, *vars(model).values()) for one in _optimizers_in(value)}
-    # What a loss-scaling optimizer applies by is a part of it.
+    # A loss-scaling optimizer contains the optimizer that it applies with.
     inner = {id(getattr(one, "inner_optimizer", None)) for one in found.values()}
     return [one for key, one in found.items() if key not in inner]
 
@@ -41,25 +41,25 @@ class Applications:
     """The applications of gradients in one trace.
 
     Args:
-        model: Whose step is traced.
+        model: The model; its step is traced.
         average: Called for each application, in program order.
     """
 
     def __init__(self, model: Any, average: Average) -> None:
         self._model, self._average = model, average
         self.optimizers: list[Any] = []  # of each application, in program order
-        self._graph: Any = None  # that of the step
-        self._applies = False  # an optimizer is at work: what it calls is a part of it
-        self._targets: list[tuple[list[Any], Any]] = []  # gradients that tapes gave, and of what
+        self._graph: Any = None  # the step's graph
+        self._applies = False  # an optimizer is applying: calls inside it belong to it
+        self._targets: list[tuple[list[Any], Any]] = []  # the gradients of each tape, and their target
         self._means: list[Any] = []
-        self._operations: set[Any] = set()  # made by optimizers
+        self._operations: set[Any] = set()  # created by optimizers
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Around the user's step, in its graph: applications average first.
+        """Surrounds the user's step in its graph: each application averages first.
 
         Raises:
-            UsageError: At its end, where a weight is written past the optimizers.
+            UsageError: A weight is written past the optimizers; raised at the end.
         """
         self._graph = tf.compat.v1.get_default_graph()
         data = [one for one in self._graph.inputs if one.dtype != tf.resource]
@@ -72,12 +72,12 @@ class Applications:
     # ---- applications ----------------------------------------------------------------------------------------------
 
     def _averaging(self, optimizer: Any, apply: Callable[..., None]) -> Callable[..., None]:
-        """An optimizer's ``apply`` that is given the means."""
+        """Returns an optimizer's ``apply`` that averages the gradients before it applies them."""
 
         @tf.autograph.experimental.do_not_convert
         def averaging(grads: Any, trainable_variables: Any = None) -> None:
             gradients = list(grads)
-            # A part of an application, or nothing to apply.
+            # A call inside an application, or nothing to apply.
             if self._applies or not gradients:
                 apply(gradients, trainable_variables)
                 return
@@ -109,7 +109,7 @@ class Applications:
         self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
-        """The loss whose gradients these are; if they were changed since, that of the last tape; NaN without a tape."""
+        """The loss of these gradients; the last tape's if they were changed since, NaN without a tape."""
         given = {id(one) for one in gradients if one is not None}
         known = self._known_targets()
         if not known:
@@ -117,7 +117,7 @@ class Applications:
         own = [target for found, target in known if given & {id(one) for one in found}]
         target = own[-1] if own else known[-1][1]
         loss = tf.add_n([tf.reduce_mean(tf.cast(one, tf.float32)) for one in tf.nest.flatten(target)])
-        scale = getattr(optimizer, "dynamic_scale", None)  # in half precision
+        scale = getattr(optimizer, "dynamic_scale", None)  # set in half precision
         return loss if scale is None else loss / tf.cast(tf.convert_to_tensor(scale), tf.float32)
 
     @property
@@ -126,7 +126,7 @@ class Applications:
         return bool(self._known_targets())
 
     def _known_targets(self) -> list[tuple[list[Any], Any]]:
-        """The targets of tapes in the step's own graph, not in a function inside it."""
+        """The tapes' gradients and targets in the step's graph itself, without functions inside it."""
         return [
             (found, target)
             for found, target in self._targets
@@ -136,7 +136,7 @@ class Applications:
     # ---- writes past the optimizers --------------------------------------------------------------------------------
 
     def _refuse_writes(self, data: Sequence[Any]) -> None:
-        """Raises ``UsageError`` if a weight is assigned what only this peer knows."""
+        """Raises ``UsageError`` if a weight is assigned a value computed from this peer's samples only."""
         statistics = {id(one) for one in layer_statistics(self._model)}
         weights = {id(one.value.handle): one for one in self._model.weights if id(one) not in statistics}
         flow = SampleFlow(self._graph, data, agreed=self._means, passed_over=self._operations)

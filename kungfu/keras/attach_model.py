@@ -1,11 +1,11 @@
-"""``attach``: the ``fit`` of a compiled model becomes the training of a job.
+"""``attach``: makes the ``fit`` of a compiled model train as a job.
 
-The model itself gets a ``fit`` of its own, as an attribute: its class stays what it is, so what is saved, cloned or
-loaded is a plain Keras model. What that ``fit`` does depends on how the program was started:
+The model gets another ``fit`` as an instance attribute. Its class is unchanged, so a saved, cloned or loaded model is a
+plain Keras model. The new ``fit`` depends on how the program was started:
 
-- Alone and without policies it is Keras' own.
-- Alone with policies it is Keras' own, with a train function in which the policies see each step.
-- Under ``kungfu-run`` it is `kungfu.keras.loop`: the job's loop, with Keras' callbacks, metrics and validation.
+- Alone and without policies, Keras' ``fit`` runs.
+- Alone with policies, Keras' ``fit`` runs a train function in which the policies see each step.
+- Under ``kungfu-run``, `kungfu.keras.loop` runs: the job's loop, with Keras' callbacks, metrics and validation.
 """
 
 from __future__ import annotations
@@ -63,38 +63,38 @@ def attach(
     budget: Budget | None = None,
     combine: Mapping[str, Combination | LayerWord] = MappingProxyType({}),
 ) -> FitHandle:
-    """Makes ``model.fit`` the training of a job: call it between ``compile`` and ``fit``, and change nothing else.
+    """Makes ``model.fit`` train as a job: call it between ``compile`` and ``fit``, and change nothing else.
 
-    Under ``kungfu-run`` each ``fit`` of the model that follows trains with all peers of the job. ``batch_size`` is that
-    of the whole job, and each peer takes its slice of a batch. Alone the same script trains as it would without this
-    line; policies see its steps. After another ``compile`` call it again: that is another phase of the job.
+    Under ``kungfu-run`` each later ``fit`` of the model trains with all peers of the job. ``batch_size`` is that of the
+    whole job, and each peer trains on its slice of a batch. Alone, the script trains as it would without this line, and
+    policies see its steps. Call it again after another ``compile``, which starts another phase of the job.
 
     Args:
         model: A compiled Keras 3 model; it need not be built.
-        policies: Checked here, together with those that ``kungfu-run --policy`` names, and compiled by ``fit``.
-        seed: From it follow the order of the samples under ``shuffle=True``, which is another one than Keras', and what
-            each peer draws (dropout's masks). Alone it has no effect.
+        policies: Checked here, together with the policies of ``kungfu-run --policy``, and compiled by ``fit``.
+        seed: Determines the order of the samples under ``shuffle=True``, which differs from Keras', and the random
+            numbers of each peer (dropout's masks). Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
-        combine: The combination of metrics' states over the peers, by the name of the metric. Those of Keras' own
-            that keep sums need none. In each step every peer's metric starts from the job's state, sees the peer's
-            slice, and the job's state becomes the "mean" over the peers weighted by samples, the elementwise "max" or
-            "min", or what a function makes of it: it is called with two lists, in the order of ``metric.variables``,
-            the job's states before the step, and those after it of all peers that had samples, stacked along a new
-            first axis, and gives the list of the job's new states. With "sum" the metric starts each step from zeros,
-            and the sum of its states is added to the job's. By "layer/variable" it says what becomes of a variable in
-            which a layer keeps what it has seen, "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
+        combine: The combination of metrics' states over the peers, by the name of the metric. Keras' metrics that keep
+            sums need none. In each step every peer's metric starts from the job's state and sees the peer's slice; the
+            job's new state is the "mean" over the peers weighted by samples, the elementwise "max" or "min", or the
+            result of a function. The function receives two lists in the order of ``metric.variables``: the job's
+            states before the step, and the states after it of all peers with samples, stacked along a new first axis.
+            It returns the list of the job's new states. With "sum" the metric starts each step from zeros, and the sum
+            of its states is added to the job's. The key "layer/variable" sets the combination of a statistic that a
+            layer keeps, "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
 
     Returns:
-        A handle: what goes along with training is registered there, and the program can end the fit by it.
+        A handle for registering further state and for ending the fit.
 
     Raises:
-        UsageError: This is no compiled model, or it is in its ``fit``. What a job cannot do yet ``fit`` refuses, before
-            any step.
-        PolicyError: A policy is wrong.
+        UsageError: The model is not compiled, or its ``fit`` is under way. Features that a job does not support yet are
+            refused by ``fit``, before any step.
+        PolicyError: A policy is invalid.
 
     On rescale:
-        Peers that join begin with the epoch and step that the others are at, and pass through fits that are over; one
-        that a decision lets go ends its program inside ``fit``, with exit code 0.
+        A joining peer begins at the epoch and step of the others, and skips fits that are over. A peer removed by a
+        decision ends its program inside ``fit``, with exit code 0.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -113,14 +113,14 @@ def attach(
         write_as_one_job()
     share_calls(model, attached)
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
-    # Alone: what an attach or a fit before this one has left would go around the policies, or around their absence.
+    # Alone: a train function left by an earlier attach or fit has other policies than this one.
     model.__dict__.pop("make_train_function", None)
     model.train_function = None
     return attached.handle
 
 
 def _refuse_model(model: Any) -> None:
-    """Raises ``UsageError`` if this is no compiled model, or it is in its ``fit``."""
+    """Raises ``UsageError`` if the model is not compiled, or its ``fit`` is under way."""
     if not is_keras_model(model) or not hasattr(model, "compile"):
         raise UsageError(f"kf.keras.attach() was given {type(model).__name__}: it takes a compiled Keras 3 model")
     if not model.compiled or not optimizers_of(model):
@@ -134,7 +134,7 @@ def _refuse_model(model: Any) -> None:
 
 
 class _Attached(Attached):
-    """The ``fit`` of a model, as it was attached."""
+    """The ``fit`` of an attached model."""
 
     def fit_function(self) -> Callable[..., Any]:
         """The function that replaces ``fit`` on the model."""
@@ -152,14 +152,14 @@ class _Attached(Attached):
                 self.first_epoch = arguments["initial_epoch"]
                 if self.policies:
                     self._policies_see_steps()
-                # Keras does not know the samples of kf.data, and is given batches of them.
+                # Keras does not know the samples of kf.data: it is given batches of them.
                 if is_source(arguments["x"]):
                     args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=self.seed)
                 return own(self.model, *args, **kwargs)
             finally:
                 self.is_fitting = False
 
-        fit.attached = self  # type: ignore[attr-defined]  # for an attach after this one
+        fit.attached = self  # type: ignore[attr-defined]  # for a later attach
         return fit
 
     def _refuse_recompiled(self) -> None:
@@ -170,7 +170,7 @@ class _Attached(Attached):
             )
 
     def _attach(self, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
-        """For Keras' own step, or a custom one."""
+        """Builds the job's step, from Keras' own step or a custom one, and returns its calls."""
         optimizers = [self.model.optimizer] if custom is None else custom.each_optimizer
         if custom is None:
             build(self.model, optimizers)
@@ -188,13 +188,13 @@ class _Attached(Attached):
         return calls
 
     def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
-        """The part of ``combine`` for the variables of layers, or for metrics, whose names come first."""
+        """The entries of ``combine`` for variables of layers, or for metrics; a metric's name has precedence."""
         metrics, variables = {one.name for one in metrics_of(self.model)}, layer_statistics(self.model)
         paths = {name for name in self.combine if "/" in name or any(is_named(one, name) for one in variables)}
         return {name: one for name, one in self.combine.items() if (name in paths - metrics) == (what == "layers")}
 
     def _prepared(self, batch: Any) -> CustomStep | None:
-        """Builds the model for a symbolic batch; what its training step does if that is a custom one."""
+        """Builds the model for a symbolic batch, and returns the findings about its step if that is custom."""
         if has_custom_step(self.model):
             return explored(self.model, batch)
         build_symbolically(self.model, batch)
@@ -203,7 +203,7 @@ class _Attached(Attached):
     # ---- in a job --------------------------------------------------------------------------------------------------
 
     def in_job(self, *args: Any, **kwargs: Any) -> Any:
-        """``fit`` as one peer of a job; of a job of one where nobody launched it."""
+        """Runs ``fit`` as one peer of a job; a program without a launcher is a job of one peer."""
         model, connection = self.model, connect()
         arguments = _arguments(type(model).fit, model, args, kwargs)
         refuse_in_job(model, arguments)
@@ -211,18 +211,18 @@ class _Attached(Attached):
         data = fit_data(arguments, seed=self.seed)
         custom = self._prepared(data.symbolic_batch)
         call = FitCall(model, arguments, data, connection, combine=self.combine)
-        if not data.plan.epochs:  # there is nothing to do, and nobody to do it with
+        if not data.plan.epochs:  # nothing to train, and no peer to meet
             return call.nothing()
         self.first_epoch, missed = arguments["initial_epoch"], connection.begin_phase()
         self.evaluations = call.evaluations
         while True:
-            # The others have done this fit; the state of the one that they are in comes when this peer joins it.
+            # The others have finished this fit; the state of their present fit is received on joining it.
             self.passes = missed is not None
             if missed is not None:
                 return call.passed(missed)
             try:
                 return self._trained_in_job(call, custom)
-            # They came to its end while this peer got ready.
+            # The others finished it while this peer prepared.
             except PhaseIsOver:
                 missed = connection.phase_result()
 
@@ -234,7 +234,7 @@ class _Attached(Attached):
         known = [*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)]
         run.memory.share(run.trace, known)
         run.declared.described = call.described
-        with tf.device("/CPU:0"):  # the host reads it in every step
+        with tf.device("/CPU:0"):  # read by the host in every step
             stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
         if custom is None:
             logs = JobLogs(metrics.totals, partial(shown, model, metrics))
@@ -255,7 +255,7 @@ class _Attached(Attached):
     # ---- alone -----------------------------------------------------------------------------------------------------
 
     def _policies_see_steps(self) -> None:
-        """Keras' loop calls a train function in which the policies see each step."""
+        """Gives Keras' loop a train function in which the policies see each step."""
         model = self.model
         refuse_step(model)
 
@@ -268,7 +268,7 @@ class _Attached(Attached):
 
     def _train_function(self) -> Callable[[Any], Any]:
         model = self.model
-        steps: list[Callable[[Any], Any]] = []  # one, once there is a batch
+        steps: list[Callable[[Any], Any]] = []  # one step, after the first batch
 
         def function(iterator: Any) -> Any:
             logs = None
@@ -276,7 +276,7 @@ class _Attached(Attached):
                 batch = next(iterator, None)
                 if batch is None:
                     break
-                if not steps:  # the first batch shows what the model is to be built for
+                if not steps:  # the model is built for the first batch
                     steps.append(self._step_alone(batch))
                 logs = steps[0](batch)
                 if self.calls is not None and self.calls.run.stopped:
@@ -295,7 +295,7 @@ class _Attached(Attached):
         custom = self._prepared(tf.nest.map_structure(symbolic, batch))
         calls = self._attach(connect(), custom)
         training = self.handle.prepare()
-        atexit.register(calls.finish)  # further calls of fit go on with it
+        atexit.register(calls.finish)  # further calls of fit continue it
         if custom is None:
             return training.step(step_alone(self.model, training.average))
         refuse_unknown_loss(self.model, custom, calls.run)
@@ -303,7 +303,7 @@ class _Attached(Attached):
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of ``fit``, by name, with Keras' defaults."""
+    """The arguments of a ``fit`` call by name, including Keras' defaults."""
     bound = inspect.signature(own).bind(model, *args, **kwargs)
     bound.apply_defaults()
     return {name: value for name, value in bound.arguments.items() if name != "self"}

@@ -1,8 +1,8 @@
-"""Keras' callbacks on the peers of a job: which run where, with whose state.
+"""Keras' callbacks on the peers of a job: their placement, and the sharing of their state.
 
-Those that only write (a progress bar, checkpoints, a log) run on rank 0. All others run on every peer, with equal
-numbers. What they keep in plain attributes (numbers, texts, arrays, and lists and dictionaries of those) is rank 0's: a
-peer that joins is given it, and one that takes the lead continues writing with what the coordinator before it had kept.
+Writers, callbacks that only write (a progress bar, checkpoints, a log), run on rank 0. All others run on every peer,
+with equal numbers. Plain attributes of callbacks (numbers, texts, arrays, and lists and dictionaries of these) are set
+to rank 0's: a joiner receives them, and a new coordinator continues writing from its predecessor's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _WRITERS = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.BackupAndRestore,
 )
-# What Keras itself gives every callback, and how a CSVLogger begins its file, which differs on each coordinator.
+# Attributes that Keras gives every callback, and a CSVLogger's start of its file, which differs on each coordinator.
 _NOT_KEPT = frozenset({"params", "_params", "model", "_model", "append", "append_header"})
-# They hold nothing that training changes, or it goes along anyway.
+# Values that training does not change, or that a joiner receives anyway.
 _HARMLESS = (os.PathLike, ModuleType, tf.data.Dataset, keras.utils.PyDataset, keras.Layer, keras.optimizers.Optimizer)
 
 
@@ -44,52 +44,50 @@ class JobCallbacks:
     """The callbacks of one ``fit`` on one peer.
 
     Args:
-        callbacks: The user's.
+        callbacks: The user's callbacks.
         model: The model.
         verbose: 0 for silence, 1 for a progress bar, 2 for a line per epoch.
-        params: ``epochs`` and ``steps``, as Keras tells them.
+        params: ``epochs`` and ``steps``, in Keras' form.
 
     Raises:
-        UsageError: One of them cannot run in a job.
+        UsageError: A callback cannot run in a job.
     """
 
     def __init__(self, callbacks: Any, model: Any, *, verbose: int, params: dict[str, int]) -> None:
         given = keras.tree.flatten(callbacks)
         _refuse(given)
         self._model = model
-        # Those that run on this peer, as the list for Keras' ``evaluate``.
+        # The callbacks that run on this peer, in the form for Keras' ``evaluate``.
         self.running = keras.callbacks.CallbackList(
             given, add_history=True, add_progbar=verbose != 0, verbose=verbose, **params
         )
         self._all = list(self.running.callbacks)
-        # Until this peer leads, its writers do not run, and know of no model, of which some would write at once.
+        # Until this peer leads, its writers do not run and have no model: some would write as soon as they get it.
         self._run(without_writers(self._all))
         self.running.set_model(model)
         self.leads = self._began = False
-        self.epoch = -1  # of which they were told that it begins
-        self._epoch_logs: dict[
-            str, Any
-        ] = {}  # at the end of an epoch, with what one of them has added for those after it
+        self.epoch = -1  # the last epoch that was announced to callbacks
+        self._epoch_logs: dict[str, Any] = {}  # logs of an epoch's end, with the additions of callbacks
 
     @property
     def restores(self) -> bool:
-        """True if one of them restores a backup when training begins."""
+        """True if a callback restores a backup when training begins."""
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
 
     def append_logs(self) -> None:
-        """Lets logs keep the entries from before a checkpoint, from which the fit continues."""
+        """Keeps the log entries from before the checkpoint that the fit continues from."""
         for one in self._writers():
             if isinstance(one, keras.callbacks.CSVLogger):
                 one.append = True
 
     def begin(self) -> None:
-        """Tells those that run on every peer that training begins, once."""
+        """Calls ``on_train_begin`` once, of the callbacks that run on every peer."""
         if not self._began:
             self._began = True
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Runs those that write on this peer, now rank 0; if it ``takes_over``, from where the one before was."""
+        """Starts the writers on this peer, now rank 0; if it ``takes_over``, from its predecessor's state."""
         if self.leads:
             return
         self.leads = True
@@ -100,44 +98,44 @@ class JobCallbacks:
             before = _kept(one)
             one.set_model(self._model)
             if takes_over and isinstance(one, keras.callbacks.BackupAndRestore):
-                put_attributes(one, before)  # it would restore what was the state an epoch ago
+                put_attributes(one, before)  # it would restore the state of an epoch ago
                 continue
             if takes_over and isinstance(one, keras.callbacks.CSVLogger):
                 _cut(one)
-                one.append = True  # after the lines of the coordinator before
+                one.append = True  # after the predecessor's lines
             one.on_train_begin()
-            if takes_over:  # it goes on where the coordinator before was, in the middle of an epoch
+            if takes_over:  # continues from the predecessor, in the middle of an epoch
                 put_attributes(one, before)
                 one.on_epoch_begin(self.epoch)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Tells all that run here."""
+        """Calls ``on_epoch_begin`` of all callbacks that run on this peer."""
         self.epoch = epoch
         self.running.on_epoch_begin(epoch)
-        self._run(self.running.callbacks)  # one may have been given a method since
+        self._run(self.running.callbacks)  # a callback may have been given a method since
 
     def test_begins(self) -> None:
-        """Calls them for the beginning of a validation."""
+        """Calls ``on_test_begin`` of all callbacks that run on this peer."""
         self.running.on_test_begin()
 
     def test_ends(self, found: Mapping[str, Any]) -> None:
-        """Calls them for its end, with the results."""
+        """Calls ``on_test_end``, with the results of the validation."""
         self.running.on_test_end(found)
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Tells all that run here, as Keras does it: one may add numbers for those after it."""
+        """Calls ``on_epoch_end`` of all that run on this peer; a callback may add to the logs of later ones."""
         self._epoch_logs = dict(logs)
         for one in self.running.callbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Tells those that run on every peer, after another one: whoever leads tells those that write by itself."""
+        """Catches up with another peer's ``on_epoch_end``, without the writers: the leading peer calls these."""
         self._epoch_logs = dict(logs)
         for one in without_writers(self._all):
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Tells those that write, where the others know."""
+        """Calls ``on_epoch_end`` of the writers only, after the other callbacks."""
         for one in self._writers():
             one.on_epoch_end(epoch, self._epoch_logs or dict(logs))
 
@@ -146,7 +144,7 @@ class JobCallbacks:
             one.on_train_batch_begin(batch, logs={})
 
     def batch_ends(self, batch: int, logs: Callable[[], dict[str, Any]]) -> None:
-        """Tells those who listen; ``logs`` is called if there is one."""
+        """Calls the callbacks with a hook for the end of a batch; ``logs`` is called only if there are any."""
         if not self._hear_end:
             return
         given = logs()
@@ -154,39 +152,39 @@ class JobCallbacks:
             one.on_train_batch_end(batch, logs=given)
 
     def _run(self, callbacks: list[Any]) -> None:
-        """From here on these run on this peer."""
+        """Replaces the callbacks that run on this peer."""
         self.running.callbacks = callbacks
         self._hear_begin = _hearing(callbacks, "on_train_batch_begin", "on_batch_begin")
         self._hear_end = _hearing(callbacks, "on_train_batch_end", "on_batch_end")
 
     def end(self, logs: dict[str, Any]) -> None:
-        """Training is over."""
+        """Calls ``on_train_end`` of all callbacks that run on this peer."""
         self.running.on_train_end(logs)
 
     def end_writers(self, logs: dict[str, Any]) -> None:
-        """Training is over, which those that run on every peer know."""
+        """Calls ``on_train_end`` of the writers only, after the other callbacks."""
         for one in self._writers():
             one.on_train_end(logs)
 
-    # ---- what they keep --------------------------------------------------------------------------------------------
+    # ---- kept attributes -------------------------------------------------------------------------------------------
 
     def agree(self, peers: PeerGroup, group: Group, *, rank: int = 0, written: int) -> int:
-        """Sets the attributes of callbacks to those of one rank.
+        """Sets the attributes of callbacks to the values on one rank.
 
         Args:
-            peers: Those of the view.
-            group: "all" of them, the "writers", which run on rank 0 alone, or the "others".
-            rank: Whose.
-            written: The last epoch of whose end those that write were told; as far as is known, on an earlier rank 0.
+            peers: The peers of the view.
+            group: The callbacks: "all", the "writers", which run on rank 0 alone, or the "others".
+            rank: The rank that gives the values.
+            written: The last epoch whose end the writers were called for, possibly on an earlier rank 0.
 
         Returns:
-            That of the rank, where it has to do with those that write.
+            The ``written`` of that rank; for the "others" the argument itself.
 
         Raises:
             UsageError: The other peer has other callbacks.
 
         Cost:
-            A message of some bytes for each callback; what a callback keeps is sent where a peer keeps something else.
+            A message of some bytes for each callback; its attributes are sent only if they differ on some peer.
         """
         types, gives = self._types(), peers.rank == rank
         packed = [pack(_kept(one)) for one in self._group(group)]
@@ -203,11 +201,11 @@ class JobCallbacks:
         return written if group == "others" else int(theirs["written"])
 
     def kept(self) -> dict[str, Any]:
-        """Plain attributes of all of them, and their types, by which peers see that they have the same list."""
+        """The plain attributes of all callbacks, and their types, which must be equal on all peers."""
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any]) -> None:
-        """Adopts the attributes of rank 0's; ``UsageError`` if that has other callbacks."""
+        """Adopts the attributes of rank 0's callbacks; raises ``UsageError`` if rank 0 has other callbacks."""
         self._refuse_others(kept["types"])
         for group in get_args(Group):
             if group in kept:
@@ -215,7 +213,7 @@ class JobCallbacks:
                     put_attributes(one, attributes)
 
     def resume(self, kept: dict[str, Any]) -> None:
-        """Adopts the attributes of a checkpoint: entries that the previous run logged after it are logged again."""
+        """Adopts the attributes of a checkpoint, and cuts the log entries from after it, which are written again."""
         self.adopt(kept)
         for one in self._writers() if self.leads else ():
             if isinstance(one, keras.callbacks.CSVLogger):
@@ -241,7 +239,7 @@ class JobCallbacks:
 
 
 def verbosity(given: Any) -> int:
-    """Keras' number for it: a line per epoch on the peers of a job, unless a bar is requested."""
+    """Keras' number for ``verbose``: "auto" is a line per epoch in a job."""
     return 2 if given == "auto" else int(given)
 
 
@@ -251,7 +249,7 @@ def without_writers(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
-    """The callbacks that override one of these methods; most override none for a batch."""
+    """The callbacks that override one of the hooks; most override none for a batch."""
     base = keras.callbacks.Callback
     return [
         one
@@ -262,14 +260,14 @@ def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
 
 def _kept(callback: Any) -> dict[str, Any]:
     file = getattr(callback, "csv_file", None)
-    # Of the one that leads: a coordinator after it goes on from there, whatever this one may write before it is lost.
+    # On the leading peer: a successor continues from this size, whatever is written before the leader is lost.
     if isinstance(callback, keras.callbacks.CSVLogger) and file is not None and os.path.isfile(callback.filename):
         callback.kungfu_bytes = os.path.getsize(callback.filename)
     return plain_attributes(callback, without=_NOT_KEPT)
 
 
 def _cut(logger: Any) -> None:
-    """Takes from the file of a log what the coordinator before has written of epochs that are written again, if any."""
+    """Removes from a log file the lines of a previous coordinator for epochs that are written again."""
     written = getattr(logger, "kungfu_bytes", None)
     if written is not None and os.path.isfile(logger.filename) and os.path.getsize(logger.filename) > written:
         os.truncate(logger.filename, written)
@@ -277,7 +275,7 @@ def _cut(logger: Any) -> None:
 
 
 def _name_others(callbacks: Sequence[Any], model: Any) -> None:
-    """Says which attributes of the user's callbacks hold what cannot be given to a peer that joins."""
+    """Prints the attributes of the user's callbacks whose values cannot be sent to a joiner."""
     metrics = {id(one) for one in metrics_of(model)}
     for one in callbacks:
         if isinstance(one, _WRITERS) or type(one) is getattr(keras.callbacks, type(one).__name__, None):

@@ -1,8 +1,8 @@
-"""A custom training step in ``fit``: a model whose class overrides ``train_step`` or ``compute_metrics``.
+"""Custom training steps in ``fit``: models with their own ``train_step`` or ``compute_metrics``.
 
-It is traced once before training, which makes what it makes (weights, slots of optimizers, states of metrics) and shows
-how often it applies gradients. In the step each application averages first, see `kungfu.keras.applications`. What its
-metrics have seen is known only at its end, so that is added up by a message of its own, after which the step counts.
+A custom step is traced once before training. The trace creates its variables (weights, slots of optimizers, states of
+metrics) and shows how often it applies gradients. In training each application averages first, see
+`kungfu.keras.applications`. The states of its metrics are known only at its end, so a separate message combines them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kungfu.training.run import Run
 
 
 def has_custom_step(model: Any) -> bool:
-    """True if the program has a custom training step, or computes metrics in its own way in Keras' step."""
+    """True if the model overrides the training step, or its computation of metrics."""
     return any(
         getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)
         for name in ("train_step", "compute_metrics")
@@ -40,7 +40,7 @@ class CustomStep:
 
     Args:
         optimizers: The optimizers of each application of gradients, in program order.
-        numbers: Shape and dtype of what the step returns beside results of metrics, by name.
+        numbers: Shape and dtype, by name, of the returned numbers that are not results of metrics.
         knows_loss: True if a tape in the step shows the target of the gradients.
     """
 
@@ -50,11 +50,11 @@ class CustomStep:
 
     @property
     def each_optimizer(self) -> list[Any]:
-        """The applied optimizers, once each, as the model holds them."""
+        """The applied optimizers, each once, in the model's order."""
         return list({id(one): one for one in self.optimizers}.values())
 
     def note(self, model: Any) -> str:
-        """A line for the user about such a step."""
+        """A line that informs the user about the custom step."""
         names, times = ", ".join(one.name for one in self.optimizers), len(self.optimizers)
         return (
             f"kungfu: {type(model).__name__} has a training step of its own, without XLA; gradients are "
@@ -87,7 +87,7 @@ def explored(model: Any, batch: Any) -> CustomStep:
             for name, one in _numbers(model, returned, results).items()
             if isinstance(one, tf.Tensor)
         }
-        # TensorFlow traces a second time where the first trace has made variables: the last one counts.
+        # TensorFlow traces a second time if the first trace has created variables: the last trace counts.
         found[:] = [CustomStep(tuple(applications.optimizers), numbers, applications.knows_loss)]
 
     spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), batch)
@@ -107,7 +107,7 @@ def _without_application(model: Any) -> str:
     )
 
 
-# ---- what it returns -----------------------------------------------------------------------------------------------
+# ---- returned numbers ------------------------------------------------------------------------------------------------
 
 
 class _MetricResults:
@@ -115,18 +115,18 @@ class _MetricResults:
 
     def __init__(self, model: Any) -> None:
         self._metrics = metrics_of(model)
-        self._results: list[tuple[Any, Any]] = []  # each with its metric
+        self._results: list[tuple[Any, Any]] = []  # (result, metric)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Around the user's step."""
+        """Records the metrics' results inside the ``with`` block, the user's step."""
         with ExitStack() as within:
             for one in self._metrics:
                 within.enter_context(replaced_method(one, "result", self._noting(one, one.result)))
             yield
 
     def metric_of(self, value: Any) -> Any | None:
-        """The metric whose result a returned value is; ``None`` for any other number."""
+        """The metric with this result; ``None`` if the value is any other number."""
         return next((metric for result, metric in self._results if result is value), None)
 
     def _noting(self, metric: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,14 +139,14 @@ class _MetricResults:
 
 
 class CustomMetrics:
-    """Metrics of the whole job, and the other numbers that such a step returns.
+    """The metrics of the whole job, and the other numbers that a custom step returns.
 
-    A metric's state is combined over the peers. Of any other number that the step returns, the mean over the samples is
-    taken; of a whole number that of rank 0.
+    A metric's state is combined over the peers. Any other returned float becomes its mean over the samples, and a whole
+    number is rank 0's.
 
     Args:
         model: The model, with all its metrics built.
-        found: The findings of the trace of its step.
+        found: The findings of the trace of the model's step.
         job: Combines the metrics over the peers.
     """
 
@@ -157,7 +157,7 @@ class CustomMetrics:
             for name, one in found.numbers.items()
         }
         self._results = _MetricResults(model)
-        self._returned: dict[str, Any] = {}  # metrics and numbers, by name, as the last trace found them
+        self._returned: dict[str, Any] = {}  # metrics and numbers of the last trace, by name
 
     @property
     def totals(self) -> list[tf.Variable]:
@@ -168,22 +168,22 @@ class CustomMetrics:
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
-        """Graph: around the user's step; the metrics start from the job's states, ``again`` (agreed) with an epoch."""
+        """Graph: surrounds the user's step; metrics start from the job's states, or reset if ``anew`` (agreed)."""
         self._job.assign(self._job.start(anew))
         self._results = _MetricResults(self._model)
         with self._results.noted():
             yield
 
     def seen(self, returned: Any, peer: PeerShare) -> list[Any]:
-        """Graph: what is to be added up over the peers, of this one's part in the step."""
+        """Graph: the summands of this peer for the step's sums over the peers."""
         self._returned = _numbers(self._model, returned, self._results)
         numbers = [_share(self._returned[name], samples=peer.samples, rank=peer.rank) for name in self._last]
-        # Without samples a peer ran on another's: what comes of that is not counted.
+        # A peer without samples ran the step on another peer's sample, whose results do not count.
         states = self._job.outgoing(self._job.read(), peer)
         return [peer.samples, *numbers, *(tf.where(peer.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
-        """Graph: the totals continue by what all peers have seen: the sums of ``seen()`` over the peers."""
+        """Graph: updates the totals by the sums of ``seen()`` over the peers."""
         samples, *rest = sums
         for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
@@ -193,7 +193,7 @@ class CustomMetrics:
     # ---- between steps ---------------------------------------------------------------------------------------------
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """The results of the step, over all peers, at these totals."""
+        """The step's results over all peers, computed from totals."""
         count = len(self._job.totals)
         self._job.show(totals[:count])
         last = dict(zip(self._last, totals[count:], strict=True))
@@ -236,17 +236,17 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
     )
 
 
-# ---- steps ---------------------------------------------------------------------------------------------------------
+# ---- steps -----------------------------------------------------------------------------------------------------------
 
 
 def custom_job_step(
     model: Any, run: Run, metrics: CustomMetrics, *, stop_requested: tf.Variable
 ) -> Callable[[Any], Any]:
-    """The step of a peer of a job; gives what `job_step` gives.
+    """The custom step of a peer of a job; returns the same as `job_step`.
 
     Args:
-        model: Compiled, and explored.
-        run: Of the step.
+        model: A compiled model whose step was traced by `explored`.
+        run: The run of the step.
         metrics: The metrics of the job.
         stop_requested: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
     """
@@ -267,7 +267,7 @@ def custom_job_step(
 
 
 def custom_step_alone(model: Any, run: Run) -> Step:
-    """The custom step of a program that runs alone under policies, seen by them."""
+    """The custom step of a program without a job, with policies that see it."""
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def custom_step_alone(model: Any, run: Run) -> Step:
 
 
 def refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
-    """Raises ``UsageError`` if a policy reads the loss, and nothing shows what it is."""
+    """Raises ``UsageError`` if a policy reads the loss, but no tape shows the loss of the step."""
     if found.knows_loss or run.plan.sources.isdisjoint({"loss", "mean_loss"}):
         return
     raise UsageError(

@@ -1,8 +1,8 @@
-"""The phases of a program with several fits: what each came to, for a peer that joins after it.
+"""The results of the finished fits of a program, for peers that join later.
 
-A peer that joins runs the program from its top. It passes through the fits that are over: each returns at once, with
-the History, the callbacks' attributes and the weights that the others had at its end. So what the program does between
-two fits is the same there. It takes part in the fit that the others are in, whose state it is given when it joins.
+A joining peer runs the program from its top. A fit that is over returns at once, with the History, the callbacks'
+attributes and the weights that the others had at its end, so the program's code between two fits behaves the same on
+all peers. The peer trains in the fit under way, from the state that it receives on joining.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from kungfu.training.loop.job_connection import JobConnection
 
 
 class Evaluations:
-    """The results of ``evaluate`` between two fits, in order; the same on all peers, and given to those that join."""
+    """The results of ``evaluate`` between two fits, in order; equal on all peers, and sent to joining peers."""
 
     def __init__(self) -> None:
         self._results: list[list[Any]] = []
-        self._used = 0  # by this peer, which passes through the fit
+        self._used = 0  # by this peer, if it skips the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
-        """The peers have come to these numbers on the data with this description."""
+        """Adds the peers' results on the data with this description."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 
     def next_result(self, data: Sequence[int]) -> dict[str, Any] | None:
-        """The numbers of the next call, ``None`` if the others have not come to it, or had other data."""
+        """The results of the next call; ``None`` if the others have not reached it, or had other data."""
         if self._used >= len(self._results) or self._results[self._used][0] != list(data):
             return None
         self._used += 1
         return dict(self._results[self._used - 1][1])
 
     def results(self) -> list[list[Any]]:
-        """All so far, for a peer that comes; any thread may ask."""
+        """All results so far, for a joining peer; thread-safe."""
         return list(self._results)
 
     def adopt(self, results: Sequence[list[Any]]) -> None:
-        """The results that another peer knows."""
+        """Replaces the results by another peer's."""
         self._results, self._used = list(results), 0
 
 
 class FitCall:
-    """One call of ``fit`` on one peer of a job, which takes part in that fit, or passes through it.
+    """One call of ``fit`` on one peer of a job, which trains in that fit, or skips it if it is over.
 
     Args:
-        model: Compiled and built.
-        arguments: The arguments of ``fit`` by name, all of them.
-        data: The data that it walks.
+        model: The model, compiled and built.
+        arguments: All arguments of ``fit`` by name.
+        data: The training and validation data.
         connection: This process in its job.
         combine: The combination of metrics' states over the peers, by the name of the metric.
 
@@ -83,7 +83,7 @@ class FitCall:
 
     @property
     def described(self) -> list[str]:
-        """The call in words: what has to be the same on all peers."""
+        """The parts of the call that must be equal on all peers, as texts."""
         arguments, plan, weights = self.arguments, self.data.plan, self.arguments["class_weight"]
         names = () if self.data.validation is None else ("freq", "steps", "batch_size")
         validates = [f"validation_{name}={arguments[f'validation_{name}']}" for name in names]
@@ -97,7 +97,7 @@ class FitCall:
         ]
 
     def nothing(self) -> Any:
-        """No epoch is to be done."""
+        """Runs a ``fit`` without epochs: only the callbacks' beginning and end."""
         self.model.stop_training = False
         self.callbacks.begin()
         self.callbacks.lead(takes_over=False)
@@ -105,36 +105,36 @@ class FitCall:
         return self.model.history
 
     def passed(self, content: bytes) -> Any:
-        """The others have done this fit; gives its History."""
+        """Skips this fit, which the others have finished: adopts its outcome, and returns its History."""
         epochs = _adopt_outcome(content, self)
         x = self.arguments["x"]
-        # A Dataset that shuffles anew each time has to be read as often as the others have read it.
+        # A Dataset that reshuffles on each reading must be read as often as on the other peers.
         if isinstance(x, tf.data.Dataset):
             for _ in range(1 if self.arguments["steps_per_epoch"] else epochs):
                 next(iter(x), None)
         return self.model.history
 
     def outcome(self) -> Callable[[], bytes]:
-        """The outcome of the fit on this peer, to be packed when it is requested; later training does not change it.
+        """Returns a function that packs the outcome of the fit on this peer; later training does not change it.
 
         Cost:
             On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
         """
         with tf.device("/CPU:0"):
             values = [tf.identity(one) for one in _variables(self.model)]
-        # What the callbacks keep is packed and unpacked, so that no change reaches it afterwards.
+        # Packed and unpacked: a deep copy, which later changes do not reach.
         outcome = {
             "told": self.described,
             "callbacks": unpack(pack(self.callbacks.kept())),
             "stops": bool(self.model.stop_training),
             "run": self.connection.run,
         }
-        evaluations = self.evaluations  # apart from this call, whose model and data are not held
+        evaluations = self.evaluations  # a separate name, so that the closure does not hold this call's model and data
 
         def packed() -> bytes:
-            # Of evaluations there are more as long as the next fit has not begun; any thread may ask.
+            # Evaluations are added until the next fit begins; any thread may call this.
             whole = {**outcome, "evaluations": evaluations.results()}
-            # Bytes, since NumPy has no name for some types (bfloat16).
+            # As bytes: NumPy lacks some types (bfloat16).
             arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
             return pack({**whole, "variables": arrays})
 
@@ -142,15 +142,15 @@ class FitCall:
 
 
 def _in_order(weights: Mapping[int, float]) -> str:
-    """The weights of classes in words; numbers of NumPy read as others do."""
+    """The class weights as text, with NumPy's numbers written like Python's."""
     return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
 
 
 def _adopt_outcome(content: bytes, call: FitCall) -> int:
-    """This peer passes through a fit that is over; gives the epochs that the others have done in it.
+    """Adopts the outcome of a finished fit; returns the number of epochs that the others trained in it.
 
     Raises:
-        UsageError: The call is not the one that the others have made.
+        UsageError: The call differs from the others' call.
     """
     outcome, model, number = unpack(content), call.model, call.connection.phase
     if outcome["told"] != call.described:
@@ -177,12 +177,12 @@ def _adopt_outcome(content: bytes, call: FitCall) -> int:
 
 
 def _variables(model: Any) -> list[tf.Variable]:
-    """The weights; of the optimizer what is a single number. Its slots come with the state of a fit that continues."""
+    """The weights, and the optimizers' scalars; a fit that continues sends the optimizers' slots separately."""
     own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not len(one.shape)]
     return [one.value if isinstance(one, keras.Variable) else one for one in (*model.weights, *own)]
 
 
 def _difference(here: Sequence[str], there: Sequence[str]) -> tuple[str, str]:
-    """The first entries that are not the same."""
+    """The first pair of entries that differ."""
     pairs = ((one, other) for one, other in zip(here, there, strict=False) if one != other)
     return next(pairs, (f"{len(here)} arguments", f"{len(there)}"))

@@ -1,4 +1,4 @@
-"""The handle that ``kf.keras.attach`` returns: the training of a model by ``fit``."""
+"""The handle that ``kf.keras.attach`` returns, for the training of a model by ``fit``."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Attached:
     """The arguments of a call of ``attach``, and its results.
 
     Args:
-        model: The model that fits.
-        policies: As they were given.
-        seed: That of the order, and of what each peer draws.
+        model: The attached model.
+        policies: The policies, unchanged.
+        seed: The seed of the samples' order and of each peer's random numbers.
         budget: Bounds how often the policies together may change the cluster.
-        combine: How what is kept of the data is combined over the peers, by name.
-        optimizer: That of the model when it was attached.
-        is_fitting: Whether a ``fit`` is under way.
-        passes: Whether this peer passes through fits that are over.
-        calls: Of the step of the fit under way, or of the last one.
-        first_epoch: Of that fit.
-        evaluations: After the last fit.
+        combine: The combination over the peers of metrics' states and layers' statistics, by name.
+        optimizer: The model's optimizer at the time of ``attach``.
+        is_fitting: True while a ``fit`` is under way.
+        passes: True while this peer skips fits that are over.
+        calls: The step's calls in the present fit, or in the last one.
+        first_epoch: The first epoch of that fit.
+        evaluations: The results of ``evaluate`` after the last fit.
     """
 
     model: Any
@@ -52,15 +52,15 @@ class Attached:
 
     @property
     def training(self) -> Training | None:
-        """The training of that fit, as a program without Keras' ``fit`` has it."""
+        """The present or last fit as a `Training`, as in a program without Keras' ``fit``."""
         return None if self.calls is None else Training(self.calls)
 
 
 class FitHandle:
     """The training of one model by ``fit``; it stays the same over several fits. Made by ``kungfu.keras.attach_model``.
 
-    What is said of the job holds for the fit that is under way, or for the last one. A program that runs alone, and
-    without policies, trains by Keras itself: there is one peer, and nothing to register.
+    Values about the job are those of the present fit, or of the last one. A program alone and without policies trains
+    by Keras itself: there is one peer, and nothing to register.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -73,12 +73,12 @@ class FitHandle:
 
     def __init__(self, fitted: Attached) -> None:
         self._fitted = fitted
-        self._prepared: list[Callable[[Training], Any]] = []  # what each fit begins with
+        self._prepared: list[Callable[[Training], Any]] = []  # calls at the beginning of each fit
         self._fed: dict[str, Any] = {}
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank; ``None`` if it is in no view: it was let go, or passes through fits that are over."""
+        """This peer's rank; ``None`` if it is in no view: it was removed, or skips fits that are over."""
         training = self._fitted.training
         if self._fitted.passes:
             return None
@@ -86,43 +86,43 @@ class FitHandle:
 
     @property
     def size(self) -> int:
-        """The number of peers that train."""
+        """The number of peers."""
         training = self._fitted.training
         return 1 if training is None else training.size
 
     @property
     def stopped(self) -> bool:
-        """True if a policy, a request or ``stop`` has ended the fit, or the last one."""
+        """True if a policy, a request or ``stop`` has ended the present or last fit."""
         training = self._fitted.training
         return False if training is None else training.stopped
 
     @property
     def step_number(self) -> int:
-        """The steps done so far, over all fits of the job; of a program without policies those of the optimizer."""
+        """The steps done so far, over all fits of the job; without policies, the optimizer's iterations."""
         training, optimizers = self._fitted.training, optimizers_of(self._fitted.model)
         return int(optimizers[0].iterations) if training is None else training.step_number
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, as Keras counts it, or after a fit the one after its last."""
+        """The present epoch in Keras' count; after a fit, its last epoch plus one."""
         history = getattr(self._fitted.model, "history", None)
         done = history.epoch if history is not None else []
         return done[-1] + 1 if done else self._fitted.first_epoch
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
-        """Lets further state of the program go along with every fit that follows; see ``kungfu.Training.register``."""
+        """Adds state of the program to the state of every later fit; see ``kungfu.Training.register``."""
         self._prepared.append(lambda training: training.register(name, get, set, kind=kind, room_bytes=room_bytes))
 
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
-        """Has a function called after each change of membership, in every fit that follows."""
+        """Registers a function that every later fit calls after each change of membership."""
         self._prepared.append(lambda training: training.on_rescale(function))
         return function
 
     def publish(self, name: str, value: Any) -> None:
-        """Gives the policies a number that the step computes, from a layer, a loss or a ``train_step`` of the user's.
+        """Gives the policies a number that the step computes, in a custom layer, loss or ``train_step``.
 
         Undefined:
-            Outside of a training step, as in ``evaluate``, nothing comes of it; see ``kungfu.Training.publish``.
+            Without effect outside of a training step, as in ``evaluate``; see ``kungfu.Training.publish``.
         """
         training = self._fitted.training
         if training is not None and training.is_tracing:
@@ -135,16 +135,16 @@ class FitHandle:
             training.feed(name, value)
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
-        """Asks for a checkpoint at the barrier after the next step of the fit; see ``kungfu.Training.checkpoint``."""
+        """Requests a checkpoint at the barrier after the fit's next step; see ``kungfu.Training.checkpoint``."""
         training = self._fitted.training
         if training is not None and self._fitted.is_fitting:
             training.checkpoint(path, keep=keep)
 
     def stop(self, reason: str = "") -> None:
-        """Ends the fit that is under way, on all peers after the same step; outside of a fit it does nothing.
+        """Ends the present fit, on all peers after the same step; without effect outside of a fit.
 
         Args:
-            reason: As in ``kungfu.Training.stop``. The epoch is concluded there, as under ``model.stop_training``.
+            reason: As in ``kungfu.Training.stop``. The epoch ends at that step, as under ``model.stop_training``.
         """
         fitted = self._fitted
         if not fitted.is_fitting:
@@ -155,7 +155,7 @@ class FitHandle:
             fitted.training.stop(reason)
 
     def prepare(self) -> Training:
-        """Registers and feeds what was given before a fit in its training."""
+        """Applies the registrations and fed numbers from before a fit to its training, and returns the training."""
         training = self._fitted.training
         assert training is not None
         for one in self._prepared:

@@ -1,11 +1,11 @@
-"""``fit`` in a job: Keras' loop over epochs and batches, on peers that come and go.
+"""``fit`` in a job: Keras' loop over epochs and batches, with peers that join and leave.
 
-Keras' own loop fetches batches ahead and calls back for each of them. Here a batch may be stale, because the membership
-has changed, and is done again; so the loop is kungfu's, and Keras' parts (callbacks, ``evaluate``, metrics) are called
-from it. Each peer runs it, from the top of its program.
+Keras' loop fetches batches ahead and calls callbacks for each of them. In a job a batch becomes stale when the
+membership changes, and is repeated; so the loop is kungfu's, and calls Keras' parts (callbacks, ``evaluate``, metrics).
+Each peer runs it, from the top of its program.
 
-What comes next `kungfu.keras.next_action` decides: its table is the protocol of the peers. Here it is done, by one
-method an action. Where peers are lost over one, the others recover as from a step, and ask again what comes next.
+`kungfu.keras.next_action` decides the next action: its table is the protocol of the peers. This module performs the
+actions, with one method each. If peers are lost during an action, the others recover as from a step, and decide again.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class FitRun:
 
     Args:
         call: The arguments of ``fit``.
-        calls: Of the step of the run.
-        step: The function of a batch that is marked as the step.
-        logs: The numbers of the epoch.
-        stop_requested: 1.0 if a callback of this peer wants training to stop.
+        calls: The calls of the run's step.
+        step: The step: a function of a batch.
+        logs: The logs of the epoch.
+        stop_requested: 1.0 if a callback of this peer requests the end of training.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FitRun:
         self._step, self._stop_requested, self._logs = step, stop_requested, logs
         self._begins = int(call.arguments["initial_epoch"])
         self._progress = Progress(epochs=self._epochs_left(), execution=int(call.model.steps_per_execution))
-        self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the epoch under way
+        self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the present epoch
         self._warned = set[str]()
         training, run = Training(calls), calls.run
         training.register("fit/epochs_ended", lambda: self._progress.ended, self._set_ended)
@@ -83,14 +83,14 @@ class FitRun:
         """Trains to the end.
 
         Returns:
-            The model's ``History``; on a peer that a decision let go, what it was until then.
+            The model's ``History``; on a removed peer, the History until the removal.
         """
         model = self._call.model
         model.stop_training = False
         try:
             self._train()
             self._go_on("share last")
-            # Before the last barrier, in each view that comes to it.
+            # The actions before the last barrier, in each view that reaches it.
             self._calls.finish(lambda: self._go_on("finish"))
         except BaseException:
             self._calls.abandon()
@@ -98,7 +98,7 @@ class FitRun:
         return model.history
 
     def _train(self) -> None:
-        """Steps, and what is to be done between them, until training ends or this peer is let go."""
+        """Performs steps and the actions between them until training ends or a decision removes this peer."""
         data, run = self._call.data, self._run
         declare_batches(self._calls, data.plan, described=data.described)
         try:
@@ -108,12 +108,12 @@ class FitRun:
                 over=lambda: run.left or self._progress.is_over(stopped=run.stopped),
                 between_steps=lambda: self._go_on("begin batch", "step", "end training"),
             ):
-                # Else the first call of the step joins, and does no step.
+                # Without a view the first call of the step only joins.
                 if self._calls.has_view and self._go_on("step", "end training") != "step":
                     break
                 self._do_step(batch)
         except DataEndedError as error:
-            # On all peers, at the same step: they have read the same. Training ends with the data, as by Keras.
+            # Raised on all peers at the same step: they read the same data. Training ends with the data, as in Keras.
             print(f"kungfu: model.fit() ends before its last epoch: {error}", file=sys.stderr)
             self._progress = replace(self._progress, stops=True)
 
@@ -121,15 +121,15 @@ class FitRun:
         return max(0, int(self._call.arguments["epochs"]) - self._begins)
 
     def _do_step(self, batch: Any) -> None:
-        if self._call.model.stop_training:  # by a callback, after the step before; training ends with this one
+        if self._call.model.stop_training:  # set by a callback after the previous step; training ends with this step
             self._stop_requested.assign(1.0)
         stops = self._calls.call(self._step, (batch,), {})
-        # It was cut for another view, or peers were lost over it: the loader cuts it anew.
+        # The batch was cut for another view, or peers were lost during the step: the loader cuts it again.
         if stops is SKIPPED:
             return
         self._progress = self._progress.stepped(stops=bool(stops.numpy() > 0))
         self._warn_once(_UNHEEDED, where=self._call.model.stop_training and not self._progress.stops)
-        # Not as late as the next batch is there.
+        # The call must not wait for the next batch.
         if (action := self._next()).what == "end batch":
             self._call_back(action)
 
@@ -138,13 +138,13 @@ class FitRun:
             self._warned.add(text)
             print(text, file=sys.stderr)
 
-    # ---- what comes next -------------------------------------------------------------------------------------------
+    # ---- the next action -------------------------------------------------------------------------------------------
 
     def _next(self, reported: FitState | None = None) -> Action:
         return decide(self._progress, self._calls.position(), reported, stopped=self._run.stopped)
 
     def _go_on(self, *until: str) -> str:
-        """Does what comes next, until that is one of these; gives it, or "finish" once a decision let this peer go."""
+        """Performs actions until the next is in ``until``; returns its name, or "finish" if this peer was removed."""
         while not self._run.left:
             action = self._next()
             if action.what in until:
@@ -168,7 +168,7 @@ class FitRun:
                 self._call_back(action)
 
     def _call_back(self, action: Action) -> None:
-        """Tells the callbacks; the numbers of epochs are those of Keras."""
+        """Calls the callbacks, with Keras' numbers of epochs."""
         callbacks, model, number, logs = self._call.callbacks, self._call.model, action.number, self._progress.logs
         match action.what:
             case "begin batch":
@@ -189,7 +189,7 @@ class FitRun:
                 model.reset_metrics()
                 callbacks.epoch_begins(self._begins + number)
             case "end training":
-                if model.optimizer is not None:  # averages of weights are put in place
+                if model.optimizer is not None:  # the optimizer may replace weights by their averages
                     model.optimizer.finalize_variable_values(model.trainable_weights)
                 callbacks.end(logs)
             case _:
@@ -199,7 +199,7 @@ class FitRun:
     # ---- a new view ------------------------------------------------------------------------------------------------
 
     def _enter_view(self, peers: PeerGroup) -> None:
-        """All continue from the state of one peer, with what its callbacks keep and have left."""
+        """Sets all peers to the state of one peer, including the attributes of its callbacks and their changes."""
         callbacks, is_first = self._call.callbacks, self._progress.version < 0
         resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
         held = self._run.state.agreed() if resumed is not None else []
@@ -207,17 +207,17 @@ class FitRun:
         if resumed is not None:
             callbacks.append_logs()
         callbacks.begin()
-        # No peer is in this fit yet: a callback of rank 0 may restore a backup, from which all continue.
+        # No peer is in this fit yet: a callback of rank 0 may restore a backup, and all peers continue from it.
         begins = not peers.any_of([not is_first])[0]
         if peers.leads and begins:
             callbacks.lead(takes_over=False)
-        # Else from the peer whose variables all have: callbacks of another one may know what those lack.
+        # Else the source is the peer that sent its variables to all: other peers' callbacks may be ahead of these.
         restores = begins and peers.any_of([peers.leads and callbacks.restores])[0]
         source = 0 if restores else peers.source
         reported = self._receive_state(peers, source)
         while (action := self._next(reported)).what != "adopt state":
             self._call_back(action)
-        # A checkpoint was written after the call for the beginning of its epoch: its state has what callbacks did then.
+        # The checkpoint has the callbacks' changes at the beginning of its epoch: undo those just made by the calls.
         if resumed is not None:
             reported = self._restore(unpack(resumed), reported)
             for variable, value in zip(held, before, strict=True):
@@ -225,9 +225,9 @@ class FitRun:
         self._adopt_state(peers, source, reported)
 
     def _receive_state(self, peers: PeerGroup, source: int) -> FitState:
-        """The state of the source, from which this peer continues; its callbacks have not caught up with it yet."""
+        """The source's state, which this peer continues from; this peer's callbacks have not caught up with it yet."""
         call = self._call
-        # Another first epoch, where a callback of rank 0 has restored what it had backed up.
+        # The first epoch differs if a callback of rank 0 has restored a backup.
         begins = restored_epoch(call.model) if call.callbacks.restores else None
         own = {
             "fit_state": self._progress.fit_state,
@@ -238,7 +238,7 @@ class FitRun:
         received = agreed(peers, own, rank=source)
         call.data.refuse_other(self._progress.ended, coordinators=received["first"])
         self._begins, call.model.stop_training = received["begins"], received["stop_training"]
-        self._stop_requested.assign(0.0)  # it is requested anew before the next step
+        self._stop_requested.assign(0.0)  # requested again before the next step
         epochs, number = self._epochs_left(), call.connection.phase
         count_epochs(self._run, done_before=self._begins, epochs=epochs, fit=number)
         reported = FitState(**received["fit_state"])
@@ -246,21 +246,21 @@ class FitRun:
         return reported
 
     def _adopt_state(self, peers: PeerGroup, source: int, reported: FitState) -> None:
-        """Adopts the state that the source's callbacks keep, and the values that they have left."""
+        """Adopts the attributes of the source's callbacks, and the variables that they have changed."""
         callbacks, run, position = self._call.callbacks, self._run, self._calls.position()
         (led,) = peers.any_of([callbacks.leads])
-        # Of those that write it is rank 0's where it led before.
+        # The writers' attributes are rank 0's if rank 0 led before.
         if not led or source == 0:
             self._agree_on("all", peers, rank=source)
         else:
             self._agree_on("others", peers, rank=source)
             self._agree_on("writers", peers)
-        # Between two epochs all hold the same statistics of layers; in an epoch they are each peer's.
+        # Layers' statistics are equal on all peers between two epochs, and differ within an epoch.
         is_between = position.offset == 0 or reported.end_called == reported.ended or reported.over
         peers.assign_from_rank(run.state.agreed() if is_between else run.state.shared(), rank=source)
         if peers.leads and not callbacks.leads:
             callbacks.lead(takes_over=True)
-            # On the rank 0 before, the call may not have been made.
+            # The previous rank 0 may not have made this call.
             if reported.over:
                 callbacks.end_writers(reported.logs)
         self._progress = self._progress.in_view(reported, version=position.version, leads=callbacks.leads)
@@ -268,7 +268,7 @@ class FitRun:
 
     def _agree_on(self, group: Group, peers: PeerGroup, *, rank: int = 0) -> None:
         written = self._call.callbacks.agree(peers, group, rank=rank, written=self._progress.written)
-        # Not before what they keep is here, for another peer may be lost over that.
+        # Only after the attributes have arrived: a peer may be lost during their transfer.
         self._progress = replace(self._progress, written=written)
 
     # ---- the end of an epoch ---------------------------------------------------------------------------------------
@@ -278,8 +278,8 @@ class FitRun:
         self._progress = self._progress.after(action)
 
     def _find_numbers(self) -> None:
-        """The numbers of an epoch are rank 0's: a validation may round otherwise on another machine."""
-        own = dict(self._logs.so_far())  # the metrics hold them from here
+        """Sets the logs of an epoch to rank 0's: a validation may round differently on another machine."""
+        own = dict(self._logs.so_far())  # reading them sets the metrics
         arguments = self._call.arguments
         is_validated = _validates(self._begins + self._progress.ended, arguments["validation_freq"])
         if self._call.data.validation is not None and is_validated:
@@ -293,7 +293,7 @@ class FitRun:
         self._calls.exchange(agree)
 
     def _validate(self) -> bool:
-        """Finds what the validation comes to, over all peers; False if peers were lost over it."""
+        """Runs the validation over all peers; returns False if peers were lost during it."""
         call = self._call
         if self._progress.tested == 2:
             return True
@@ -313,9 +313,9 @@ class FitRun:
         return is_there
 
     def _conclude_epoch(self, peers: PeerGroup) -> None:
-        """Sets the changes of callbacks to rank 0's; the epoch is concluded."""
+        """Sets the callbacks' changes to rank 0's, and concludes the epoch."""
         progress, call = self._progress, self._call
-        # Of the epoch that has begun, if one has; the loader has its first batch already.
+        # The next epoch may have begun: the loader has its first batch already.
         begun = self._calls.position().epoch
         first_batch = call.data.first_batch_of(begun) if begun > progress.ended else -1
         received = agreed(peers, {"stops": bool(call.model.stop_training), "first_batch": first_batch})
@@ -326,24 +326,24 @@ class FitRun:
         stops = received["stops"] or progress.stops or self._run.stopped
         self._warn_once(_UNHEEDED, where=call.model.stop_training and not stops)
         call.model.stop_training = received["stops"]
-        self._stop_requested.assign(0.0)  # what only this peer has asked for is passed over
+        self._stop_requested.assign(0.0)  # a request of this peer alone is ignored
         self._progress, self._validation = self._progress.with_epoch_concluded(stops=stops), None
 
     def _share(self, peers: PeerGroup, action: Action) -> None:
-        """Shares what rank 0's callbacks have left; at the end of training others may ask for the outcome."""
+        """Shares the changes of rank 0's callbacks; at the end of training, publishes the fit's outcome to joiners."""
         peers.assign_from_rank(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "share last":
             _end_phase(self._call, self._run)
 
-    # ---- what goes along -------------------------------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def _set_ended(self, ended: int) -> None:
         if ended != self._progress.ended:
             self._progress, self._validation = replace(self._progress, ended=ended), None
 
     def _kept(self) -> bytes:
-        """The contents of a checkpoint about callbacks, and the position between steps."""
+        """The state of callbacks, and the position between steps, for a checkpoint."""
         at = self._progress
         validation = {"began": True, "result": at.found if at.tested == 2 else None} if at.tested else None
         state = {"batch": at.batch, "begun": at.open_batch >= 0, "called": at.end_called, "logs": at.logs}
@@ -351,7 +351,7 @@ class FitRun:
         return pack(kept)
 
     def _restore(self, kept: Mapping[str, Any], reported: FitState) -> FitState:
-        """The state of a checkpoint: a run that is resumed may continue where the one before was to end."""
+        """The fit state in a checkpoint; a resumed run may continue beyond the planned end of the previous run."""
         batch, each, validation = kept["batch"], self._progress.execution, kept["validation"] or {}
         result = validation.get("result")
         state = {

@@ -1,4 +1,4 @@
-"""The metrics of a model in a job, and the numbers that callbacks are given of them: computed when one looks."""
+"""The metrics of a model in a job, and the logs of its callbacks, which are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kungfu.training.graph.combined_metrics import CombinedMetrics
 
 
 def metrics_of(model: Any) -> list[Any]:
-    """All metrics that a training step of the model updates, each once; those of ``compile`` one by one."""
+    """All metrics that a training step of the model updates, each once, including each metric of ``compile``."""
     tracker = loss_tracker(model)
     top = [*model.metrics, *([] if tracker is None else [tracker])]
     found: dict[int, Any] = {}
@@ -26,7 +26,7 @@ def metrics_of(model: Any) -> list[Any]:
 
 
 def _parts(metric: Any) -> Iterator[Any]:
-    """The metrics inside a metric: ``compile`` wraps its arguments in one that holds the others."""
+    """The metrics inside a metric: ``compile`` wraps its metrics in a container metric."""
     inside = getattr(metric, "metrics", None)
     if inside is None:
         yield metric
@@ -36,54 +36,54 @@ def _parts(metric: Any) -> Iterator[Any]:
 
 
 def shown(model: Any, metrics: CombinedMetrics, totals: Sequence[Any]) -> dict[str, Any]:
-    """The logs of callbacks at these totals, by name; the metrics of the model hold them afterwards."""
+    """The callbacks' logs computed from totals, by name; sets the metrics of the model to them."""
     metrics.show(totals)
     return dict(model.get_metrics_result())
 
 
 class JobLogs:
-    """The numbers of an epoch so far, of all peers.
+    """The logs of an epoch so far, over all peers.
 
     Args:
-        totals: The variables that they follow from: they go along with training, and are equal on all peers.
-        numbers: Graph: the numbers at such totals, by name.
+        totals: The variables for their computation, a part of the training's state and equal on all peers.
+        numbers: Graph: computes the logs from totals, by name.
     """
 
     def __init__(self, totals: Sequence[tf.Variable], numbers: Callable[[Sequence[Any]], dict[str, Any]]) -> None:
         self.totals, self._function = totals, numbers
-        self._numbers: Callable[..., dict[str, Any]] | None = None  # traced once somebody has looked
+        self._numbers: Callable[..., dict[str, Any]] | None = None  # traced on the first reading
 
     def so_far(self) -> dict[str, Any]:
-        """The logs after the last finished step: a dictionary that computes them when it is first read.
+        """The logs after the last finished step, as a dictionary that computes them when it is first read.
 
         Cost:
-            A read of the totals; nothing waits for a device until somebody looks.
+            A read of the totals; no wait for a device before the first reading.
         """
         return _Logs(partial(self._computed, [total.read_value() for total in self.totals]))
 
     def _computed(self, totals: list[Any]) -> dict[str, Any]:
         if self._numbers is None:
-            # Traced by its signature: of calls that trace TensorFlow warns, where a program fits several times.
+            # Traced from a signature: TensorFlow warns of calls that trace, in a program with several fits.
             specs = [tf.TensorSpec(one.shape, one.dtype) for one in totals]
             self._numbers = tf.function(self._function, autograph=False).get_concrete_function(specs)
         return {name: plain_number(value) for name, value in self._numbers(totals).items()}
 
 
 class _Logs(dict[str, Any]):
-    """A dictionary that is filled when it is first looked into; `_FILLS` are the ways of looking."""
+    """A dictionary that is filled when it is first read by one of the methods `_FILLS`."""
 
     def __init__(self, compute: Callable[[], dict[str, Any]]) -> None:
         super().__init__()
         self._compute: Callable[[], dict[str, Any]] | None = compute
 
     def fill(self) -> None:
-        """Once."""
+        """Fills the dictionary, once."""
         compute, self._compute = self._compute, None
         if compute is not None:
             dict.update(self, compute())
 
 
-# What there is to be done with it before it is filled.
+# Methods that do not need the contents.
 _EMPTY_TOO = frozenset(vars(object)) - {"__eq__", "__ne__", "__repr__"} | {"__class_getitem__", "fromkeys"}
 
 
@@ -109,4 +109,4 @@ def plain_number(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain_number(one) for name, one in value.items()}
     array = np.asarray(keras.ops.convert_to_numpy(value))
-    return float(array.item()) if array.size == 1 else array  # NumPy 2.4 takes no array with a dimension for a number
+    return float(array.item()) if array.size == 1 else array  # NumPy 2.4 converts no array with dimensions

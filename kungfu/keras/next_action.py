@@ -1,7 +1,7 @@
 """The next action of a peer in a ``fit``: a pure function of its progress, the job's position, and a reported state.
 
-`kungfu.keras.loop` performs the action, notes it (`Progress.after`), and asks again. An action in *italics* is done by
-all peers of the view together. If peers are lost over one, nothing is noted, and the others are in another view.
+`kungfu.keras.loop` performs the action, records it (`Progress.after`), and decides again. All peers of the view perform
+an action in *italics* together. If peers are lost during it, nothing is recorded, and the others enter another view.
 
 | view    | position                  | the progress of this peer         | next                                       |
 | ------- | ------------------------- | --------------------------------- | ------------------------------------------ |
@@ -9,52 +9,52 @@ all peers of the view together. If peers are lost over one, nothing is noted, an
 |         |                           | done, and its end was not called  |                                            |
 | new     | any                       | no state is reported              | *enter view*: a peer reports its state,    |
 |         |                           |                                   | which all adopt                            |
-| new     | any                       | its callbacks had fewer calls     | the first call that they lack, see below   |
+| new     | any                       | its callbacks had fewer calls     | the first missing call, see below          |
 |         |                           | than those of the reported state  |                                            |
-| new     | any                       | they had as many                  | *adopt state*: what callbacks keep and     |
-|         |                           |                                   | have left is that peer's                   |
+| new     | any                       | they had as many                  | *adopt state*: sets callbacks' attributes  |
+|         |                           |                                   | and changed variables to that peer's       |
 | entered | in the epoch after the    | no execution has begun            | begin batch                                |
 |         | concluded ones            |                                   |                                            |
 | entered | the same                  | one has begun                     | *step*                                     |
 | entered | in a later epoch, or      | an execution has begun            | end batch                                  |
 |         | training stops in this    |                                   |                                            |
-| entered | the same                  | nothing in this view              | *average*: statistics are the job's        |
-| entered | the same                  | averaged, and no numbers          | *find numbers*: they are rank 0's          |
+| entered | the same                  | nothing in this view              | *average*: averages layers' statistics     |
+| entered | the same                  | averaged, and no numbers          | *find numbers*: sets them to rank 0's      |
 | entered | the same                  | numbers                           | end epoch                                  |
 | entered | the same                  | its end was called, but on rank 0 | write epoch                                |
-|         |                           | not for those that write          |                                            |
-| entered | the same                  | its end was called for all        | *conclude epoch*: what callbacks have left |
-|         |                           |                                   | is rank 0's                                |
+|         |                           | not for the writers               |                                            |
+| entered | the same                  | its end was called for all        | *conclude epoch*: sets callbacks' changes  |
+|         |                           |                                   | to rank 0's                                |
 | entered | the epoch is concluded,   | concluded in this view            | begin epoch                                |
 |         | and another one follows   |                                   |                                            |
-| entered | the same                  | its beginning was called          | *share*: what callbacks have left since is |
-|         |                           |                                   | rank 0's                                   |
+| entered | the same                  | its beginning was called          | *share*: sets callbacks' changes since     |
+|         |                           |                                   | then to rank 0's                           |
 | entered | training stops, or no     | nothing                           | end training                               |
 |         | epoch is left             |                                   |                                            |
 | entered | the same                  | its end was called                | *share last*: as *share*                   |
 | entered | the same                  | shared last in this view          | *finish*: the last barrier                 |
 
-The calls that the callbacks of a peer lack, in the order in which they are made. What they do then does not last: it is
-followed by *adopt state*.
+The missing calls of a peer's callbacks, in the order in which they are made. Their changes do not last, as *adopt
+state* follows.
 
 | the last calls                     | the reported state is     | call                                            |
 | ---------------------------------- | ------------------------- | ----------------------------------------------- |
-| an execution begins                | in another one, or none   | end batch: its last step, as far as is known    |
+| an execution begins                | in another one, or none   | end batch: its last known step                  |
 | none of a validation               | in it, or after it        | begin test                                      |
 | a validation begins                | after it                  | end test                                        |
-| none of the end of an epoch        | after it                  | hear of epoch: without those that write, which  |
-|                                    |                           | are left to rank 0                              |
+| none of the end of an epoch        | after it                  | hear of epoch: without the writers, which rank  |
+|                                    |                           | 0 calls                                         |
 | none of the beginning of an epoch  | in it                     | begin epoch                                     |
 | none of an execution               | in it                     | begin batch                                     |
 | none of the end of training        | after it                  | end training                                    |
 
-The callbacks of a peer that joins had no calls. They get none for what was before, only for what continues in that
-state.
+The callbacks of a joining peer had no calls. They are not called for what was finished before, only for the epoch and
+the execution under way.
 
-Of two peers one is ahead by at most one message, and with it by what is done before the next one. A peer that lags
-behind holds no state that counts, from a loss on until it has *adopted* one: so the reported state never lacks a call
-that another peer has made. Those that write run on rank 0 alone, and if it is lost no peer knows how far they came: the
-next rank 0 writes the epoch that was not concluded again, after what was kept of them when the one before it was.
+A peer is ahead of another by at most one message and the actions up to the next message. After a loss, the state of a
+peer behind others does not count until it has *adopted* one, so the reported state never lacks a call that another peer
+has made. Writers (callbacks that only write) run on rank 0 alone, and if it is lost their progress is unknown: the next
+rank 0 writes the unfinished epoch again, from the attributes at the conclusion of the previous epoch.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Action:
     """An action of a peer.
 
     Args:
-        what: Its row in the table.
-        number: Of the batch or the epoch that callbacks are called for, from 0 in this ``fit``.
+        what: The name of its row in the table.
+        number: The number of the batch or epoch that callbacks are called for, from 0 in this ``fit``.
     """
 
     what: Call | Exchange | Literal["step", "finish"]
@@ -93,20 +93,20 @@ class Action:
 
 @dataclass(frozen=True)
 class FitState:
-    """The decisions and calls of callbacks so far, as far as all peers share them; one in a new view adopts them.
+    """The decisions and callback calls that all peers share so far; adopted by the peers of a new view.
 
     Args:
-        ended: The epochs that were concluded.
+        ended: The number of concluded epochs.
         begun_epoch: The last epoch whose beginning was called.
-        batch: The steps of the epoch under way that are done.
-        open_batch: The first step of the execution whose beginning was called, and its end not yet; -1 for none.
-        tested: The calls for a validation of the epoch under way that were made, of two.
-        found: What came of that validation, by name.
+        batch: The finished steps of the present epoch.
+        open_batch: The first step of an execution whose beginning was called, but not its end; -1 for none.
+        tested: The calls made for the validation of the present epoch, of two.
+        found: The results of that validation, by name.
         end_called: The last epoch whose end was called.
-        logs: The numbers of that epoch, or of the one that ends.
-        stops: True if rank 0 wants training to end after the last finished step.
-        epochs_in_all: The epochs after which none begins; -1 while that is undecided.
-        over: True if callbacks were called for the end of training.
+        logs: The logs of that epoch, or of the ending epoch.
+        stops: True if rank 0 requests the end of training after the last finished step.
+        epochs_in_all: The final number of epochs; -1 while undecided.
+        over: True if the callbacks' end of training was called.
     """
 
     ended: int = 0
@@ -123,7 +123,7 @@ class FitState:
 
     @property
     def fit_state(self) -> dict[str, Any]:
-        """The state of the fit as it is reported to other peers."""
+        """The fields that are reported to other peers."""
         return {one.name: getattr(self, one.name) for one in fields(FitState)}
 
 
@@ -132,13 +132,13 @@ class Progress(FitState):
     """The progress of a peer in the work between two steps.
 
     Args:
-        epochs: Those that this ``fit`` has to do.
-        execution: The steps of an execution.
-        leads: Whether the callbacks that write run on this peer.
-        written: The last epoch whose end was called for those that write, as far as this peer knows.
-        version: The version of the view that this peer has entered.
-        agreed_on: The last agreement of the peers of this view about the end of an epoch.
-        shared_last: The view in which all have agreed on what callbacks have left at the end of training.
+        epochs: The number of epochs of this ``fit``.
+        execution: The number of steps in an execution.
+        leads: True if the writers run on this peer.
+        written: The last epoch whose end was called for the writers, as far as this peer knows.
+        version: The version of the entered view.
+        agreed_on: The last agreement of this view's peers about the end of an epoch.
+        shared_last: The version of the view whose peers have shared the callbacks' changes at the end of training.
     """
 
     epochs: int = 0
@@ -150,23 +150,23 @@ class Progress(FitState):
     shared_last: int = -1
 
     def _with(self, **changes: Any) -> Progress:
-        """Replaces fields as ``dataclasses.replace`` does, several times as fast: a step needs it three times."""
+        """Replaces fields like ``dataclasses.replace``, but several times faster: a step calls this three times."""
         made = object.__new__(Progress)
         made.__dict__.update(self.__dict__, **changes)
         return made
 
     def has_epoch_after(self, at: FitState) -> bool:
-        """True if another epoch is to be done after those of a state."""
+        """True if another epoch follows the epochs of a state."""
         return at.epochs_in_all != at.ended and at.ended < self.epochs
 
     def is_over(self, *, stopped: bool) -> bool:
-        """True if no further step is to be done; ``stopped`` if a policy or a request has ended training."""
+        """True if no further step follows; ``stopped`` is True if a policy or a request has ended training."""
         return stopped or self.stops or not self.has_epoch_after(self)
 
     def updated_by(self, reported: FitState) -> Progress:
-        """The progress, with the numbers of a reported state, for the calls that the callbacks lack.
+        """The progress with the logs of a reported state, for the missing calls of this peer's callbacks.
 
-        Callbacks that have seen no epoch yet are called for the one under way only.
+        Callbacks without calls yet are called for the present epoch only.
 
         Args:
             reported: The state of the peer from which all continue.
@@ -177,7 +177,7 @@ class Progress(FitState):
         return self._with(**reported.fit_state | {"open_batch": -1, "begun_epoch": begun, "over": False})
 
     def after(self, action: Action) -> Progress:
-        """The progress after an action whose result is no more than that it was done."""
+        """The progress after an action without a result."""
         match action.what:
             case "begin batch":
                 # One that lags may still count the steps of the epoch before: they are none of this execution's.
@@ -197,7 +197,7 @@ class Progress(FitState):
             case "end training":
                 return self._with(over=True)
             case "average":
-                # The numbers of an epoch are those that callbacks were called with, if they were.
+                # Logs that callbacks were called with are kept.
                 return self._with(agreed_on="averaged", logs={} if self.end_called < self.ended else self.logs)
             case "share":
                 return self._with(agreed_on="")
@@ -206,18 +206,18 @@ class Progress(FitState):
         return self
 
     def stepped(self, *, stops: bool) -> Progress:
-        """After a step that counts, of which rank 0 says whether training ends after it."""
+        """The progress after a step that counts; ``stops`` is rank 0's decision to end training after it."""
         return self._with(batch=self.batch + 1, stops=stops)
 
     def with_epoch_concluded(self, *, stops: bool) -> Progress:
-        """After the end of an epoch, the last one where training stops."""
+        """The progress after an epoch's conclusion; if ``stops``, the epoch is the last."""
         ended = self.ended + 1
         at = self._with(ended=ended, batch=0, tested=0, found={}, epochs_in_all=ended if stops else self.epochs_in_all)
         return at._with(agreed_on="concluded" if at.has_epoch_after(at) else "")
 
     def in_view(self, reported: FitState, *, version: int, leads: bool) -> Progress:
-        """In a new view, with the state of the reporting peer."""
-        # For the first epoch the reporting peer calls its own no sooner.
+        """The progress in a new view, with the state of the reporting peer."""
+        # The reporting peer may not have called its callbacks for the first epoch yet.
         at = reported.fit_state | {"begun_epoch": self.begun_epoch}
         return self._with(**at, version=version, leads=leads, agreed_on="")
 
@@ -231,12 +231,12 @@ def decide(
     """The next action of a peer.
 
     Args:
-        progress: How far it is.
-        position: Where the job is, in the view that this peer is in.
-        reported: The state of the peer from which all continue, once it was reported in a new view.
-        stopped: Whether a policy or a request has ended training.
+        progress: The progress of the peer.
+        position: The position of the job, in the peer's view.
+        reported: The state that all peers of a new view continue from, once it is reported.
+        stopped: True if a policy or a request has ended training.
     """
-    # Before a view that the barrier of this very step has made: who joins there has done none of these steps.
+    # Before a view made by this step's barrier: its joiners have done none of these steps.
     if 0 <= progress.open_batch <= progress.batch - progress.execution:
         return Action("end batch", progress.batch - 1)
     if position.version != progress.version:
@@ -262,7 +262,7 @@ def _epoch_is_over(progress: Progress, position: StepPosition, *, stopped: bool)
 
 
 def _end_epoch(progress: Progress) -> Action:
-    """The end of the epoch after those that are concluded."""
+    """The next action at the end of the present epoch."""
     epoch = progress.ended
     if progress.open_batch >= 0:
         # The epoch may end before the execution does.
@@ -270,20 +270,20 @@ def _end_epoch(progress: Progress) -> Action:
     if not progress.agreed_on:
         return Action("average")
     if not progress.logs:
-        # Rank 0's callbacks have not been called: the numbers are to be found yet.
+        # Rank 0's callbacks have not been called, so the logs are still missing.
         return Action("find numbers")
     if progress.end_called < epoch:
         return Action("end epoch", epoch)
     if progress.leads and progress.written < epoch:
-        # Rank 0 was lost after the others had called theirs, or this rank 0 was behind them.
+        # The previous rank 0 was lost after the others' calls, or this rank 0 was behind them.
         return Action("write epoch", epoch)
     return Action("conclude epoch")
 
 
 def _catch_up(progress: Progress, reported: FitState) -> Action:
-    """The first call that the callbacks lack, up to those of the reported state."""
+    """The first missing call of the callbacks up to the reported state; "adopt state" if there is none."""
     if progress.open_batch >= 0 and reported.open_batch != progress.open_batch:
-        # It is over there; of its first step this peer may not know.
+        # The execution is over on the reporting peer; this peer may not know its first step.
         return Action("end batch", max(reported.batch, progress.batch, progress.open_batch + 1) - 1)
     if reported.tested > progress.tested:
         return Action("begin test" if progress.tested == 0 else "end test")

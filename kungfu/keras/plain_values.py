@@ -1,7 +1,7 @@
-"""Plain values, which one peer can give another: numbers, texts, arrays, and containers of these.
+"""Plain values, which a peer can send to another: numbers, texts, arrays, and containers of these.
 
-They travel as MessagePack and the arrays that it refers to: nothing that could be code. Of an object those attributes
-are plain that hold such a value; a variable counts as what it holds.
+They are sent as MessagePack with references to arrays, so no code is transferred. An object's attribute is plain if its
+value is; a variable counts as its value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kungfu.errors import UsageError
 from kungfu.training.state.registered_sync import PeerGroup
 
 _CONTAINERS = (list, tuple, set, frozenset)
-_OF_TENSORFLOW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # types that NumPy does not know by itself
-_SCALARS: dict[type, Callable[[Any], Any]] = {bool: bool, int: int, float: float, bytes: bytes}  # of a subclass, too
+_OF_TENSORFLOW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # types that NumPy lacks
+_SCALARS: dict[type, Callable[[Any], Any]] = {bool: bool, int: int, float: float, bytes: bytes}  # also of subclasses
 _LENGTH_BYTES = 8
 
 
 def is_plain(value: Any) -> bool:
-    """True if `pack` takes it.
+    """True if `pack` accepts the value.
 
     >>> is_plain({"best": 0.5, 3: [np.zeros(2), None]}), is_plain(open), is_plain([object()])
     (True, False, False)
@@ -40,7 +40,7 @@ def is_plain(value: Any) -> bool:
 
 
 def pack(value: Any) -> bytes:
-    """Plain values as bytes: the length of a head, the head in MessagePack, and the arrays that it refers to.
+    """Plain values as bytes: the length of a head, the head in MessagePack, and the arrays it refers to.
 
     >>> unpack(pack({"best": float("inf"), 2: [np.zeros(2)], "pair": (1, None), "seen": {3}}))
     {'best': inf, 2: [array([0., 0.])], 'pair': (1, None), 'seen': {3}}
@@ -54,7 +54,7 @@ def pack(value: Any) -> bytes:
             array, offset = np.asarray(one), end
             arrays.append(array)
             end += array.nbytes
-            # The name of TensorFlow's types, else the code, which has the order of the bytes too.
+            # TensorFlow's types by name, others by code, which includes the byte order.
             name = array.dtype.name if array.dtype.name in _OF_TENSORFLOW else array.dtype.str
             return _extension(kind, (name, array.shape, offset))
         if isinstance(one, complex):
@@ -67,7 +67,7 @@ def pack(value: Any) -> bytes:
         if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
             return _extension("int", str(int(one)))
         if isinstance(one, str):
-            text = one.encode(errors="surrogatepass")  # a path may hold bytes that are no text
+            text = one.encode(errors="surrogatepass")  # a path may contain bytes that are not text
             return str.__str__(one) if text.decode(errors="ignore") == one else _extension("text", text)
         return next((make(one) for kind, make in _SCALARS.items() if isinstance(one, kind)), one)
 
@@ -76,10 +76,10 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(content: bytes) -> Any:
-    """The values that ``pack`` was given.
+    """The values packed by ``pack``.
 
     Raises:
-        UsageError: ``pack`` did not make it, or that of another version of kungfu, which a checkpoint may hold.
+        UsageError: The content is not from ``pack``, or from ``pack`` of another version of kungfu, as in a checkpoint.
     """
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
 
@@ -88,7 +88,7 @@ def unpack(content: bytes) -> Any:
         if kind in _ARRAYS:
             name, shape, offset = parts
             dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype if name in _OF_TENSORFLOW else name)
-            # An array of objects would take these bytes for addresses of the process.
+            # An array of objects would interpret these bytes as addresses.
             if dtype.hasobject:
                 raise ValueError(f"an array of {dtype} is not plain")
             return _ARRAYS[kind](np.ndarray(shape, dtype, content, start + offset).copy())
@@ -109,7 +109,7 @@ def unpack(content: bytes) -> Any:
 
 
 def agreed(group: PeerGroup, own: Any, *, rank: int = 0) -> Any:
-    """The plain values of the peer of this rank, on all peers of the view; a message, and a second one for many."""
+    """The plain values of one rank, on all peers of the view; costs one message, or two for large values."""
     return unpack(group.from_rank(rank, pack(own) if group.rank == rank else b""))
 
 
@@ -132,7 +132,7 @@ _MAKE: dict[str, Callable[[Any], Any]] = {
     "int": int,
     "text": lambda text: text.decode(errors="surrogatepass"),
 }
-_KINDS = (*_ARRAYS, *_MAKE)  # a kind is written as its place here
+_KINDS = (*_ARRAYS, *_MAKE)  # a kind is written as its index here
 
 
 # ---- attributes ------------------------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]
 
 
 def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
-    """Gives an object these attributes.
+    """Sets plain attributes of an object.
 
     Args:
-        holder: Its lists, sets and dictionaries are filled and its variables assigned, as others may hold them too. An
-            attribute that is not plain stays: a file that has been opened is this peer's.
+        holder: The object. Its lists, sets and dictionaries are filled and its variables assigned in place: others may
+            refer to them. An attribute that is not plain is kept, such as this peer's open file.
         attributes: The plain attributes, by name.
     """
     for name, value in attributes.items():
@@ -169,7 +169,7 @@ def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
 
 
 def _contents(value: Any) -> Any:
-    """A plain value for one that is not, and that is filled again by `put_attributes`."""
+    """The plain contents of a container or variable, which `put_attributes` fills in again."""
     if _is_variable(value):
         return value.numpy()
     if isinstance(value, defaultdict | OrderedDict | Counter):

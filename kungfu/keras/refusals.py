@@ -1,6 +1,6 @@
-"""The features of ``fit`` that kungfu does not support yet, refused before the first step, with a way out.
+"""Refusals of features of ``fit`` that a job does not support yet, before the first step and with an alternative.
 
-A job that trained it all the same would give other numbers than Keras, without a word.
+A job that trained with them would silently give other numbers than Keras.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOP = "write the loop with kf.attach() and training.step (README), or run the 
 
 
 def refuse_step(model: Any) -> None:
-    """Raises ``UsageError`` for a training step that does not run as a graph, or shares it with a strategy."""
+    """Raises ``UsageError`` for a training step that runs eagerly, or under a distribution strategy."""
     if model.run_eagerly:
         raise UsageError(
             "model.compile(run_eagerly=True): policies and the average over the peers are a part of the traced step; "
@@ -33,11 +33,11 @@ def refuse_step(model: Any) -> None:
 
 
 def refuse_samples(data: Any, *, to: str) -> None:
-    """Raises ``UsageError`` for samples of ``kf.data`` in a place where only what Keras knows can stand.
+    """Raises ``UsageError`` for samples of ``kf.data`` in an argument that accepts only Keras' kinds of data.
 
     Args:
-        data: The data that was given there.
-        to: The place, such as ``model.evaluate()``.
+        data: The value of the argument.
+        to: The call or argument for the message, such as ``model.evaluate()``.
     """
     if is_source(data):
         raise UsageError(
@@ -47,11 +47,11 @@ def refuse_samples(data: Any, *, to: str) -> None:
 
 
 def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
-    """Raises ``UsageError`` for what the peers of a job cannot do together yet.
+    """Raises ``UsageError`` for a ``fit`` that a job does not support yet.
 
     Args:
-        model: A compiled one.
-        arguments: The arguments of ``fit`` by name, all of them.
+        model: A compiled model.
+        arguments: All arguments of ``fit`` by name.
     """
     refuse_step(model)
     _refuse_fixed_batch(model)
@@ -71,7 +71,7 @@ def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _refuse_fixed_batch(model: Any) -> None:
-    """A peer's slice of a batch has another size on each peer, and after each rescale."""
+    """Refuses models with a fixed batch size: a peer's slice differs between peers, and after each rescale."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise UsageError(

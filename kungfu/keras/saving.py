@@ -1,17 +1,17 @@
-"""``save``, ``save_weights`` and ``export`` of models in a job: every peer runs the program, and writes the same file.
+"""``save``, ``save_weights`` and ``export`` of models in a job, where every peer calls them for the same file.
 
-Keras writes in place, so peers that write one file at once would fail, and a peer that reads it meanwhile would find a
-part. In a job one peer of a host writes at a time, by a lock on the folder:
+Keras writes in place, so peers that write one file at the same time would fail, and a peer that reads it meanwhile
+would find a part of it. In a job one peer of a host writes at a time, under a lock on the folder:
 
-- A file is written beside, under a hidden name, and then takes the place of the old one. A reader finds a whole one,
-  whatever happens to the peer that writes.
-- What a fit has come to is the same on all peers. So after a fit a peer leaves alone what another one has written since
-  the fit's end; its own second call for the same file writes, as weights may have been changed since.
-- A peer that passes through fits that are over holds what the job had at their ends. It leaves alone what was written
-  later than that.
+- A file is written under a hidden name in the same folder, and then replaces the old file. A reader finds a complete
+  file, whatever happens to the writing peer.
+- The result of a fit is the same on all peers. So after a fit a peer keeps a file that another peer has written since
+  the fit's end; its second call for the same file writes, as weights may have changed since.
+- A peer that skips fits that are over has the weights of their ends. It keeps files that were written later than
+  these.
 
-After how many fits of which run it was written, a file says in an extended attribute: times would be those of several
-clocks, which are set. Where a file system has none, a hidden file beside it says so, with the number of its inode.
+An extended attribute of the file has the run, and the number of fits before the file was written; times would come from
+several clocks. Without extended attributes, a hidden file in the same folder has these, with the file's inode.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _writing = threading.local()
 
 @dataclass(frozen=True)
 class _Mark:
-    """When a file was written.
+    """The mark of a written file: its run, and its place between fits.
 
     Args:
-        run: The name of the job that has begun the run, from which this one may continue.
-        job: The name of the job.
-        fits: The number of its fits that were over.
+        run: The name of the job that began the run, which later jobs may resume.
+        job: The name of the job that wrote the file.
+        fits: The number of fits that were over.
     """
 
     run: str
@@ -57,12 +57,12 @@ class _Mark:
         try:
             run, job, fits = (_attribute_of(path) or _beside(path).read_text().removesuffix(_inode(path))).split()
             return cls(run, job, int(fits))
-        # No mark, or that of a file which was here before: it has one word more.
+        # No mark, or the mark of an earlier file with this name, which has one word more.
         except (OSError, ValueError):
             return None
 
     def put_on(self, path: Path, *, for_path: Path | None = None) -> None:
-        """Marks a file or folder, which is about to get another path perhaps."""
+        """Marks a file or folder; ``for_path`` is its path after a rename that follows."""
         text = f"{self.run} {self.job} {self.fits}"
         try:
             os.setxattr(path, _ATTRIBUTE, text.encode())
@@ -86,8 +86,8 @@ def _inode(path: Path) -> str:
 
 
 def write_as_one_job() -> None:
-    """From here on the models of this process, a peer, are written as those of a job: ``save`` and its like."""
-    written: dict[Path, int] = {}  # after how many fits this process has written it, or left it alone
+    """Makes ``save``, ``save_weights`` and ``export`` in this process, a peer, write as one job."""
+    written: dict[Path, int] = {}  # the number of fits before this process's last call for it
     for name in ("save", "save_weights", "export"):
         own = getattr(keras.Model, name)
         if not hasattr(own, "in_place"):
@@ -98,7 +98,7 @@ def _shared(own: Callable[..., Any], written: dict[Path, int]) -> Callable[..., 
     @wraps(own)
     def write(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         settings = read_settings()
-        # A question to the user, several files, another machine: that is Keras' own matter.
+        # A question to the user, several files, or a remote file: left to Keras.
         if settings is None or args or not _is_plain_file(own.__name__, filepath, kwargs):
             return own(model, filepath, *args, **kwargs)
         target, connection = Path(os.path.realpath(filepath)), connect()
@@ -107,11 +107,11 @@ def _shared(own: Callable[..., Any], written: dict[Path, int]) -> Callable[..., 
             is_there, written[target] = _is_there(target, mark, connection, written), mark.fits
             if is_there:
                 return None
-            if own.__name__ == "export":  # a folder, whose place no other can take at once
+            if own.__name__ == "export":  # a folder, which cannot be replaced atomically
                 return _export(target, mark, lambda: own(model, filepath, **kwargs))
             return _replace(target, mark, lambda beside: own(model, beside, **kwargs))
 
-    write.in_place = own  # type: ignore[attr-defined]  # for an attach after this one
+    write.in_place = own  # type: ignore[attr-defined]  # for a later attach
     return write
 
 
@@ -127,18 +127,18 @@ def _is_plain_file(name: str, filepath: Any, given: Mapping[str, Any]) -> bool:
 
 
 def _is_there(target: Path, mark: _Mark, connection: JobConnection, written: Mapping[Path, int]) -> bool:
-    """True if another peer has written what this one would, or a peer that is further on has."""
+    """True if the file is there already, written by another peer after this fit or a later one."""
     found = _Mark.read(target)
     if connection.is_in_phase or not mark.fits or found is None or found.fits < mark.fits:
         return False
-    # The file may be of the run that this one goes on from.
+    # The file may be from an earlier job of this run.
     if connection.passes:
         return found.run == mark.run
     return found.job == mark.job and written.get(target) != mark.fits
 
 
 def _export(target: Path, mark: _Mark, write: Callable[[], Any]) -> Any:
-    # A peer that is killed leaves a part, which is none of the job's.
+    # A killed peer leaves a partial folder, which must not have a mark.
     with suppress(OSError):
         os.removexattr(target, _ATTRIBUTE)
     _beside(target).unlink(missing_ok=True)
@@ -148,11 +148,11 @@ def _export(target: Path, mark: _Mark, write: Callable[[], Any]) -> Any:
 
 
 def _replace(target: Path, mark: _Mark, write: Callable[[str], Any]) -> Any:
-    # One name for all peers of a host: what one has left that was killed the next one takes.
+    # One name for all peers of a host: the next peer replaces the file that a killed peer has left.
     beside = target.with_name(f".{platform.node()}.{target.name}")
     try:
         beside.unlink(missing_ok=True)
-        beside.open("xb").close()  # a link that another user has put there would be followed
+        beside.open("xb").close()  # fails on a link, which another user might have put there
         result = write(str(beside))
         mark.put_on(beside, for_path=target)
         os.replace(beside, target)
@@ -163,15 +163,15 @@ def _replace(target: Path, mark: _Mark, write: Callable[[str], Any]) -> Any:
 
 @contextmanager
 def _lock_on(folder: Path) -> Iterator[None]:
-    """One thread of a host at a time; a process that is killed lets go of it."""
+    """Holds a lock on a folder for one thread of a host at a time; it is released if the process is killed."""
     held: set[Path] = vars(_writing).setdefault("folders", set())
-    # A model that is being written writes another one beside itself: its thread would wait for itself.
+    # The saving of a model may save another model in the same folder: the thread would wait for itself.
     if folder in held:
         yield
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # some file systems know no locks
+        with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         held.add(folder)
         yield

@@ -1,8 +1,8 @@
-"""The training step of ``fit``: Keras' own ``train_step``, with the average over the peers between its halves.
+"""The training step of ``fit``: Keras' ``train_step``, with the average over the peers before the update.
 
-Forward pass, loss, metrics and gradients come first, compiled by XLA where the model says so; then the one message;
-then the update. Keras updates its metrics after the optimizer has run, from predictions that were made before: here
-they are updated first, so that what they have seen rides on the message.
+Forward pass, loss, metrics and gradients are first, compiled by XLA if the model requests it; then one message; then
+the update. Keras updates its metrics after the optimizer, from earlier predictions. Here metrics are updated before the
+message, which then carries their states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kungfu.training.run import Run
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 Step = Callable[[Any], dict[str, Any]]
-# Of a batch, and of the states that metrics start with: gradients, loss, and the states after it.
+# From a batch and the metrics' initial states: gradients, loss, and the states after the batch.
 Forward = Callable[[Any, Sequence[Any]], tuple[list[Any], Any, list[Any]]]
 
 _UNCOMPILED = (
@@ -38,14 +38,14 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: 
     """The step of a peer of a job.
 
     Args:
-        model: Compiled and built.
-        run: Of the step.
-        metrics: Combines over the peers what the model's metrics see.
-        stop_requested: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
+        model: The model, compiled and built.
+        run: The run of the step.
+        metrics: Combines the states of the model's metrics over the peers.
+        stop_requested: 1.0 if this peer's callbacks request the end of training; rank 0's value counts.
 
     Returns:
-        A function of a batch in the structure of ``fit``. It gives a number above 0 if rank 0 asked to stop before
-        this step.
+        A function of a batch in the structure of ``fit``. It returns a number above 0 if rank 0 requested the end
+        before this step.
     """
     losses = whole_batch_losses(run)
 
@@ -71,7 +71,7 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: 
 
 
 def step_alone(model: Any, average: Callable[..., Any]) -> Step:
-    """The step of a program that runs alone under policies: what Keras would do, seen by them.
+    """The step of a program without a job: Keras' step, with policies that see it.
 
     Args:
         model: Compiled and built.
@@ -91,14 +91,14 @@ def step_alone(model: Any, average: Callable[..., Any]) -> Step:
 def _gradients(
     model: Any, data: Any, *, around_loss: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> tuple[list[Any], Any]:
-    """Graph: one gradient for each trainable weight, and the loss; the metrics have seen the batch."""
+    """Graph: one gradient for each trainable weight, and the loss; also updates the metrics."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weights = model.trainable_weights
     with tf.GradientTape() as tape:
         predicted = model(x, training=True) if _accepts_training(model.call) else model(x)
         with around_loss():
             loss = _loss(model, x, y, predicted, sample_weight)
-        scaled = model.optimizer.scale_loss(loss)  # in half precision
+        scaled = model.optimizer.scale_loss(loss)  # for half precision
     gradients = tape.gradient(scaled, weights)
     samples = tf.shape(next(one for one in tf.nest.flatten(x) if one is not None))[0]
     if (tracker := loss_tracker(model)) is not None:
@@ -112,7 +112,7 @@ def _apply(model: Any, means: Any) -> None:
 
 
 def _loss(model: Any, x: Any, y: Any, predicted: Any, sample_weight: Any) -> Any:
-    """A model of the user's may have a ``compute_loss`` from before Keras 3.3, without ``training``."""
+    """The model's loss of a batch; a custom ``compute_loss`` from before Keras 3.3 has no argument ``training``."""
     more = {"training": True} if _accepts_training(model.compute_loss) else {}
     return model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **more)
 
@@ -122,11 +122,11 @@ def _accepts_training(function: Callable[..., Any]) -> bool:
 
 
 def _compiled(model: Any, forward: Forward) -> Forward:
-    """Forward and backward pass in a function of their own, for XLA, where the model was compiled for it."""
+    """Returns ``forward`` as a separate function compiled by XLA if the model has ``jit_compile``, else unchanged."""
     if not model.jit_compile:
         return forward
 
-    there: list[bool] = []  # which of the gradients are, as the trace finds out; a compiled function gives no ``None``
+    there: list[bool] = []  # for each gradient, True if it is not None; a compiled function returns no None
 
     @tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
     def within(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
@@ -137,7 +137,7 @@ def _compiled(model: Any, forward: Forward) -> Forward:
     def compiled(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
         try:
             given, loss, after = within(data, start)
-        except NeedsMessageError:  # said once, as the step is traced once
+        except NeedsMessageError:  # printed once, as the step is traced once
             print(_UNCOMPILED, file=sys.stderr)
             return forward(data, start)
         found = iter(given)
@@ -150,37 +150,37 @@ def _compiled(model: Any, forward: Forward) -> Forward:
 
 
 class NeedsMessageError(Exception):
-    """A loss is to be scaled inside a function that XLA compiles, where no message can be sent."""
+    """Raised if a loss must be scaled inside a function compiled by XLA, which cannot send messages."""
 
 
 class WholeBatchLosses:
-    """Scales the losses of one peer so that their mean over the peers, weighted by samples, is that of the whole batch.
+    """Scales a peer's losses so that their mean over the peers, weighted by samples, is the loss of the whole batch.
 
     A loss is a sum over the batch, divided by its *denominator*: the samples, the sum of their weights, the positions
     that are not masked, or 1. With numerators ``N_r`` and denominators ``D_r`` of rank ``r``, which has ``s_r`` of
     ``T`` samples, the loss of the whole batch is ``sum(N_r) / sum(D_r)``, while gradients are weighted by samples. So a
     peer scales its loss ``N_r / D_r`` by ``(D_r / sum(D_r)) * (T / s_r)``: the mean over the peers, weighted by
-    samples, of the loss and of its gradients, is then that of the whole batch, term by term. What is no reduced loss of
-    Keras' (weights' regularizers, ``add_loss``) stays as it is, and counts as a mean over samples: once.
+    samples, of the loss and of its gradients is then equal to the whole batch's, term by term. Losses that Keras does
+    not reduce (weights' regularizers, ``add_loss``) are not scaled, and count once, as a mean over samples.
 
-    Where the denominator is the number of samples the scale is 1, and nothing is done.
+    If the denominator is the number of samples, the scale is 1, and no message is sent.
 
     Args:
-        peer: Gives this peer's part in the step.
-        sums: Gives the sums of tensors over the peers, by a message with this tag.
+        peer: Returns this peer's share of the step.
+        sums: Returns the sums of tensors over the peers, by a message with a given tag.
 
     Cost:
-        A message of two numbers per denominator that is not the number of samples, before that of the gradients.
+        A message of two numbers per denominator other than the number of samples, before the gradients' message.
     """
 
     def __init__(self, peer: Callable[[], PeerShare], sums: Callable[..., Sequence[Any]]) -> None:
         self._peer, self._sums = peer, sums
         self._graph: Any = None
-        self._known: list[tuple[Any, ...]] = []  # what a factor follows from, and the factor
+        self._known: list[tuple[Any, ...]] = []  # the inputs of each factor, and the factor
 
     @contextmanager
     def scaled(self) -> Iterator[None]:
-        """Graph: within it losses are those of the whole batch."""
+        """Graph: scales the losses computed inside the ``with`` block."""
         self._graph, self._known = tf.compat.v1.get_default_graph(), []
         with reductions_by(self._reduce):
             yield
@@ -195,17 +195,17 @@ class WholeBatchLosses:
         reduction: Any = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        """Graph: what Keras' own reduction gives, times the factor of this peer."""
+        """Graph: the result of Keras' reduction, times the factor of this peer."""
         loss = own(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         graph = tf.compat.v1.get_default_graph()
-        # A branch or a loop may not run on every peer, so no message can stand in it: such a loss is by samples.
-        # Nor does Keras make one number of a single one, which is what the program has made of them.
+        # A branch or a loop may not run on every peer, so it cannot have a message: its loss is weighted by samples.
+        # A scalar was already reduced by the program, and Keras does not reduce it either.
         if graph is not self._graph or reduction not in (*_MEANS, "sum") or not len(values.shape):
             return loss
         weights = (sample_weight if reduction == "mean_with_sample_weight" else None, mask)
         if reduction in _MEANS and weights[0] is None and mask is None:
             return loss
-        # Loss scales with the sum of samples where it is a sum, else with its part of the denominators.
+        # A "sum" is scaled by the samples alone, other reductions also by their part of the denominators.
         added = 0.0 if mask is None or reduction not in ("sum_over_batch_size", "mean") else added_to_unmasked()
         follows = (None, None, False) if reduction == "sum" else (*weights, added > 0)
         factor = next((one[-1] for one in self._known if all(a is b for a, b in zip(one, follows, strict=False))), None)
@@ -221,18 +221,18 @@ class WholeBatchLosses:
         return loss * tf.cast(factor, loss.dtype)
 
     def _factor(self, denominator: Any | None, added: float) -> Any:
-        """Graph: float64; 0 if this peer has no samples, or no peer has anything to divide by."""
-        # Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
+        """Graph: the factor of a loss, float64; 0 if this peer has no samples, or all denominators are 0."""
+        # Keras adds ``added`` to a denominator, of a slice or a whole batch: to the sum once, not once per peer.
         samples = tf.cast(self._peer().samples, tf.float64)
         own = [samples]
-        if denominator is not None:  # without samples the slice is another peer's sample
+        if denominator is not None:  # without samples, the slice is another peer's sample
             own.append(tf.where(samples > 0, tf.cast(denominator, tf.float64), 0.0))
         (come,) = self._sums([tf.stack(own)], tag="denominators")
         part = 1.0 if denominator is None else tf.math.divide_no_nan(own[1] + added, come[1] + added)
-        # What a slice has does not depend on weights, though it is computed from values that do.
+        # The counts do not depend on weights, though they are computed from values that do.
         return tf.stop_gradient(part * tf.math.divide_no_nan(come[0], samples))
 
 
 def whole_batch_losses(run: Run) -> WholeBatchLosses:
-    """The losses of the steps of a run."""
+    """Builds the scaling of losses for the steps of a run."""
     return WholeBatchLosses(partial(peer_share, run.graph_state), partial(sum_in_step, run))

@@ -1,4 +1,4 @@
-"""The choice of the kind of data that ``fit`` was given."""
+"""The choice of a reader for the kind of data given to ``fit``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
     """The data of a call of ``fit``.
 
     Args:
-        given: Its arguments by name, all of them.
-        seed: Each epoch has its own order, which follows from it.
+        given: All arguments of ``fit`` by name.
+        seed: Determines the order of each epoch.
 
     Raises:
-        UsageError: Data of a kind that peers cannot share, or arguments that do not go together.
+        UsageError: Peers cannot share this kind of data, or the arguments contradict each other.
     """
     x = given["x"]
     if isinstance(x, tf.data.Dataset):
@@ -54,11 +54,11 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
 
 
 def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], int]:
-    """The data of a validation, and their checksum; of data in batches it is that of the first one.
+    """The validation data, and their checksum; for data in batches, the checksum of the first batch.
 
     Undefined:
-        -1 for data that need not come in one order on all peers. A Dataset that is shuffled gives another batch when it
-        is read again, a PyDataset maybe after an epoch; a peer that joins in a later fit has read them less often.
+        -1 for data whose order may differ between peers. A shuffled Dataset gives another batch on each reading, a
+        PyDataset possibly after each epoch, and a peer that joins in a later fit has read them less often.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):
@@ -85,7 +85,7 @@ def _batch_checksum(batch: Any) -> int:
 
 
 def _is_batch(given: Any) -> bool:
-    """Else Keras knows what it is, or says what is wrong."""
+    """True if the data are arrays of equal length; other data are left to Keras, or to its errors."""
     leaves = [one for one in tf.nest.flatten(given) if one is not None]
     return bool(leaves) and all(map(has_rows, leaves)) and len({len(one) for one in leaves}) == 1
 
@@ -97,8 +97,8 @@ def _put_back(first: Any, others: Iterator[Any]) -> Iterator[Any]:
 
 
 def _refuse_beside(given: Mapping[str, Any], kind: str, instead: str, *names: str) -> None:
-    """Arguments that Keras does not take beside such data either."""
+    """Refuses arguments that Keras does not accept with this kind of data either."""
     for name in ("y", "sample_weight", "validation_split", *names):
-        # A split of nothing is what Keras gives where none is said.
+        # Keras' default is a split of 0.
         if given[name] is not None and not (name == "validation_split" and given[name] == 0.0):
             raise UsageError(f"model.fit({name}=...) with {kind}: {instead}")

@@ -1,4 +1,4 @@
-"""A ``tf.data.Dataset`` or a Python generator under ``fit``: every peer reads it, and takes its slice of each batch."""
+"""A ``tf.data.Dataset`` or a Python generator under ``fit``: every peer reads all of it, and uses its slices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kungfu.training.data.stream import Stream
 
 
 def of_dataset(given: Mapping[str, Any]) -> FitData:
-    """Its batches are those of the job at its start.
+    """The data of a Dataset; its batch size is the job's at the start.
 
     Args:
         given: The arguments of ``fit``.
 
     Cost:
-        Without ``steps_per_epoch`` it is looked through once before training, to know its samples.
+        Without ``steps_per_epoch`` the Dataset is read once before training, to count its samples.
     """
     dataset, steps = given["x"], given["steps_per_epoch"]
     _refuse_elements(dataset)
@@ -45,19 +45,19 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
 
 
 def of_generator(given: Mapping[str, Any]) -> FitData:
-    """A generator's batches are those of the job at its start.
+    """The data of a generator; its batch size is the job's at the start.
 
-    One reading continues over the epochs, as a generator can be read once. What peers know of it beforehand is its
-    first batch: ``steps_per_epoch`` times the samples of that one make an epoch, whatever the later batches hold.
+    A generator can be read only once, so one reading continues over all epochs. An epoch is ``steps_per_epoch`` times
+    the samples of the first batch, whatever the sizes of later batches.
 
     Args:
         given: The arguments of ``fit``.
 
     Cost:
-        A peer that joins reads all that the others have read so far.
+        A joining peer first reads all batches that the others have read.
 
     Raises:
-        UsageError: Nobody says how many steps an epoch has, or it gives nothing that is a batch.
+        UsageError: The steps of an epoch are not given, or the generator yields no batch.
     """
     generator, steps = given["x"], given["steps_per_epoch"]
     if not isinstance(steps, int) or steps < 1:
@@ -95,7 +95,7 @@ def _refuse_elements(dataset: Any) -> None:
 
 
 def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
-    """The first batch, and the samples of an epoch; every peer does this once, and so reads the same afterwards."""
+    """The first batch, and the samples of an epoch; every peer reads the Dataset once, so all are at the same place."""
     cardinality = int(dataset.cardinality())
     first = next(batches, None)
     if first is None:

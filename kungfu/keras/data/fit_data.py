@@ -1,7 +1,7 @@
-"""The data of ``fit`` in a job, and the form of its batches.
+"""The data of ``fit`` in a job, and the format of its batches.
 
-``batch_size``, or a batch of data that come in batches, is that of the whole job; a step takes the next samples of the
-epoch, and each peer its slice of them, as with ``training.batches``.
+``batch_size``, or the size of the given batches, is the batch of the whole job. A step processes the next samples of
+the epoch, and each peer trains on its slice of them, as with ``training.batches``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class FitData:
     """The training data of ``fit``, and its validation data.
 
     Args:
-        plan: The samples, their order, the batch of the job at its start, and the epochs that are left to do.
-        described: The values that must be the same on all peers: ``seed``, that of the order, or -1 where samples come
-            as the data have them; ``first_batch``, a checksum, where each peer reads all of the data; ``targets`` and
-            ``weights``, checksums of their order, where peers share samples of arrays by index; ``validation``, a
-            checksum of the validation data, or -1 where these come in another order each time.
-        symbolic_batch: A batch in words: shapes with an open first dimension, and types.
+        plan: The samples, their order, the batch of the job at its start, and the remaining epochs.
+        described: The values that must be the same on all peers: ``seed``, the seed of the order, or -1 for the data's
+            order; ``first_batch``, a checksum, if each peer reads all of the data; ``targets`` and ``weights``,
+            checksums of their order, if peers share samples of arrays by index; ``validation``, a checksum of the
+            validation data, or -1 if their order changes with each reading.
+        symbolic_batch: A batch as ``keras.KerasTensor``: shapes with an open first dimension, and types.
         validation: The arguments of ``evaluate``, or ``None``.
     """
 
@@ -40,18 +40,18 @@ class FitData:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch as long as the batch stays."""
+        """The steps of an epoch at the initial batch size."""
         return -(-self.plan.samples // self.plan.batch_size)
 
     def first_batch_of(self, epoch: int) -> int:
-        """A checksum of the batch that an epoch begins with, from 0; -1 where it need not be the same on all peers."""
+        """The checksum of the first batch of an epoch, counted from 0; -1 if it may differ between peers."""
         if epoch >= self.plan.epochs or not isinstance(self.plan.source, Stream):
             return -1
         known = self.plan.source.first_batch_of(epoch)
         return -1 if known is None else known
 
     def refuse_other(self, epoch: int, *, coordinators: int) -> None:
-        """Raises ``UsageError`` if an epoch begins with another batch on this peer than on the coordinator."""
+        """Raises ``UsageError`` if an epoch's first batch differs between this peer and the coordinator."""
         own = self.first_batch_of(epoch) if coordinators >= 0 else -1
         if own not in (-1, coordinators):
             raise UsageError(
@@ -69,16 +69,16 @@ def epochs_of(given: Mapping[str, Any]) -> int:
 
 
 def of_stream(source: Stream, first: Any, given: Mapping[str, Any], *, checksum: int, seed: int = -1) -> FitData:
-    """Batches that are read one after the other, of which ``first``, and its checksum, are known."""
+    """The data of a stream of batches, given its first batch and that batch's checksum."""
     plan = BatchPlan(source, StreamSampler(source.samples), min(count_of(first), source.samples), epochs_of(given))
     return FitData(plan, {"seed": seed, "first_batch": checksum}, tf.nest.map_structure(symbolic, first))
 
 
 class BatchFormat:
-    """Brings the batches of the user's data into the structure of ``fit``, and holds them to that of the first one.
+    """Converts the user's batches into the structure of ``fit``, and requires the first batch's structure of all.
 
     Args:
-        what: The data in words, as in "a generator".
+        what: The kind of data for messages, such as "a generator".
         class_weight: The class weights of ``fit``.
     """
 
@@ -90,7 +90,7 @@ class BatchFormat:
         """A batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)`` of arrays, or ``x`` alone.
 
         Raises:
-            UsageError: It is no such batch, or another one than the first.
+            UsageError: The batch has none of these structures, or another one than the first batch.
         """
         if isinstance(batch, list | tuple) and not 1 <= len(batch) <= 3:
             raise self._refusal(f"which gave {len(batch)} things: a batch is x, (x, y) or (x, y, sample_weight)")
@@ -105,7 +105,7 @@ class BatchFormat:
         return made
 
     def as_given(self, batch: Any) -> Any:
-        """A batch without the weights that follow from those of classes, of which peers compare ``class_weight``."""
+        """A batch without the weights computed from ``class_weight``, which peers compare separately."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight if self._class_weight is None else None)
 
@@ -142,12 +142,12 @@ class BatchFormat:
 
 
 def count_of(batch: Any) -> int:
-    """The samples of a batch."""
+    """The number of samples in a batch."""
     return len(tf.nest.flatten(batch)[0])
 
 
 def symbolic(array: Any) -> Any:
-    """An array of a batch in words."""
+    """The ``keras.KerasTensor`` for an array of a batch, with an open first dimension."""
     kind = "string" if _is_text(array) else array.dtype.name
     return keras.KerasTensor((None, *array.shape[1:]), dtype=kind)
 
@@ -157,7 +157,7 @@ def _is_text(array: Any) -> bool:
 
 
 def class_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float]) -> Any:
-    """One weight per sample, by its class: a number, a row with that number, or a one-hot row; as Keras does it."""
+    """One weight per sample, by its class (a number, a row of one number, or a one-hot row), as in Keras."""
     if sample_weight is not None:
         raise UsageError("model.fit() was given both class_weight and sample_weight: give one of them")
     if y is None or tf.nest.is_nested(y):

@@ -1,4 +1,4 @@
-"""Samples that are known by their index under ``fit``: those of arrays, and of files (``kf.data``)."""
+"""Samples by index under ``fit``: the rows of arrays, and the samples of files (``kf.data``)."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _INSTEAD = (
 
 
 def of_indexed(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> FitData:
-    """``batch_size`` samples of a source of ``kf.data`` are a step of the job; its first one shows how they look."""
+    """The data of a ``kf.data`` source: a step trains on ``batch_size`` samples; the first shows their spec."""
     batch = BatchFormat(type(source).__name__).standard(source.take(np.zeros(1, np.int64)))
     return of_source(source, batch, given, seed=seed)
 
 
 def of_source(source: SampleSource, batch: Any, given: Mapping[str, Any], *, seed: int) -> FitData:
-    """Samples that are known by their index.
+    """The data of a source of samples by index.
 
     Args:
         source: The source of the samples.
-        batch: Arrays that look as a batch of them.
+        batch: Arrays in the structure of a batch.
         given: The arguments of ``fit``.
         seed: The seed of the order.
     """
     samples, order = source.samples, seed if given["shuffle"] else None
     batch_size = _batch_size(given, samples)
-    make_sampler = getattr(source, "make_sampler", None)  # of a source that is not read in any order
+    make_sampler = getattr(source, "make_sampler", None)  # of a source with a fixed reading order
     if make_sampler is None:
         sampler = _sampler(samples, order, batch_size=batch_size, steps=given["steps_per_epoch"])
     elif given["steps_per_epoch"]:
@@ -60,7 +60,7 @@ def _sampler(samples: int, seed: int | None, *, batch_size: int, steps: int | No
     whole = -(-samples // batch_size)
     if not steps or steps == whole:
         return SerialSampler(samples, seed)
-    if steps > whole:  # as under Keras
+    if steps > whole:  # as in Keras
         print(
             f"kungfu: model.fit(steps_per_epoch={steps}): {samples} samples in batches of {batch_size} are {whole} "
             "steps, and an epoch ends with them",
@@ -86,14 +86,14 @@ def _batch_size(given: Mapping[str, Any], samples: int) -> int:
 
 
 def of_arrays(given: Mapping[str, Any], *, seed: int) -> FitData:
-    """``batch_size`` samples of the arrays are a step of the job.
+    """The data of arrays: a step of the job trains on ``batch_size`` samples.
 
     Args:
         given: The arguments of ``fit``.
-        seed: Under ``shuffle=True`` each epoch has its own order, which follows from it.
+        seed: Determines the order of each epoch under ``shuffle=True``.
 
     Raises:
-        UsageError: These are no arrays with one entry a sample, or the arguments do not go together.
+        UsageError: The data are not arrays with one entry per sample, or the arguments contradict each other.
     """
     x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
     validation = None
@@ -101,13 +101,13 @@ def of_arrays(given: Mapping[str, Any], *, seed: int) -> FitData:
     _refuse_leaves((x, y, sample_weight))
     if given["validation_data"] is None and given["validation_split"]:
         (x, y, sample_weight), validation = _split((x, y, sample_weight), given["validation_split"])
-    weights = sample_weight  # those of classes peers compare by the class, see `FitCall.described`
+    weights = sample_weight  # class weights are compared separately, see `FitCall.described`
     if given["class_weight"] is not None:
         weights = class_weights(y, sample_weight, given["class_weight"])
     arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, weights))
     source = Arrays(arrays, _samples(arrays))
     found = of_source(source, arrays, given, seed=seed)
-    # Inputs may have been changed at random, by each peer in its own way: a target says which sample it is.
+    # Each peer may have changed the inputs at random: the targets identify the samples.
     described = {**found.described, "targets": order_checksum((x, y), y)}
     if sample_weight is not None:
         described["weights"] = order_checksum(sample_weight)
@@ -137,7 +137,7 @@ def _refuse_leaves(data: Any) -> None:
 
 
 def _standard(leaf: Any) -> Any:
-    """Standard arrays, as Keras makes them: floats of its own width."""
+    """The array in Keras' standard form: floats have the width of Keras' ``floatx``."""
     array = np.asarray(leaf)
     if array.dtype.kind == "f" and array.dtype.name != keras.config.floatx():
         array = array.astype(keras.config.floatx())
@@ -156,7 +156,7 @@ def _samples(arrays: Any) -> int:
 
 
 def _split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
-    """The last part of the samples is held out, as Keras does it."""
+    """Splits off the last fraction of the samples for validation, as Keras does."""
     if not 0 < fraction < 1:
         raise UsageError(f"model.fit(validation_split={fraction!r}): must lie between 0 and 1")
     arrays = tf.nest.map_structure(lambda one: None if one is None else _standard(one), data)
@@ -175,21 +175,21 @@ def _split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, Any,
 
 
 def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
-    """The arguments of ``fit`` for a program that runs alone: Keras takes batches, in the order that a job has."""
+    """The arguments of ``fit`` for a program without a job: batches in the order that a job would use."""
     batch_size, samples = _batch_size(given, source.samples), source.samples
     drawn = seed if given["shuffle"] else None
 
     def order(epoch: int) -> NDArray[np.int64]:
         return shuffled(samples, seed=drawn, epoch=epoch)
 
-    # Files that are read in sequence come one after the other, as a job of one peer reads them.
+    # Files that are read in sequence follow each other, as in a job of one peer.
     if isinstance(source, SequentialSource):
         order = source.make_sampler(drawn, "keep").order
     return {**given, "x": _Ordered(source, batch_size, order), "batch_size": None, "shuffle": False}
 
 
 class _Ordered(keras.utils.PyDataset):
-    """Batches of a source, in the job's order."""
+    """The batches of a source, in the job's order."""
 
     def __init__(self, source: SampleSource, batch_size: int, order: Callable[[int], NDArray[np.int64]]) -> None:
         super().__init__()
@@ -204,4 +204,4 @@ class _Ordered(keras.utils.PyDataset):
         return batch if isinstance(batch, tuple | dict) else (batch,)
 
     def on_epoch_end(self) -> None:
-        self._epoch += 1  # Keras' fit begins with it
+        self._epoch += 1  # Keras' fit calls this first

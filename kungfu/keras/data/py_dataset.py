@@ -1,10 +1,9 @@
 """A ``keras.utils.PyDataset`` under ``fit``: its batches by index, in the job's order.
 
-An index gives a whole batch, and that is the batch of the job: every peer loads the batch of the step, and takes its
-slice. So a step holds what it holds under Keras, and loading is not shared among the peers; where loading is what
-training waits for, ``workers`` of the PyDataset load batches at once, and samples by index
-(``kf.data``, ``training.batches``) are loaded by the peer that trains on them only. A peer that joins begins with the
-batch that the others are at.
+An index gives a whole batch, the batch of the job: every peer loads the batch of the step and uses its slice. So a step
+has the same samples as under Keras, and peers do not share the loading. If training waits for loading, ``workers`` of
+the PyDataset load batches in parallel; of samples by index (``kf.data``, ``training.batches``) each peer loads its
+slice only. A joining peer begins at the batch of the others.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from kungfu.training.data.stream import Stream
 
 
 def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
-    """Its batches are those of the job at its start.
+    """The data of a PyDataset; its batch size is the job's at the start.
 
     Args:
         given: The arguments of ``fit``.
-        seed: From it and the epoch follows the order of the batches under ``shuffle=True``; a last one that is smaller
-            than the others stays the last.
+        seed: Determines, with the epoch, the order of the batches under ``shuffle=True``. A smaller last batch stays
+            last.
 
     Cost:
-        The first and the last batch are loaded once more at the start, to know how many samples there are.
+        The first and the last batch are loaded once more at the start, to count the samples.
 
     Raises:
-        UsageError: It has no batches, or has no end and nobody says ``steps_per_epoch``.
+        UsageError: There are no batches, or there is no end and no ``steps_per_epoch``.
     """
     dataset, steps = given["x"], given["steps_per_epoch"]
     name = type(dataset).__name__
@@ -51,7 +50,7 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
     batches = IndexedBatches(dataset, batch_format, number, order, steps)
 
     def targets_checksum(batch: Any) -> int:
-        """Inputs may be changed at random, by each peer as it likes: an index says which samples these are."""
+        """The checksum of a batch's targets: each peer may change the inputs at random, but not the targets."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_format.as_given(batch))
         return checksum(x if y is None else (y, sample_weight))
 
@@ -78,18 +77,18 @@ def _number_of_batches(dataset: Any, name: str) -> int | None:
 
 
 class IndexedBatches:
-    """Reads the batches of a PyDataset one after the other, from any place on.
+    """Reads the batches of a PyDataset one after the other, from any position.
 
     Batch ``k`` of the reading is number ``k % batches`` of the order of pass ``k // batches`` over the data. The
-    dataset is told of the beginning and the end of an epoch as often as by Keras, also on a peer that joins later: what
-    it shuffles there, with a seed, it shuffles alike on all peers.
+    dataset's epoch hooks are called as often as by Keras, also on a peer that joins later, so a dataset that shuffles
+    there with a seed has the same order on all peers.
 
     Args:
         dataset: The PyDataset.
-        batch_format: Brings its batches into the structure of ``fit``.
-        number: The number of its batches; ``None`` without an end.
+        batch_format: Converts its batches into the structure of ``fit``.
+        number: The number of its batches; ``None`` if there is no end.
         seed: The seed of the order; ``None`` for the order of the indices.
-        steps: Steps of an epoch, where that is not a pass over the data.
+        steps: The steps of an epoch, if an epoch is not a pass over the data.
     """
 
     def __init__(
@@ -104,10 +103,10 @@ class IndexedBatches:
         if self._last_size > self.batch_size:
             raise self._uneven(number, self._last_size, expected=self.batch_size)
         self._pass_samples = (self._number - 1) * self.batch_size + self._last_size
-        # As under Keras, more steps than the data have end with the data.
+        # As in Keras, an epoch with more steps than batches ends with the data.
         is_whole = not steps or steps >= self._number
         self.epoch_samples = self._pass_samples if is_whole else (steps or 0) * self.batch_size
-        self._begun = self._ended = 0  # epochs of which the dataset was told
+        self._begun = self._ended = 0  # epochs announced to the dataset
         if dataset.use_multiprocessing:
             print(
                 f"kungfu: {type(dataset).__name__}(use_multiprocessing=True): a peer of a job cannot be forked, so its "
@@ -134,12 +133,12 @@ class IndexedBatches:
         passes, within = divmod(place, self._number)
         if self._seed is None:
             return within
-        # A smaller last batch stays the last, so steps and batches are the same as long as the batch of the job is.
+        # A smaller last batch stays the last, so steps equal batches at an unchanged batch size.
         full = self._number - (self._last_size < self.batch_size)
         return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
 
     def _end_of(self, epoch: int) -> int:
-        """The place after the last batch of which an epoch has samples."""
+        """The place after the last batch with samples of an epoch."""
         end = (epoch + 1) * self.epoch_samples
         place = self._place_of(end)
         return place + (self._first_sample(place) < end)
@@ -158,7 +157,7 @@ class IndexedBatches:
             place = end
 
     def _loaded(self, place: int, end: int) -> Iterator[Any]:
-        """The batches of these places, by the dataset's workers where it has several."""
+        """The batches from a place to the end, loaded by the dataset's workers if it has several."""
         indices = map(self._index_at, range(place, end))
         workers = self._dataset.workers
         if workers <= 1 and not self._dataset.use_multiprocessing:
@@ -190,9 +189,9 @@ class IndexedBatches:
         )
 
     def _begin(self, epoch: int) -> None:
-        """Tells the dataset of the epochs up to this one that it was not told of."""
+        """Calls the dataset's hooks for all epochs up to this one that were not announced yet."""
         if not self._begun:
-            self._dataset.on_epoch_end()  # Keras' fit begins with that, too
+            self._dataset.on_epoch_end()  # Keras' fit calls this first, too
         while self._begun <= epoch:
             self._end(self._begun - 1)
             if hasattr(self._dataset, "on_epoch_begin"):  # since Keras 3.7

@@ -1,8 +1,8 @@
-"""The states of a model's metrics over an evaluation, put together from the parts that the peers have done.
+"""The states of a model's metrics over an evaluation, combined from the peers' parts.
 
-An evaluation works on whole batches, so what a peer's part leaves in a metric is what a step of training would leave
-with that part as the peer's slice: states that add up are added, and others are combined as the program says. A mean of
-states is no exception that could be shared: how many batches each of them has seen is not known.
+An evaluation works on whole batches, so a peer's part leaves in a metric the state of a training step with that part as
+the peer's slice: sums are added, and other states are combined by the program's ``combine``. A "mean" of states cannot
+be shared: the number of batches behind each state is unknown.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ class MetricStates:
     """The states of all metrics of a model.
 
     Args:
-        metrics: Built ones.
+        metrics: The metrics, built.
         combine: The combination of a metric's states over the peers, by its name; see ``kf.keras.attach``.
     """
 
     def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
         self._metrics = [(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]
-        self._own: list[States] = []  # of each metric, over the parts that this peer has done
+        self._own: list[States] = []  # of each metric, over this peer's parts
 
     @property
     def can_be_combined(self) -> bool:
-        """True if all of them cover the whole job, once the parts are combined."""
+        """True if the combination of the parts gives the whole job's state for every metric."""
         return all(way not in (None, "mean") for _, way in self._metrics)
 
     def add_part(self) -> None:
-        """Adds the states that the metrics hold, once a part has been evaluated."""
+        """Adds the states of the metrics after the evaluation of a part."""
         part = [[np.asarray(variable.numpy()) for variable in metric.variables] for metric, _ in self._metrics]
-        # After the loss of peers this one does a part of theirs too.
+        # After a loss of peers this peer also evaluates a part of theirs.
         if self._own:
             pairs = [[np.stack(pair) for pair in zip(*both, strict=True)] for both in zip(self._own, part, strict=True)]
             part = [_combined(*one, stacked) for one, stacked in zip(self._metrics, pairs, strict=True)]
         self._own = part
 
     def join(self, group: PeerGroup) -> None:
-        """Sets the metrics to the states over the parts of all peers, each of which has done one; a message."""
+        """Sets the metrics to the combined states of all peers, each with a part done; costs one message."""
         sent = [
             state if way == "sum" else _in_row(state, group)
             for (_, way), own in zip(self._metrics, self._own, strict=True)
@@ -62,7 +62,7 @@ class MetricStates:
 
 
 def _combined(metric: Any, way: Combination | None, stacked: Sequence[NDArray[Any]]) -> States:
-    """The combined state of several parts, which are stacked along a new first axis."""
+    """The combined state of several parts, stacked along a new first axis."""
     if way == "sum":
         return [one.sum(axis=0, dtype=one.dtype) for one in stacked]
     if way in ("max", "min"):
@@ -74,7 +74,7 @@ def _combined(metric: Any, way: Combination | None, stacked: Sequence[NDArray[An
 
 
 def _in_row(state: NDArray[Any], group: PeerGroup) -> NDArray[Any]:
-    """A row for each peer, of zeros but for that of this one: the sum over the peers holds all."""
+    """An array with a row per peer, zero except in this peer's row; the sum over the peers has all rows."""
     rows = np.zeros((group.size, *state.shape), state.dtype)
     rows[group.rank] = state
     return rows

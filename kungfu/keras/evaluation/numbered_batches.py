@@ -1,7 +1,7 @@
-"""The data of ``evaluate`` and ``predict`` as batches with numbers, of which a peer can take some.
+"""The data of ``evaluate`` and ``predict`` as numbered batches, which are split among the peers.
 
-Batches are those that Keras would make of the data, whole ones: a loss is a mean over its batch, so half a batch would
-not have half of its loss.
+The batches are the whole batches that Keras would form: a loss is a mean over its batch, so half a batch would not have
+half of the loss.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import tensorflow as tf
 from kungfu.framework_internals import dataset_order
 from kungfu.training.data.checksums import checksum, has_rows, spread_rows
 
-_BATCH_SIZE = 32  # as by Keras
+_BATCH_SIZE = 32  # Keras' default
 
 
 @dataclass(frozen=True)
 class NumberedBatches:
-    """Batches 0..count-1.
+    """Batches with the numbers 0 to ``count - 1``.
 
     Args:
         count: The number of batches.
-        checksum: The checksum of some of the data; the same on peers that were given the same.
-        part: The arguments by which Keras does those with these numbers, in their order; at least one.
+        checksum: A checksum of some of the data; equal on peers with the same data.
+        part: From at least one number: the arguments with which Keras processes only these batches, in order.
     """
 
     count: int
@@ -36,13 +36,13 @@ class NumberedBatches:
 
 
 def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
-    """The batches of a call.
+    """The batches of a call of ``evaluate`` or ``predict``.
 
     Args:
-        given: Its arguments by name.
+        given: The arguments of the call by name.
 
     Returns:
-        ``None`` for data that come without numbers: a generator, a Dataset of unknown length, or in an order of chance.
+        ``None`` for data without numbers: a generator, or a Dataset of unknown length or in random order.
     """
     x, steps = given["x"], given.get("steps")
     if isinstance(x, tf.data.Dataset):
@@ -57,7 +57,7 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
         or len({len(one) for one in leaves}) != 1
         or not len(leaves[0])
     ):
-        return None  # Keras knows what it is, or says what is wrong
+        return None  # left to Keras, or to its errors
     return _of_arrays(data, int(given.get("batch_size") or _BATCH_SIZE), steps)
 
 
@@ -76,7 +76,7 @@ def _of_arrays(data: Mapping[str, Any], batch_size: int, steps: int | None) -> N
     samples = len(tf.nest.flatten(data)[0])
 
     def part(numbers: Sequence[int]) -> dict[str, Any]:
-        # Mostly one run, of which arrays are views; after the loss of peers it may have gaps.
+        # Usually a contiguous run, so slices are views; after a loss of peers it may have gaps.
         rows: Any = slice(numbers[0] * batch_size, (numbers[-1] + 1) * batch_size)
         if not _is_run(numbers):
             starts = np.array(numbers)[:, None] * batch_size
@@ -94,19 +94,19 @@ def _rows(leaf: Any, rows: Any) -> Any:
 
 
 def _checksum(data: Any, *, batch_size: int = 0) -> int:
-    """The checksum of rows spread over the data, to the last digit, and of their division into batches."""
+    """The checksum of exact rows spread over the data, and of the division into batches."""
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
     return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])
 
 
-# ---- batches that are there ------------------------------------------------------------------------------------------
+# ---- existing batches ------------------------------------------------------------------------------------------------
 
 
 def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches | None:
-    """A peer passes over the batches before its own: it reads them, and does not compute them."""
+    """The batches of a Dataset; a peer reads the batches before its part, but does not evaluate them."""
     count = _limited(int(dataset.cardinality()), steps)
-    # Nobody knows how many, or there is no end; or a number is another batch on each peer, and each time.
+    # The count is unknown or infinite, or the batch of a number differs between peers and readings.
     if count <= 0 or dataset_order(dataset) == "by chance":
         return None
     first = next(iter(dataset), None)
@@ -118,14 +118,14 @@ def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches | None:
             return {"x": dataset.skip(numbers[0]).take(len(numbers))}
         wanted = tf.constant(numbers, tf.int64)
         chosen = dataset.enumerate().filter(lambda number, _: tf.reduce_any(tf.equal(number, wanted)))
-        # Keras asks how many there are, and a filter does not know.
+        # Keras needs the cardinality, which a filter does not keep.
         return {"x": chosen.map(lambda _, batch: batch).apply(tf.data.experimental.assert_cardinality(len(numbers)))}
 
     return NumberedBatches(count, _checksum(first), part)
 
 
 class _Chosen(keras.utils.PyDataset):
-    """Some batches of another one."""
+    """Some batches of another PyDataset."""
 
     def __init__(self, whole: Any, numbers: Sequence[int]) -> None:
         how = {name: getattr(whole, name) for name in ("workers", "use_multiprocessing", "max_queue_size")}

@@ -1,13 +1,13 @@
-"""``evaluate`` and ``predict`` of a job: each peer does a part of the batches, and all have the whole result.
+"""``evaluate`` and ``predict`` of a job: each peer processes a part of the batches, and all get the whole result.
 
-A pass has two meetings. In the first one the peers see that they do the same with the same data, and which batches are
-done; the others are split among them, each peer a run of them. Each does its part by Keras' own ``evaluate`` or
-``predict``. In the second one the parts are put together: the states of metrics are added up, or combined as the
-program says, and predictions become one array in the order of the data. A peer that is lost takes its part with it: the
-next attempt finds what is missing.
+A pass has two meetings. In the first the peers check that they do the same work on the same data, and split the
+batches that are not done yet into contiguous runs. Each peer processes its part by Keras' ``evaluate`` or ``predict``.
+In the second the parts are combined: the states of metrics are added up, or combined by the program's ``combine``, and
+predictions become one array in the order of the data. The part of a lost peer is lost: the next attempt processes the
+missing batches.
 
-Where that cannot be, each peer does the whole: for data without numbers, fewer batches than peers, data that differ
-between the peers, metrics of whose states nobody says how they are combined, layers that keep something of the data.
+Each peer processes all batches if the work cannot be shared: for data without numbers, fewer batches than peers, data
+that differ between the peers, metrics without a known combination, and layers that keep statistics of the data.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _PIECE_BYTES = 1 << 24
 
 
 class Work(Protocol):
-    """The work on batches."""
+    """Work on numbered batches that peers can share, such as an evaluation."""
 
     name: str
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """Does a part: the batches with these numbers. Gives whether it can be put together with those of others."""
+        """Processes the batches with these numbers; returns True if other peers' parts can be joined to them."""
         ...
 
     def do_all(self) -> Any:
-        """Does the whole on this peer, as Keras does it."""
+        """Processes all batches on this peer, as Keras does, and returns the result."""
         ...
 
     def join(self, peers: PeerGroup, *, count: int) -> Any | None:
-        """Puts the parts of all peers together; ``None``, on all, where they do not fit."""
+        """Joins the parts of all peers into the result; ``None``, on all peers, if they do not fit together."""
         ...
 
 
@@ -54,8 +54,8 @@ class SharedPass:
     """One pass over data by all peers of a view.
 
     Args:
-        batches: The data; ``None`` if they come without numbers.
-        work: The work on them.
+        batches: The data; ``None`` if their batches have no numbers.
+        work: The work on the batches.
     """
 
     def __init__(self, batches: NumberedBatches | None, work: Work) -> None:
@@ -63,18 +63,18 @@ class SharedPass:
         self._done: set[int] = set()  # by this peer
         self._fits = True
         self.result: Any = None
-        self.differs = False  # whether peers did something else, or were given other data
+        self.differs = False  # True if peers had other work or other data
 
     def attempt(self, meet: Meet) -> bool:
-        """Goes through the pass once, or on from where it was.
+        """Runs the pass, or continues it after a loss of peers.
 
         Args:
             meet: Holds a meeting; False if peers were lost over it.
 
         Returns:
-            Whether ``result`` is there; else peers were lost, and the others come here again.
+            True if ``result`` is available; False if peers were lost, and the others must call this again.
         """
-        # Peers were lost after it was there.
+        # The result was complete before peers were lost.
         if self.result is not None:
             return True
         mine: list[int] | None = None
@@ -85,7 +85,7 @@ class SharedPass:
 
         if not meet(agree):
             return False
-        # These peers have nothing to share.
+        # The work cannot be shared.
         if mine is None:
             self.result = self._work.do_all()
             return True
@@ -100,7 +100,7 @@ class SharedPass:
         return True
 
     def _split(self, peers: PeerGroup) -> list[int] | None:
-        """The batches that this peer does now; ``None`` if each does the whole."""
+        """The batches that this peer processes now; ``None`` if each peer processes all."""
         count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
         own = [self._work.name, count, checksum]
         (self.differs,) = peers.any_of([own != agreed(peers, own)])
@@ -114,21 +114,21 @@ class SharedPass:
         return missing[start : start + counts[peers.rank]]
 
     def _join(self, peers: PeerGroup) -> None:
-        # One that came by a recovery may have no part at all.
+        # A peer that joined in a recovery may have no part.
         (unfit,) = peers.any_of([not self._fits or not self._done])
         count = 0 if self._batches is None else self._batches.count
         self.result = None if unfit else self._work.join(peers, count=count)
 
 
 class _Memory:
-    """The memory of layers. Where it keeps something of a part, each peer does the whole, as Keras does it."""
+    """The statistics that layers keep of the data; a part that changes them cannot be shared."""
 
     def __init__(self, model: Any) -> None:
         variables = layer_statistics(model) if is_keras_model(model) else []
         self._before = [(one, tf.identity(one.value)) for one in variables]
 
     def put_back(self) -> bool:
-        """The layers hold what they held before the part; True if it was anything else."""
+        """Restores the statistics from before the part; returns True if the part had changed them."""
         changed = [(one, old) for one, old in self._before if one.numpy().tobytes() != old.numpy().tobytes()]
         for one, old in changed:
             one.assign(old)
@@ -136,7 +136,7 @@ class _Memory:
 
 
 class _Numbered(keras.callbacks.CallbackList):
-    """Tells callbacks of the batches of a part by their numbers in the whole, and not of its beginning and end."""
+    """Calls callbacks with the batches' numbers in the whole data, and omits the part's beginning and end."""
 
     def __init__(self, callbacks: Any, numbers: Sequence[int], seen: Callable[[int, Any], None]) -> None:
         super().__init__()
@@ -160,10 +160,10 @@ class _Numbered(keras.callbacks.CallbackList):
 
 
 class SharedEvaluation:
-    """``evaluate``: its result is the metrics by name.
+    """The work of ``evaluate``; its result is the metrics by name.
 
     Args:
-        model: Compiled and built.
+        model: The model, compiled and built.
         given: The arguments of the call by name.
         callbacks: The callbacks that run on this peer, as Keras' list.
         combine: The combination of the states of metrics, by the name of the metric.
@@ -176,7 +176,7 @@ class SharedEvaluation:
     ) -> None:
         self._model, self._given, self._callbacks = model, given, callbacks
         self._states = MetricStates(metrics_of(model), combine)
-        self.began = False  # what callbacks do then may change the weights
+        self.began = False  # on_test_begin was called; callbacks may change the weights in it
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
         """See `Work`."""
@@ -188,13 +188,13 @@ class SharedEvaluation:
         callbacks, memory = _Numbered(self._callbacks, numbers, lambda *_: None), _Memory(self._model)
         logs = type(self._model).evaluate(self._model, **arguments, callbacks=callbacks, return_dict=True)
         self._states.add_part()
-        # A test step of the user's may give what is no metric's.
+        # A custom test step may return values that are not results of metrics.
         return not memory.put_back() and set(logs) == set(self._model.get_metrics_result())
 
     def do_all(self) -> dict[str, Any]:
         """See `Work`."""
         if self.began:
-            self._callbacks.on_test_end({})  # of what does not count
+            self._callbacks.on_test_end({})  # of the attempt that does not count
         more = {"callbacks": self._callbacks, "return_dict": True}
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
@@ -207,10 +207,10 @@ class SharedEvaluation:
 
 
 class SharedPrediction:
-    """``predict``: its result is that of Keras, the whole of it on every peer.
+    """The work of ``predict``; its result is Keras' result for all of the data, on every peer.
 
     Args:
-        model: Built.
+        model: The model, built.
         given: The arguments of the call by name.
         callbacks: The callbacks that run on this peer, as Keras' list.
     """
@@ -220,7 +220,7 @@ class SharedPrediction:
     def __init__(self, model: Any, given: Mapping[str, Any], callbacks: Any) -> None:
         self._model, self._given, self._callbacks = model, given, callbacks
         self._parts: list[tuple[list[int], Any]] = []
-        self._rows: dict[int, int] = {}  # of each batch that this peer has done
+        self._rows: dict[int, int] = {}  # by batch, of this peer's parts
         self._began = False
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
@@ -244,7 +244,7 @@ class SharedPrediction:
     def do_all(self) -> Any:
         """See `Work`."""
         if self._began:
-            self._callbacks.on_predict_end()  # of what does not count
+            self._callbacks.on_predict_end()  # of the attempt that does not count
         return type(self._model).predict(self._model, **{**self._given, "callbacks": self._callbacks})
 
     def join(self, peers: PeerGroup, *, count: int) -> Any | None:
@@ -252,7 +252,7 @@ class SharedPrediction:
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
         own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]
-        # Outputs of other lengths in each batch cannot be put into one array.
+        # Outputs whose shapes differ between batches do not fit into one array.
         if peers.any_of([own != agreed(peers, own)])[0]:
             return None
         (rows,) = peers.sums([np.array([self._rows.get(number, 0) for number in range(count)], np.int64)])
@@ -268,7 +268,7 @@ class SharedPrediction:
 
 
 def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Sequence[int], starts: Any) -> None:
-    """Lays the rows of a part to where they belong."""
+    """Copies the rows of a part to their places in the whole array."""
     at = 0
     for number in numbers:
         rows = int(starts[number + 1] - starts[number])
@@ -277,8 +277,8 @@ def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Seq
 
 
 def _united(peers: PeerGroup, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of which each peer has some rows, and zeros for the others."""
-    # As whole numbers, of which a sum with zeros leaves every bit as it is.
+    """The union of the peers' arrays, each with some rows and zeros for the others."""
+    # As integers: a sum with zeros keeps every bit.
     content = whole.tobytes()
     padded = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
     step = _PIECE_BYTES // 4

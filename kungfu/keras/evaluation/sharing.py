@@ -1,12 +1,12 @@
-"""``evaluate`` and ``predict`` that a program calls: shared among the peers once training is over.
+"""Calls of ``evaluate`` and ``predict`` by the program, shared among the peers once training is over.
 
-Then no agent leads a job that could recover: the peers of the last view are still connected, and any of them may end.
-So a call is shared as long as all of them come to it; when one does not, each of the others does the whole by itself,
-with the same result, and so for all calls that follow. Before training, and where a callback calls, each peer does the
-whole.
+After training no agent leads the job, so it cannot recover: the peers of the last view are still connected, and any may
+end. A call is shared while all of them reach it. When a peer does not, each of the others processes all of the data,
+with the same result, in this and all later calls. Before training, and for calls in callbacks, each peer processes all
+of the data.
 
-A peer that passes through a fit that is over has the weights of its end. It takes no part, as it is in no view: it is
-told the numbers of ``evaluate`` that the others have come to, and predicts by itself.
+A peer that skips a finished fit has the final weights of that fit. It is in no view, so it does not take part: it
+receives the others' results of ``evaluate``, and predicts alone.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from kungfu.training.state.registered_sync import PeerGroup
 
 
 def share_calls(model: Any, attached: Attached) -> None:
-    """The calls of ``evaluate`` and ``predict`` of a model are shared among the peers where they can be."""
+    """Makes the peers share the calls of a model's ``evaluate`` and ``predict`` if they can."""
     sharing = _Sharing(model, attached)
     for name in ("evaluate", "predict"):
-        # What a subclass does in a method of its own only the program knows.
+        # A subclass's own method may do anything: it is not shared.
         if getattr(type(model), name) is getattr(keras.Model, name):
             setattr(model, name, sharing.function(name))
 
 
 class _Sharing:
-    """The calls of one model."""
+    """The shared calls of one model."""
 
     def __init__(self, model: Any, attached: Attached) -> None:
         self._model, self._attached = model, attached
-        self._broken: StepCalls | None = None  # after whose end a peer did not come
+        self._broken: StepCalls | None = None  # the fit after which a peer missed a call
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function that replaces `evaluate` or `predict` on the model."""
@@ -68,7 +68,7 @@ class _Sharing:
         return call
 
     def _calls(self) -> StepCalls | None:
-        """The calls of the step, if this peer has trained to the end with peers that all reach each call since."""
+        """The step's calls, if this peer trained to the end and all peers of its view have reached each call since."""
         calls = self._attached.calls
         if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
@@ -86,12 +86,12 @@ class _Sharing:
         return self._in_form(found[0], given)
 
     def _told(self, given: dict[str, Any]) -> tuple[Any] | None:
-        """The result of the others in this call; ``None`` if they have none, or had data without indices."""
+        """The others' result of this call; ``None`` if they have none, or their data had no numbers."""
         batches = numbered_batches(given)
         logs = None if batches is None else self._attached.evaluations.next_result(_described(batches))
         if logs is None:
             return None
-        # A Dataset that shuffles anew each time has to be read as often as the others have read it.
+        # A Dataset that reshuffles on each reading must be read as often as on the other peers.
         if isinstance(given["x"], tf.data.Dataset):
             next(iter(given["x"]), None)
         callbacks = self._callbacks(given, leads=False)
@@ -107,7 +107,7 @@ class _Sharing:
         return self._shared(calls, SharedPass(numbered_batches(given), prediction), SharedPrediction.name)
 
     def _shared(self, calls: StepCalls, shared: SharedPass, what: str) -> tuple[Any] | None:
-        """The result, in a tuple of one; ``None`` if this peer has to do the whole."""
+        """The result, in a tuple of one; ``None`` if this peer has to process all of the data."""
         reason = ""
 
         def exchange(values: Callable[[PeerGroup], None]) -> bool:
@@ -124,7 +124,7 @@ class _Sharing:
         return (shared.result,)
 
     def _callbacks(self, given: Mapping[str, Any], *, leads: bool) -> Any:
-        """Keras' list of them; those that write run on rank 0."""
+        """The call's callbacks as Keras' list; callbacks that only write run on rank 0."""
         verbose = verbosity(given["verbose"])
         callbacks = keras.callbacks.CallbackList(
             given["callbacks"], add_progbar=verbose != 0, model=self._model, verbose=verbose, epochs=1, steps=None
@@ -135,7 +135,7 @@ class _Sharing:
 
 
 def _is_after_training(calls: StepCalls) -> bool:
-    """True if this peer has trained to the end, in a view that no other one has followed."""
+    """True if this peer has trained to the end, in the job's newest view."""
     run = calls.run
     return calls.is_over and not run.left and calls.has_view and run.settings.is_newest()
 
