@@ -1,8 +1,8 @@
-"""Facts about a file, computed once by reading it and kept beside it: one process makes them for all that need them.
+"""Facts about a file, computed once by reading it and kept next to it: one process computes them for all.
 
-It has a hidden name beside the file, or is in a separate folder. The process that makes it holds a lock, while others
-wait for it; it gets its name when it is complete, and is valid as long as size and modification time of the file are
-unchanged.
+The index of a file has a hidden name next to the file, or is in a separate folder. The process that computes it holds a
+lock, while others wait. The index gets its name when it is complete, and is valid as long as size and modification time
+of the file are unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSION = 1
 
 
 def paths_of(files: Files, function: str) -> list[Path]:
-    """The files that a function of ``kf.data`` was given, as a name, a pattern or a list of these."""
+    """The files given to a function of ``kf.data`` as a name, a pattern, or a list of these."""
     given = [files] if isinstance(files, str | os.PathLike) else list(files)
     found: list[Path] = []
     for one in given:
@@ -45,16 +45,16 @@ def paths_of(files: Files, function: str) -> list[Path]:
 
 
 def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept for a file, computed if no valid ones are there.
+    """The arrays kept for a file, computed if there are no valid ones.
 
     Args:
         path: The file.
-        folder: The folder in which it is kept; ``None`` for beside the file.
-        kind: The kind of facts about the file, a part of the name under which they are kept.
-        make: Reads the file.
+        folder: The folder of the index; ``None`` for the folder of the file.
+        kind: The kind of facts about the file, a part of the index's name.
+        make: Reads the file, and returns the arrays.
 
     Raises:
-        UsageError: The file is missing, or nothing can be written there; errors of ``make`` pass through.
+        UsageError: The file is missing, or the index cannot be written; errors of ``make`` are passed on.
     """
     if not path.is_file():
         raise UsageError(f"kf.data: there is no file {path}")
@@ -63,7 +63,7 @@ def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], A
     if known is not None:
         return known
     with _locked(kept):
-        # Another process has made it while this one waited.
+        # Another process has computed it while this process waited.
         known = _kept(kept, path)
         if known is None:
             status = path.stat()
@@ -75,7 +75,7 @@ def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], A
 def _place(path: Path, folder: Path | None, kind: str) -> Path:
     if folder is None:
         return path.parent / f".{path.name}.{kind}.npz"
-    # Files of one name in several folders have their indices in this one.
+    # The folder may have indices of files with the same name in several folders.
     return folder / f"{path.name}.{blake2b(str(path.absolute()).encode(), digest_size=6).hexdigest()}.{kind}.npz"
 
 
@@ -103,12 +103,12 @@ def _locked(kept: Path) -> Iterator[None]:
             "index=FOLDER, one that can be written and that all peers see, or one on each host"
         ) from error
     try:
-        # Some file systems know no locks: then each process makes the index, and the last one's stays.
+        # Some file systems have no locks: then each process computes the index, and the last one is kept.
         with contextlib.suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
     except UsageError:
-        if not os.fstat(held).st_size:  # nothing was kept: no empty file stays
+        if not os.fstat(held).st_size:  # nothing was kept: leave no empty file
             kept.unlink(missing_ok=True)
         raise
     finally:
@@ -116,12 +116,12 @@ def _locked(kept: Path) -> Iterator[None]:
 
 
 def _keep(index: Arrays, kept: Path, status: os.stat_result) -> None:
-    """Writes it under a temporary name, makes it durable, and renames it."""
+    """Writes an index under a temporary name, makes it durable, and renames it."""
     new = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}.new")
     try:
         with new.open("xb") as file:  # never a link, which another user might have put there
             of = np.array([_VERSION, status.st_size, status.st_mtime_ns], np.int64)
-            arrays: dict[str, Any] = {"of": of, **index}  # newer NumPys declare a switch among the names
+            arrays: dict[str, Any] = {"of": of, **index}  # Any: newer NumPys have a keyword that is no array
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Samples by their index: a length, and a Dataset of all of them in order; and records of the program in this form."""
+"""Samples by their index: a length, and a Dataset of all samples in order; also records of the program."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class IndexedSamples(SampleSource):
 
     @cached_property
     def sample_spec(self) -> Any:
-        """The spec of one sample, a nest of `tf.TensorSpec`: the first sample is loaded for it, and all have the
-        same."""
+        """The spec of every sample, a nest of `tf.TensorSpec`, found by loading the first sample."""
         first = self.apart().take(np.zeros(1, np.int64))
         return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
 
@@ -39,11 +38,11 @@ class IndexedSamples(SampleSource):
         """The samples with these indices, stacked."""
 
     def apart(self) -> IndexedSamples:
-        """The same samples for another thread, if loading them changes state here."""
+        """The same samples for another thread; a copy if loading samples changes state."""
         return self
 
     def dataset(self, batch_size: int) -> tf.data.Dataset:
-        """All samples, in their order, in batches: for ``validation_data``, ``evaluate`` and ``predict``."""
+        """All samples in batches, in order, for ``validation_data``, ``evaluate`` and ``predict``."""
         starts = range(0, self.samples, batch_size)
 
         def batches() -> Any:
@@ -57,13 +56,13 @@ class IndexedSamples(SampleSource):
 
 
 def places_of(indices: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The number of the file of each sample, and its row there; the files end before the samples ``ends``."""
+    """The file number of each sample, and its row in the file; file ``i`` ends before sample ``ends[i]``."""
     files = np.searchsorted(ends, indices, side="right")
     return files, indices - np.concatenate([[0], ends])[files]
 
 
 def spec_of(dataset: tf.data.Dataset, *, of: str) -> Any:
-    """The elements of a Dataset that maps one item, as a nest of `tf.TensorSpec`.
+    """The spec of the elements of a Dataset that maps one item, as a nest of `tf.TensorSpec`.
 
     Raises:
         UsageError: The results of the function ``of`` cannot be stacked.
@@ -97,15 +96,15 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
             are numbered from 0.
         load: Turns one record into a nest of arrays, of the same shapes and types for all. For ``fit`` it returns
             ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
-        readers: The number of threads that call ``load`` at once, for the records of one batch; it must be
+        readers: The number of threads that call ``load`` at once, for the records of one batch; ``load`` must be
             thread-safe. The result does not depend on their number.
 
     Returns:
         The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: This is not a sequence, or an empty one, or ``readers`` is not a number. An error in ``load`` is
-            raised from the loop, with a note on the samples: if several records fail, the first one in the batch.
+        UsageError: ``records`` is not a sequence, or is empty, or ``readers`` is not a number. An error in ``load`` is
+            raised from the loop, with a note on the samples; if several records fail, the first error in the batch.
 
     Cost:
         One record is loaded here, to get the spec of samples.
@@ -122,7 +121,7 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
     if not callable(load):
         raise UsageError(f"kf.data.records(load={load!r}): must be a function of a record")
     found = LoadedRecords(records, load, int(readers))
-    _ = found.sample_spec  # an error of load comes out here, and not in the loop
+    _ = found.sample_spec  # raises an error of load here, before the loop
     return found
 
 

@@ -1,6 +1,6 @@
 """Items that a TensorFlow function maps to samples: ``from_tensor_slices(items).map(function)``, by index.
 
-A ``tf.data.Dataset`` is read from its start, so every peer of a job reads all of it. In this form a peer computes only
+A ``tf.data.Dataset`` is read from its start, so every peer of a job reads all of it. With `mapped` a peer computes only
 the samples of its slice.
 """
 
@@ -21,7 +21,7 @@ from kungfu.training.data.refusals import refuse_readers
 def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> MappedItems:
     """The samples of ``tf.data.Dataset.from_tensor_slices(items).map(function)``, by index.
 
-    They are for ``training.batches`` and for Keras' ``fit``. Samples are accessed in the job's shuffled order, so a
+    For ``training.batches`` and for Keras' ``fit``. Samples are accessed in the job's shuffled order, so a
     peer reads and computes only the samples that it trains on, no shuffle buffer is needed, and a joining peer begins
     at once. Leave ``shuffle``, ``batch`` and ``repeat`` to the loop.
 

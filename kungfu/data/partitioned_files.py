@@ -18,7 +18,7 @@ from kungfu.training.data.partition_sampler import PartitionSampler, SequentialS
 from kungfu.training.data.sample_source import stacked
 from kungfu.training.data.sampler import Remainder
 
-# Files that are being read: one that this peer is in, and some that it may come back to after a rescale.
+# Open files: the present one, and some that this peer may return to after a rescale.
 _MOST_READING = 4
 
 
@@ -40,9 +40,9 @@ def partitions(
     Args:
         files: A file, a pattern, or a list of them; several times as many as there are peers.
         read: Yields the samples of a file from its start, by its name, each a nest of arrays: a generator, or a
-            ``tf.data.Dataset``. It yields the same ones each time.
+            ``tf.data.Dataset``. It yields the same samples each time.
         index: The folder for the numbers of samples of the files, if they cannot be kept beside the files.
-        counts: The numbers of samples of the files, if they are known; then none are counted.
+        counts: The numbers of samples of the files, if they are known; then no file is read to count them.
 
     Returns:
         The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
@@ -91,7 +91,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
     def __init__(self, paths: Sequence[Path], counts: Sequence[int], read: Callable[[str], Iterable[Any]]) -> None:
         self._paths, self._counts, self._read = list(paths), list(counts), read
         self._ends = np.cumsum(self._counts)
-        self._reading: dict[int, _Reading] = {}  # by the number of the file, the one used last at the end
+        self._reading: dict[int, _Reading] = {}  # by file number, the most recently used last
         self.passed = 0
 
     @property
@@ -100,28 +100,28 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return int(self._ends[-1])
 
     def apart(self) -> PartitionedFiles:
-        """The same samples with separate readers: validation reads in another thread than training."""
+        """The same samples with separate readers, for validation in another thread than training."""
         return PartitionedFiles(self._paths, self._counts, self._read)
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:
-        """The sampler for these samples: each peer has runs of a few files."""
+        """The sampler for these samples; it assigns each peer runs of a few files."""
         return PartitionSampler(self._counts, seed, remainder)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these indices, stacked; runs of them are read one after the other."""
+        """The samples with these indices, stacked; contiguous runs are read one after the other."""
         places = self._places(indices)
-        # In the order of the file: of one that was shared a later row may come first in a step.
+        # Read in the order of the file: in a shared file a step may have a later row first.
         found = {place: self._row(*place) for place in sorted(set(places))}
         return stacked([found[place] for place in places])
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads up to the first of these in each file, so that all of them can be loaded without delay."""
+        """Reads each file up to the first of these samples, so that loading all of them is not delayed."""
         for file, row in dict(sorted(self._places(indices), reverse=True)).items():
             if row:
                 self._pass(file, row)
 
     def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The number of the file of each sample, and its row there."""
+        """The file number of each sample, and its row in the file."""
         files, rows = places_of(indices, self._ends)
         return list(zip(files.tolist(), rows.tolist(), strict=True))
 
@@ -137,9 +137,9 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return sample[0]
 
     def _pass(self, file: int, row: int) -> None:
-        """Reads on to the position before a row, or to the end of the file if that comes first."""
+        """Reads a file up to a row, or to its end if that is earlier."""
         reading = self._reading.pop(file, None)
-        # It is not being read, or is past that row.
+        # The file is not open, or is read beyond this row.
         if reading is None or reading.at > row:
             reading = _Reading(iter(self._read(str(self._paths[file]))))
         self._reading[file] = reading
@@ -154,7 +154,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         try:
             found = next(reading.rows, reading)
         except BaseException:
-            del self._reading[file]  # a generator that has raised has ended, and would say only that
+            del self._reading[file]  # a generator that raised has ended, and would only raise StopIteration
             raise
         if found is reading:
             return None
@@ -164,7 +164,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
 
 @dataclass
 class _Reading:
-    """A file that is being read, and the row that comes next."""
+    """A file that is being read, and its next row."""
 
     rows: Iterator[Any]
     at: int = 0

@@ -1,4 +1,4 @@
-"""An index of the offsets of the records in a TFRecord file, made once and kept in a file.
+"""An index of the offsets of the records in a TFRecord file, computed once and kept in a file.
 
 A TFRecord file is a sequence of records: eight bytes of length, four of checksum, the content, four of checksum. So the
 offset of a record follows from all records before it. The index needs one pass over these lengths; `file_index` keeps
@@ -24,11 +24,11 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"
 
 @dataclass(frozen=True)
 class RecordIndex:
-    """The records of one file.
+    """The index of the records of one file.
 
     Args:
-        offsets: The first byte of each, that of its length.
-        lengths: The bytes of content of each.
+        offsets: The offset of each record, whose first bytes are its length.
+        lengths: The number of content bytes of each record.
     """
 
     offsets: NDArray[np.int64]
@@ -39,18 +39,18 @@ class RecordIndex:
 
 
 def record_index(path: Path, folder: Path | None = None) -> RecordIndex:
-    """The index of a file, made if there is no valid one.
+    """The index of a file, computed if there is no valid one.
 
     Args:
         path: The TFRecord file.
-        folder: The folder of the index; ``None`` for beside the file.
+        folder: The folder of the index; ``None`` for the folder of the file.
 
     Raises:
         UsageError: The file is missing, truncated, damaged, compressed or not a TFRecord file, or the index cannot be
             written there.
 
     Cost:
-        If it is made, one pass over the lengths, about a second for a million records; in the file 16 bytes each.
+        To compute it, one pass over the lengths, about a second for a million records; 16 bytes per record on disk.
     """
     found = kept_arrays(path, folder, "index", lambda: _scanned(path))
     return RecordIndex(found["offsets"], found["lengths"])
@@ -81,7 +81,7 @@ def _scanned(path: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def _refuse_others(header: bytes, path: Path) -> None:
-    """Refuses other files by the checksum of the first record's length."""
+    """Raises ``UsageError`` for files of another kind, by the checksum of the first record's length."""
     if len(header) == HEADER_BYTES and _is_header(header):
         return
     if kind := _COMPRESSED.get(header[:2]):
@@ -105,7 +105,7 @@ def _torn(path: Path, *, number: int, at: int, header: bytes, size: int) -> Usag
 
 
 def _is_header(header: bytes) -> bool:
-    """True if the checksum of the length is right: CRC-32C, rotated and offset as TensorFlow does it."""
+    """True if the length's checksum is correct: CRC-32C, rotated and offset as in TensorFlow."""
     crc = 0xFFFFFFFF
     for byte in header[:8]:
         crc ^= byte

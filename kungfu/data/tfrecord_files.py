@@ -19,8 +19,8 @@ from kungfu.data.record_index import FOOTER_BYTES, HEADER_BYTES, RecordIndex, re
 from kungfu.errors import UsageError
 from kungfu.training.data.refusals import refuse_readers
 
-_MOST_OPEN = 64  # files at once
-_WORTH_A_THREAD = 8  # records: fewer are read sooner than another thread begins
+_MOST_OPEN = 64  # open files
+_WORTH_A_THREAD = 8  # records; fewer are read faster than a thread starts
 
 
 def tfrecords(
@@ -94,8 +94,8 @@ class TFRecords(IndexedSamples):
             lambda records: tf.map_fn(parse, records, fn_output_signature=spec),
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
-        self._open: dict[int, int] = {}  # descriptors by the number of the file
-        self._lock = Lock()  # a batch is read at a time, by the loader or by an evaluation
+        self._open: dict[int, int] = {}  # descriptors by file number
+        self._lock = Lock()  # held while the loader or an evaluation reads a batch
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_open", {}).values():
@@ -134,7 +134,7 @@ class TFRecords(IndexedSamples):
         return contents
 
     def _open_only(self, files: set[int]) -> None:
-        """Opens the files that a batch needs; those of other batches stay open while they are few."""
+        """Opens the files of a batch; files of other batches stay open up to a limit."""
         if len(self._open) > _MOST_OPEN:
             for file in self._open.keys() - files:
                 os.close(self._open.pop(file))
