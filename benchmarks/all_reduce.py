@@ -1,7 +1,7 @@
-"""The time of an all-reduce of the local attachment, between real processes, beside that of copying alone.
+"""The time of an all-reduce of the local attachment between real processes, compared with plain copies.
 
-Prints a line for each number of peers and length: the median over rounds of a traced call on rank 0, and that of two
-plain copies of as many bytes made by all peers at once, since each peer must write its values out and read sums in.
+Prints a line for each number of peers and length: the median over rounds of a traced call on rank 0, and the median of
+two plain copies of as many bytes by all peers at once, since each peer must write its values and read sums.
 
 Run: ``python -m benchmarks.all_reduce``
 """
@@ -34,7 +34,7 @@ def median_s(act: Callable[[], object]) -> float:
 
 
 def measure(rank: int, *, size: int, job: str) -> None:
-    """Runs one peer; rank 0 prints."""
+    """Runs one peer; rank 0 prints the times."""
     import tensorflow as tf
 
     from kungfu.runtime.attachment.local import LocalAttachment

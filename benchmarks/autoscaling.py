@@ -1,16 +1,16 @@
-"""Checks that `autoscale` finds the efficient size, from any size at the start: figures 6 and 7 of Or et al., 2020.
+"""Checks that `autoscale` finds the efficient size from any initial size: figures 6 and 7 of Or et al., 2020.
 
-Real jobs under kungfu-run: peers, training graph, messages and decisions are real. Each peer stands for four T4 GPUs,
-and the time that they would take for a step is a sleep: the seconds of the measured curve, divided by 20. CIFAR-10 is
-trained with a global batch of 1024 from 2, 4 and 8 peers, ImageNet with 200 samples on each GPU from 2, 8 and 16. The
-scaling efficiency to be exceeded is 0.25, and one peer is added at a time.
+The jobs are real jobs under kungfu-run, with real peers, training graph, messages and decisions. Each peer represents
+four T4 GPUs, and their time for a step is a sleep: the seconds of the measured curve, divided by 20. CIFAR-10 trains
+with a global batch of 1024 from 2, 4 and 8 peers, ImageNet with 200 samples on each GPU from 2, 8 and 16. The scaling
+efficiency to be exceeded is 0.25, and one peer is added at a time.
 
-The curves are the least concave majorants of what was measured; both are printed. *Best* is the size at which the rule
-stops on that curve without noise, from the least size on: 2 peers. The static twin of a job, with as many peers as it
-begins with and as many samples, is computed from the same curve; a short real run of each tells how far off that is.
-Where the published curves are not beside the repository, stated ones take their place, and the output says so.
+The curves are the least concave majorants of the measurements; both are printed. *Best* is the size at which the rule
+stops on the curve without noise, starting from the least size, 2 peers. The static twin of a job has the job's initial
+size and samples, and is computed from the same curve; a short real run of each twin shows the error of the computation.
+If the published curves are not next to the repository, stated curves are used, and the output reports it.
 
-Prints tables with the paper's figures beside ours, draws ``runs/benchmarks/autoscaling.png``, and prints a JSON object
+Prints tables with the paper's figures next to ours, draws ``runs/benchmarks/autoscaling.png``, and prints a JSON object
 as its last line: ``worst_distance_from_best`` in units of one peer, and for each job its figures.
 
 Run: ``python -m benchmarks.autoscaling [--seconds 40] [--quick]``
@@ -39,11 +39,11 @@ from benchmarks.emulation.jobs import RealRun, Task, Work, checked, run_job
 PICTURE = Path("runs/benchmarks/autoscaling.png")
 FASTER, EFFICIENCY, UNIT, EVERY, LEAST = 20.0, 0.25, 1, 10, 2
 STARTS = {"CIFAR-10": (2, 4, 8), "ImageNet": (2, 8, 16)}
-# Real samples that one of ours stands for, and real steps that one of ours does: as many samples in as much time, but
-# fewer messages, since all processes share the cores of this machine.
+# Real samples represented by one of ours, and real steps by one of ours: the same samples per second with fewer
+# messages, since all processes share the cores of this machine.
 SAMPLES_EACH = {"CIFAR-10": 4, "ImageNet": 25}
 STEPS_EACH = {"CIFAR-10": 8, "ImageNet": 3}
-# How many times as long a job is: one that grows from 2 to 16 peers has to have work left when it is there.
+# Factors on the length of a job, so that a job that grows from 2 to 16 peers still has work left at 16.
 LONGER = {"CIFAR-10": 1, "ImageNet": 4}
 # By application: completion time and GPU time against static, mean and extreme; seconds until converged, mean and most.
 PAPER = {
@@ -54,12 +54,12 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Case:
-    """A job to run, and its twin.
+    """A job to run, and its static twin.
 
     Args:
         application: "CIFAR-10" or "ImageNet".
         task: The job with the policy.
-        best: The size where the rule stops without noise.
+        best: The size at which the rule stops without noise.
     """
 
     application: str
@@ -103,17 +103,17 @@ class Result:
 
     @property
     def time_saved(self) -> float:
-        """The fraction of the static twin's time that the policy saved; below 0 if it took longer."""
+        """The fraction of the static twin's time saved by the policy; below 0 if the job took longer."""
         return 1 - self.run.seconds / self.case.static_s
 
     @property
     def gpu_time_saved(self) -> float:
-        """The fraction of the static twin's GPU time that the policy saved."""
+        """The fraction of the static twin's GPU time saved by the policy."""
         return 1 - self.run.peer_seconds * GPUS_EACH / self.case.static_gpu_s
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--seconds",
@@ -130,7 +130,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measured_curves(folder: Path) -> dict[str, Curve]:
-    """The measured curves, in device seconds; stated ones if the folder is missing."""
+    """The measured curves, in device seconds; stated curves if the folder is missing."""
     if not folder.is_dir():
         return {
             "CIFAR-10": _without_one_peer(amdahl(6000.0, serial=0.95, most=8)),
@@ -147,7 +147,7 @@ def _without_one_peer(curve: Curve) -> Curve:
 
 
 def cases(curves: Mapping[str, Curve], *, seconds: float) -> list[Case]:
-    """All jobs; the samples of CIFAR-10 take this many seconds at the size where its static twin is fastest."""
+    """All jobs; CIFAR-10 has as many samples as its fastest static twin processes in ``seconds``."""
     made = []
     for application, measured in curves.items():
         each, steps = SAMPLES_EACH[application], STEPS_EACH[application]
@@ -168,13 +168,13 @@ def cases(curves: Mapping[str, Curve], *, seconds: float) -> list[Case]:
 
 
 def run(case: Case, *, check: bool) -> Result:
-    """Runs a case, and a short job of its twin."""
+    """Runs a case; if ``check``, also a short job of its twin."""
     error = checked(case.task) if check else None
     return Result(case, run_job(case.task), error)
 
 
 def told_sizes(run: RealRun) -> str:
-    """The sizes of a job one after the other, and the last requested one."""
+    """The sizes of a job in order, and the last requested size, as text."""
     sizes = [size for size, before in zip(run.sizes, (0, *run.sizes), strict=False) if size != before]
     decisions = [event for event in run.events if event["event"] == "decision"]
     last = (
@@ -207,7 +207,7 @@ def figures(results: Sequence[Result]) -> dict[str, object]:
 
 
 def curve_table(measured: Mapping[str, Curve]) -> Table:
-    """Both curves of each application."""
+    """A table of the measured and the smoothed curve of each application."""
     table = Table(title="samples / s by peers of four GPUs: measured, and its least concave majorant", box=SIMPLE_HEAD)
     table.add_column("")
     for size in range(LEAST, max(one.most for one in measured.values()) + 1):
@@ -219,7 +219,7 @@ def curve_table(measured: Mapping[str, Curve]) -> Table:
 
 
 def result_table(results: Sequence[Result]) -> Table:
-    """A row for each job, and the paper's figures after those of an application."""
+    """A table with a row for each job, and the paper's figures after each application's jobs."""
     title = f"autoscale(efficiency={EFFICIENCY}, unit={UNIT}): device seconds / {FASTER:g}, GPUs in fours"
     table = Table(title=title, box=SIMPLE_HEAD)
     for heading in (
@@ -250,7 +250,7 @@ def result_table(results: Sequence[Result]) -> Table:
 
 
 def drawn(results: Sequence[Result]) -> Figure:
-    """Figures 6 and 7: completion time and GPU time by the size at the start, and the size over time."""
+    """Draws figures 6 and 7: completion time and GPU time by the initial size, and the size over time."""
     applications = list(dict.fromkeys(one.case.application for one in results))
     figure = Figure(figsize=(11, 3.1 * len(applications)), layout="constrained")
     rows = figure.subplots(len(applications), 3, squeeze=False)
@@ -282,7 +282,7 @@ def drawn(results: Sequence[Result]) -> Figure:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs all, prints and draws."""
+    """Runs all jobs, prints the tables and draws the figures."""
     given = arguments(words)
     console, before, begun = Console(width=140), os.getloadavg()[0], time.monotonic()
     measured = measured_curves(given.data)

@@ -1,8 +1,8 @@
 """The cost of a policy before the first step: ``python -m benchmarks.compile_policy [--nodes 200]``.
 
-Policies of about `--nodes` nodes, and the prebuilt ones: seconds to build, check, simplify and schedule them
-(``compile``), to print what they do (``explain``), and to make TensorFlow ops of them (``trace``, TensorFlow's own
-import left out). Prints a table, and as its last line JSON with the largest of each.
+For policies of about `--nodes` nodes, and the prebuilt policies: the seconds to build, check, simplify and schedule
+them (``compile``), to print their description (``explain``), and to create their TensorFlow ops (``trace``, without
+TensorFlow's import). Prints a table, and as its last line JSON with the largest of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds, the median of several runs; a trace is made once."""
+    """The seconds for one policy: medians of several runs, and one trace."""
 
     policy: str
     nodes: int
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def of_nodes(number: int) -> Policy:
-    """A policy of about this many nodes: averages of averages, choices between them, and one message in ten nodes."""
+    """A policy of about N nodes: averages of averages, choices between averages, and a message every ten nodes."""
 
     def body(training: Any) -> Rule:
         value: Signal = kf.ops.all_reduce(training.loss, "mean")
@@ -81,7 +81,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _traced(plan: Plan) -> float:
-    """Seconds to make variables and ops of a plan, as in a step."""
+    """The seconds to create the variables and ops of a plan, as in a step."""
     import tensorflow as tf
 
     from kungfu.compiler.fused import fused

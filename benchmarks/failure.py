@@ -1,14 +1,14 @@
-"""The cost of the sudden end of one worker of three for the others, under kungfu and under Horovod Elastic.
+"""The cost of a killed worker of three for the others, under kungfu and under Horovod Elastic.
 
-A worker is killed (SIGKILL) in the middle of its training. Recovery is the time from there to the end of the survivors'
-next step, in a job of two. The stop is the time from the end of their last step to the end of that one, less a median
-step: the noticing and the regrouping together, as ``recovered`` in ``events.jsonl`` tells it (``stop_s``). Lost are the
-steps that a survivor began or did and that the job did not keep, the one in flight included. The worst survivor counts;
-the seconds are the median over the repetitions, the steps the most. Under kungfu a follower is killed in some jobs and
-rank 0, which leads, in others. The job that is trained is that of ``benchmarks.rescale``; Horovod Elastic commits its
-state every 10 steps. On two cores recovery and stop are to stay below 2 s under kungfu, with at most one step lost.
+A worker is killed (SIGKILL) in the middle of its training. Recovery is the time from the kill to the end of the
+survivors' next step, in a job of two. The stop is the time from the end of their last step to the end of that step,
+minus a median step: detection and regrouping, like ``stop_s`` of ``recovered`` in ``events.jsonl``. Lost steps are the
+steps that a survivor began or finished and the job did not keep, including the one in flight. The worst survivor
+counts; the seconds are medians over the repetitions, the steps maxima. Under kungfu a follower is killed in some jobs,
+and rank 0, the coordinator, in others. The training is that of ``benchmarks.rescale``; Horovod Elastic commits its
+state every 10 steps. On two cores, recovery and stop must be below 2 s under kungfu, with at most one step lost.
 
-Prints a table, and as last line a JSON object.
+Prints a table, and as its last line a JSON object.
 
 Run: ``python -m benchmarks.failure [--rounds 3] [--megabytes 100] [--device-ms 40]``
 """
@@ -30,7 +30,7 @@ from benchmarks.elasticity.stops import Recovery
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, each with one kill (3)")
     parser.add_argument("--megabytes", type=float, default=100.0, help="of float32 state (100)")
@@ -49,7 +49,7 @@ def figures(measured: Mapping[str, Sequence[Recovery]]) -> dict[str, float]:
 
 
 def table(measured: Mapping[str, Sequence[Recovery]], names: Mapping[str, str]) -> Table:
-    """A row for each kind of kill."""
+    """A table with a row for each kind of kill."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     made.add_column(f"one of {SIZE} is killed")
     for heading in ("recovery, s", "from, to", "stop, s", "steps lost"):
@@ -64,7 +64,7 @@ def table(measured: Mapping[str, Sequence[Recovery]], names: Mapping[str, str]) 
 
 
 def main() -> None:
-    """Kills workers in one job after the other, and prints the results."""
+    """Kills a worker in each of several jobs, and prints the results."""
     given = arguments()
     console, before = Console(), os.getloadavg()[0]
     print(f"The {given.device_ms:g} ms that a step takes on a device are emulated by a sleep.", flush=True)

@@ -1,23 +1,23 @@
-"""The cost of Keras' ``fit`` in a job, beside a custom loop, plain Keras, and Horovod's ops in a loop.
+"""The cost of Keras' ``fit`` in a job, compared with a custom loop, plain Keras, and Horovod's ops in a loop.
 
-A network of 945,226 weights is trained in seven ways, by as many jobs, all of which are there and take turns:
+A network of 945,226 weights is trained in seven ways, by seven jobs that take turns:
 
 - *plain_fit*, *plain_loop*: one process without kungfu, ``fit`` and a loop over a compiled step;
 - *fit*, *loop*: two peers, ``fit`` with the line ``kf.keras.attach(model)``, and the loop of the README;
-- *fit_10*: *fit* of a model that is compiled with ``steps_per_execution=10``;
+- *fit_10*: *fit* of a model compiled with ``steps_per_execution=10``;
 - *horovod*, *horovod_quick*: two processes, *plain_loop* with Horovod's grouped all-reduce, at its defaults and with
-  ``HOROVOD_CYCLE_TIME=0.1``. Its engine takes the processor also while it has nothing to do, so outside of their turns
-  these processes are stopped.
+  ``HOROVOD_CYCLE_TIME=0.1``. Horovod's engine uses the processor even when idle, so these processes are stopped
+  outside of their turns.
 
-A turn is an epoch of `--steps` steps, 32 samples per process in each, from its first batch on to its last logs. Each
-process has one thread. The order of the turns is reversed from round to round, and what is compared stands side by
-side; a figure is the median over the rounds of the ratio in a round, of samples per second, with its quartiles. On a
-busy machine the processor's time is more meaningful than the clock: ``processor`` holds the same figures by it, of the
-process that took most.
+A turn is an epoch of `--steps` steps with 32 samples per process, from its first batch to its last logs. Each process
+has one thread. The order of the turns is reversed from round to round, with the compared ways next to each other; a
+figure is the median over the rounds of the ratio of samples per second in a round, with its quartiles. On a busy
+machine processor time is more meaningful than the clock: ``processor`` has the same figures by processor time, of the
+process with the most.
 
-Prints a table, and as last line a JSON object: ``fit_cost``, (fit / loop) / (plain_fit / plain_loop), the cost that the
-job adds to Keras' ``fit``; ``fit_over_loop``, fit_10 / loop; ``fit_over_horovod``, fit_10 / the better one of Horovod's
-two, by their medians. A figure is null where one of its jobs was left out, or refused to train.
+Prints a table, and as its last line a JSON object: ``fit_cost``, (fit / loop) / (plain_fit / plain_loop), the cost that
+the job adds to Keras' ``fit``; ``fit_over_loop``, fit_10 / loop; ``fit_over_horovod``, fit_10 / the better of Horovod's
+two ways, by their medians. A figure is null if one of its jobs was left out, or refused to train.
 
 Run: ``python -m benchmarks.keras [--rounds 20] [--steps 200] [--ways fit loop ...]``
 """
@@ -55,7 +55,7 @@ BOUNDS = {"fit_cost": 0.95, "fit_over_loop": 0.95, "fit_over_horovod": 1.3}
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train the network: the words before ``python``, and the number of processes that they start."""
+    """A way to train the network: its launcher's words before ``python``, and its number of processes."""
 
     launcher: tuple[str, ...] = ()
     processes: int = 1
@@ -64,7 +64,7 @@ class Way:
 
 
 _PEERS = Way((sys.executable, "-m", "kungfu.cli.run", "-np", "2"), 2)
-# Between two of its turns a process is stopped, perhaps in a message, for longer than Gloo's 30 s.
+# Between two turns a process is stopped, possibly in a message, for longer than Gloo's 30 s.
 _STOPPED = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
 _HOROVOD = (str(Path(sys.executable).parent / "horovodrun"), "--gloo", "--network-interface", "lo", "-np", "2")
 WAYS = {
@@ -79,7 +79,7 @@ WAYS = {
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``--way`` and ``--turns`` are how the benchmark starts its own processes."""
+    """Parses the command line; ``--way`` and ``--turns`` are for the benchmark's own processes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20, help="turns of each way, after one that does not count (20)")
     parser.add_argument("--steps", type=int, default=200, help="of a turn (200)")
@@ -94,11 +94,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return given
 
 
-# ---- what a process does --------------------------------------------------------------------------------------------
+# ---- a process -------------------------------------------------------------------------------------------------------
 
 
 class Turns:
-    """The commands of the launcher to one of its processes on when to run a turn."""
+    """The connection of a process to the launcher, which commands its turns."""
 
     def __init__(self, address: str, *, way: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -108,7 +108,7 @@ class Turns:
         self._tell({"way": way, "pid": os.getpid()})
 
     def begin(self) -> None:
-        """Waits for this way's turn."""
+        """Waits for this process's turn, and starts its clocks."""
         if not self._lines.readline():
             sys.exit("the benchmark has ended")
         self._began = (time.perf_counter(), time.process_time())
@@ -119,7 +119,7 @@ class Turns:
         self._tell({"seconds": time.perf_counter() - seconds, "processor": time.process_time() - processor})
 
     def refused(self, error: Exception) -> None:
-        """Reports that this way is not possible."""
+        """Reports that this way cannot train."""
         self._tell({"refused": str(error)})
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def optimizer_and_loss() -> tuple[Any, Any]:
 
 
 def data(*, steps: int, processes: int) -> tuple[Any, Any]:
-    """The samples of an epoch of this many steps."""
+    """The samples of an epoch of ``steps`` steps."""
     import numpy as np
 
     rng, count = np.random.default_rng(0), SAMPLES * steps * processes
@@ -153,7 +153,7 @@ def data(*, steps: int, processes: int) -> tuple[Any, Any]:
 
 
 def run_fit(given: argparse.Namespace, turns: Turns) -> None:
-    """plain_fit, fit, fit_10: each epoch is a turn."""
+    """Trains by plain_fit, fit or fit_10; each epoch is a turn."""
     import keras
 
     import kungfu as kf
@@ -178,7 +178,7 @@ def run_fit(given: argparse.Namespace, turns: Turns) -> None:
 
 
 def run_loop(given: argparse.Namespace, turns: Turns) -> None:
-    """loop: the program of the README."""
+    """Trains by loop, the program of the README."""
     import tensorflow as tf
 
     import kungfu as kf
@@ -196,7 +196,7 @@ def run_loop(given: argparse.Namespace, turns: Turns) -> None:
     batches = training.batches(
         data(steps=given.steps, processes=2), batch_size=2 * SAMPLES, epochs=given.rounds + 1, seed=0
     )
-    step(*next(batches))  # joins, and does no step
+    step(*next(batches))  # only joins
     for _ in range(given.rounds + 1):
         turns.begin()
         for _ in range(given.steps):
@@ -206,7 +206,7 @@ def run_loop(given: argparse.Namespace, turns: Turns) -> None:
 
 
 def run_plain_loop(given: argparse.Namespace, turns: Turns) -> None:
-    """plain_loop, and with Horovod's all-reduce those of Horovod."""
+    """Trains by plain_loop, or with Horovod's all-reduce by its two ways."""
     import numpy as np
     import tensorflow as tf
 
@@ -241,25 +241,25 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-# ---- what the launcher does -----------------------------------------------------------------------------------------
+# ---- the launcher ----------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Process:
-    """A training process, as the launcher sees it."""
+    """The launcher's connection to a training process."""
 
     pid: int
     lines: IO[str]
 
     def tell(self) -> dict[str, Any] | None:
-        """The next line of its output; None if it has ended."""
+        """The next report of the process; None if the process has ended."""
         line = self.lines.readline()
         return json.loads(line) if line else None
 
 
 @dataclass
 class Job:
-    """A way and its processes, all of which have started."""
+    """A way and its started processes."""
 
     name: str
     launched: subprocess.Popen[bytes]
@@ -298,7 +298,7 @@ class Job:
 
 @contextmanager
 def started(name: str, given: argparse.Namespace, *, folder: Path, address: str) -> Iterator[Job]:
-    """The job of a way, ended at the end."""
+    """Starts the job of a way, and ends it after the block."""
     way = WAYS[name]
     program = [sys.executable, "-m", "benchmarks.keras", "--way", name, "--turns", address]
     options = ["--rounds", str(given.rounds), "--steps", str(given.steps)]
@@ -360,23 +360,23 @@ def measure(given: argparse.Namespace) -> tuple[Blocks, dict[str, str]]:
                 took = jobs[name].turn()
                 if took is None:
                     del blocks[name]
-                elif number:  # the first one traces
+                elif number:  # the first turn traces
                     blocks[name].append(took)
         return blocks, {name: job.refused for name, job in jobs.items() if job.refused}
 
 
-# ---- what comes of it -----------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def rates(blocks: Blocks, *, steps: int, clock: int) -> dict[str, list[float]]:
-    """Samples per second of each turn, by way; ``clock`` is 0 for the clock's seconds and 1 for the processor's."""
+    """Samples per second of each turn, by way; ``clock`` is 0 for wall-clock and 1 for processor seconds."""
     return {
         name: [WAYS[name].processes * SAMPLES * steps / took[clock] for took in turns] for name, turns in blocks.items()
     }
 
 
 def figures(by_way: Mapping[str, Sequence[float]]) -> dict[str, list[float] | None]:
-    """The lower quartile, the median and the upper quartile over the rounds, of each figure."""
+    """The lower quartile, the median and the upper quartile of each figure over the rounds."""
     better = max(("horovod", "horovod_quick"), key=lambda name: statistics.median(by_way.get(name, [0.0])))
     of: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         "fit_cost": (("fit", "plain_loop"), ("loop", "plain_fit")),
@@ -429,7 +429,7 @@ def _told(found: Sequence[float] | None) -> str:
 
 
 def main() -> None:
-    """Starts the jobs, and prints their measurements."""
+    """Starts the jobs, and prints the measurements."""
     given = arguments()
     if given.way is not None:
         PROGRAMS[given.way](given, Turns(given.turns, way=given.way))

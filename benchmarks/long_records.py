@@ -1,9 +1,9 @@
 """The cost of reading a long record: ``python -m benchmarks.long_records [--steps 3000000] [--rescale-every 10000]``.
 
-Writes the record of a job of `--steps` steps of 20 ms, with a rescale every `--rescale-every` of them, a learning rate
-that a rule sets every 50, and one peer that was lost, and reads it by each command that reads records, in a process of
-its own. Prints the processor seconds and the largest memory of each, and as its last line the same as JSON. A record of
-3 million steps takes 0.7 GB of disk; ``--steps 500000 --rescale-every 20`` gives one of 200,000 events of decisions.
+Writes the record of a job of `--steps` steps of 20 ms, with a rescale every `--rescale-every` steps, a learning rate
+set by a rule every 50 steps, and one lost peer. Each command that reads records then reads it in a separate process.
+Prints the processor seconds and the peak memory of each, and as its last line the same as JSON. A record of 3 million
+steps needs 0.7 GB of disk; ``--steps 500000 --rescale-every 20`` has 200,000 events of decisions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kungfu.event_log.events import (
 
 STEP_S, SET_EVERY, BEGAN_S = 0.02, 50, 1.7e9
 _COMMAND = (sys.executable, "-m", "kungfu.cli.main")
-# Those that need a job that runs, by the part of them that reads.
+# For commands that need a running job: the part of them that reads.
 _PARTS: Mapping[str, str] = {
     "page": "from kungfu.cli.page.feed import PageFeed; PageFeed(folder).follow(lambda seconds: True)",
     "resize --plan": "from kungfu.cli.job.plan import read_measured; assert read_measured(folder).speeds",
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_record(folder: Path, *, steps: int, rescale_every: int) -> int:
-    """Writes the record of a job of this many steps, and returns the number of its events."""
+    """Writes the record of a job of ``steps`` steps, and returns the number of its events."""
     with (folder / "metrics.jsonl").open("w") as file:
         file.writelines(json.dumps(_row(step, rescale_every)) + "\n" for step in range(1, steps + 1))
     count = 0
@@ -126,7 +126,7 @@ def _events(steps: int, rescale_every: int) -> Iterator[LoggedEvent]:
 
 
 def _rescale(step: int, at: float, rescale_every: int) -> Iterator[LoggedEvent]:
-    """The recorded lines of one rescale: a third peer joins, or the last one to join leaves."""
+    """The recorded lines of one rescale: a third peer joins, or leaves again."""
     before, after, turn = _size(step, rescale_every), _size(step + 1, rescale_every), (step + 1) // rescale_every
     grows, third = after > before, 1 + (turn + 1) // 2
     yield DecisionEvent(
@@ -152,7 +152,7 @@ def _rescale(step: int, at: float, rescale_every: int) -> Iterator[LoggedEvent]:
 
 
 def _lines(folder: Path) -> Mapping[str, Sequence[str]]:
-    """The command lines that read the record, by name."""
+    """The command lines of all commands that read the record, by name."""
     where = str(folder)
     whole = {
         "why": ["why", where],
@@ -167,7 +167,7 @@ def _lines(folder: Path) -> Mapping[str, Sequence[str]]:
 
 
 def _read(name: str, line: Sequence[str], folder: Path) -> Read:
-    """Runs a command to its end; its memory is the most that it had at once."""
+    """Runs a command to its end, and returns its cost; the memory is the peak."""
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(line, stdout=output, stderr=output)
         _, status, used = os.wait4(process.pid, 0)

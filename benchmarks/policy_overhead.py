@@ -1,19 +1,19 @@
-"""The cost of policies per step: noise scale, throughput and stragglers together, compared with none.
+"""The cost of policies per step: noise scale, throughput and stragglers together, compared with no policy.
 
 One job of two peers holds four compiled steps on the same model of about a million weights: *bare* (no policy, no
-record), *watched* (the policies, no record), *unfused* (as watched, with the policies' arithmetic op by op instead of
-in the two ops of `kungfu.compiler.fused`) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run
-does unless it is told not to). They are run in blocks of five steps that alternate. A block counts by the mean of its
-steps, and is divided by its neighbour of another kind, so that other work of the machine affects all alike; the figure
-is the median of these ratios, with their quartiles. On a busy machine the processor's time is more meaningful than the
-clock: both are printed. A second job compares *watched* with *bare* on ten million weights.
+record), *watched* (the policies, no record), *unfused* (like watched, with the policies' arithmetic op by op instead of
+in the two ops of `kungfu.compiler.fused`) and *recorded* (the policies, and every step in ``trace.jsonl``, a run's
+default). They run in alternating blocks of five steps. The mean step of a block is divided by that of the neighbouring
+block of another kind, so that other work of the machine affects all alike; the figure is the median of these ratios,
+with their quartiles. On a busy machine processor time is more meaningful than the clock: both are printed. A second
+job compares *watched* with *bare* on ten million weights.
 
-The noise scale takes two squared norms of the gradients in each step that measures it: every ``--every``-th.
+The noise scale needs two squared norms of the gradients in each step that measures it, every ``--every``-th.
 
-Prints a table, and as last line a JSON object: ``overhead`` is watched over bare, ``unfused`` unfused over bare,
-``recording`` recorded over watched, ``together`` recorded over bare, each minus 1, by the clock; ``processor`` holds
-the same by the processor's time, and ``quartiles`` of each; ``messages_per_step`` what the policies send beside the
-gradients; ``ten_million`` the figures of the second job.
+Prints a table, and as its last line a JSON object: ``overhead`` is watched over bare, ``unfused`` unfused over bare,
+``recording`` recorded over watched, ``together`` recorded over bare, each minus 1, by the clock; ``processor`` has the
+same by processor time, and ``quartiles`` the quartiles of each; ``messages_per_step`` is the number of the policies'
+messages besides the gradients; ``ten_million`` has the figures of the second job.
 
 Run: ``python -m benchmarks.policy_overhead [--rounds 150] [--samples 576] [--every 1] [--large-rounds 40]``
 """
@@ -39,7 +39,7 @@ BLOCK, FEATURES = 5, 512
 DEADLINE_S = 600.0
 # The widths of the hidden layers by millions of weights.
 WIDTHS = {1: (896, 512, 256), 10: (2560, 2592, 800)}
-# Each figure, and the two kinds of steps that it compares; those stand side by side in KINDS.
+# Each figure, and the two kinds of steps that it compares, which are neighbours in KINDS.
 FIGURES = {
     "overhead": ("watched", "bare"),
     "unfused": ("unfused", "bare"),
@@ -56,7 +56,7 @@ ONE_THREAD = {
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``--peer`` is how the benchmark starts its own peers."""
+    """Parses the command line; ``--peer`` is for the benchmark's own peers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=150, help="blocks of 5 steps of each kind (150)")
     parser.add_argument("--samples", type=int, default=576, help="of a step on each peer (576, about 20 ms)")
@@ -67,11 +67,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-# ---- what a peer does ----------------------------------------------------------------------------------------------
+# ---- a peer ----------------------------------------------------------------------------------------------------------
 
 
 def policies(*, every: int) -> list[Any]:
-    """The three policies, with rules that never fire: a barrier is no part of an ordinary step."""
+    """The three policies, with rules that never fire, as an ordinary step has no barrier."""
     import kungfu as kf
     from kungfu.policies import gns_batch
 
@@ -84,7 +84,7 @@ def policies(*, every: int) -> list[Any]:
 
 
 def build(*, millions: int = 1) -> tuple[Any, Any]:
-    """A network of about this many million weights, and its optimizer."""
+    """A network of about N million weights, and its optimizer."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -93,7 +93,7 @@ def build(*, millions: int = 1) -> tuple[Any, Any]:
 
 
 def marked(training: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
-    """The same training step, on this run."""
+    """The training step, marked as the step of a run."""
     import keras
     import tensorflow as tf
 
@@ -111,7 +111,7 @@ def marked(training: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
 
 @dataclass
 class Beside:
-    """The membership of a second run in the same process: permanently in the view of the first one."""
+    """The membership of a second run in the same process, always in the view of the first run."""
 
     first: Any
     attachment: Any
@@ -138,13 +138,13 @@ class Beside:
         return self.first._run.membership.view
 
     def lasting_failure(self) -> None:
-        """No failure, as long as the first run continues."""
+        """Returns no failure: the first run handles failures."""
 
     def mark_state_complete(self) -> None:
-        """Does nothing: no peer asks if this one holds the state."""
+        """Does nothing: no peer requests the state of this run."""
 
     def host_joiners(self) -> int:
-        """No joiners."""
+        """Returns that there are no joiners."""
         return 0
 
     def record(self, stream: str, fields: Any) -> None:
@@ -152,7 +152,7 @@ class Beside:
 
 
 def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
-    """Another run over the same model, in the same job, that is not recorded; "unfused" computes op by op."""
+    """Another run without a record, for the same model in the same job; the name "unfused" disables fused ops."""
     import tensorflow as tf
 
     from kungfu.compiler import compile_policies
@@ -193,14 +193,14 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """The seconds of one call."""
+    """The seconds of one call of ``act``."""
     started = time.perf_counter()
     act()
     return time.perf_counter() - started
 
 
 def measure(given: argparse.Namespace) -> None:
-    """Runs one peer; rank 0 writes down the seconds of a step in each block."""
+    """Runs one peer; rank 0 records the seconds of a step in each block."""
     import numpy as np
     import tensorflow as tf
 
@@ -232,16 +232,16 @@ def measure(given: argparse.Namespace) -> None:
     recorded.finish()
 
 
-# ---- what the launcher does ----------------------------------------------------------------------------------------
+# ---- the launcher ----------------------------------------------------------------------------------------------------
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """The lower quartile, the median and the upper quartile over blocks of ``over / under - 1``."""
+    """The lower quartile, the median and the upper quartile of ``over / under - 1`` over the blocks."""
     return statistics.quantiles((one / other - 1 for one, other in zip(over, under, strict=True)), n=4)
 
 
 def main() -> None:
-    """Starts the jobs, and prints their measurements."""
+    """Starts the jobs, and prints the measurements."""
     given = arguments()
     if given.peer is not None:
         measure(given)
@@ -262,14 +262,14 @@ def measured_by_peers(
     options: Sequence[str] = (),
     watching: Callable[[Path], AbstractContextManager[object]] = nullcontext,
 ) -> Any:
-    """The measurements of rank 0 of a job of two peers, each running ``module`` with ``--peer`` and these arguments.
+    """Runs a job of two peers with ``module``, ``--peer`` and these arguments; returns rank 0's measurements.
 
     Args:
-        module: The benchmark.
-        given: Its options.
-        deadline_s: For the job, in seconds.
-        options: Further ones of kungfu-run.
-        watching: Runs beside the job; it is given the file with what kungfu-run prints.
+        module: The module of the benchmark.
+        given: The options of the benchmark.
+        deadline_s: The deadline of the job, in seconds.
+        options: Further options of kungfu-run.
+        watching: A context entered during the job, given the file with kungfu-run's output.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "seconds.json"
@@ -293,7 +293,7 @@ def measured_by_peers(
 
 
 def told(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Prints the table, and returns its figures."""
+    """Prints the table, and returns the figures in it."""
     seconds, processor = (
         {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
     )

@@ -1,13 +1,13 @@
-"""The stop of training when a worker joins and when one leaves: kungfu, Horovod Elastic, and a restart.
+"""The stop of training when a worker joins or leaves: kungfu, Horovod Elastic, and a restart.
 
-All do the same training on the same state: a small network that is trained and ballast that is not, in all 100 MB of
-float32, of which each step writes a 25th; the device time of a step is emulated by a sleep. Each system goes from
-2 workers to 3 and back several times. The stop is the longest gap between the ends of two consecutive steps of a worker
-that lives through the change (of the job, for a restart), within five steps of it, less the worker's median gap; the
-figure is the median over the repetitions. kungfu's contains the digests of the whole state that its peers compare.
+All systems train the same state: a small trained network, and ballast that is not trained, in total 100 MB of float32,
+of which each step writes a 25th; the device time of a step is emulated by a sleep. Each system changes from 2 workers
+to 3 and back several times. The stop is the longest gap between the ends of two consecutive steps of a worker that
+survives the change (of the job, for a restart), within five steps of the change, minus the worker's median gap; the
+figure is the median over the repetitions. kungfu's stop includes the comparison of digests of the whole state.
 
-Prints a table, and as last line a JSON object: stops in seconds, the ratios of the others' join to ours, and the load
-of the machine (the mean number of running processes in the last minute) before and after.
+Prints a table, and as its last line a JSON object: stops in seconds, the ratios of the others' join stop to ours, and
+the load of the machine (the mean number of running processes in the last minute) before and after.
 
 ``--growth`` measures kungfu by the bytes of state and by the number of peers instead: a table, a plot in
 ``runs/benchmarks/rescale-growth.png``, and the same as JSON.
@@ -34,7 +34,7 @@ SYSTEMS = {"kungfu": by_kungfu, "Horovod Elastic": by_horovod, "checkpoint and r
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--growth", action="store_true", help="kungfu by bytes and by peers, with a plot")
     parser.add_argument("--rounds", type=int, default=5, help="joins and leaves of each system (5)")
@@ -44,7 +44,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def figures(measured: Mapping[str, Measured]) -> dict[str, float]:
-    """The stops of all, and the ratios of the others' to kungfu's."""
+    """The stops of all systems, and the ratios of the others' stops to kungfu's."""
     ours, theirs, restart = (measured[name] for name in SYSTEMS)
     return {
         "join_stop_s": ours.join_stop_s,
@@ -62,7 +62,7 @@ def figures(measured: Mapping[str, Measured]) -> dict[str, float]:
 
 
 def table(measured: Mapping[str, Measured], *, low: int) -> Table:
-    """A row for each system: the median stop, and the shortest and longest beside it."""
+    """A table with a row for each system: the median, shortest and longest stop."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     made.add_column("stop, seconds")
     for heading in (f"{low} -> {low + 1}", "from, to", f"{low + 1} -> {low}", "from, to", "step, ms"):
@@ -74,7 +74,7 @@ def table(measured: Mapping[str, Measured], *, low: int) -> Table:
 
 
 def parts_told(measured: Measured) -> str:
-    """The parts of the time of a stop, by kungfu's own record."""
+    """The parts of a stop's time from kungfu's record, as text."""
     lines = []
     for kind, parts in measured.parts.items():
         told = ", ".join(f"{name.removesuffix('_s')} {1e3 * seconds:.1f} ms" for name, seconds in parts.items())
@@ -83,7 +83,7 @@ def parts_told(measured: Measured) -> str:
 
 
 def main() -> None:
-    """Measures one system after the other, and prints the results."""
+    """Measures each system in turn, and prints the results."""
     given = arguments()
     console, before = Console(), os.getloadavg()[0]
     print(f"The {given.device_ms:g} ms that a step takes on a device are emulated by a sleep.", flush=True)

@@ -1,26 +1,26 @@
-"""The cost of events, trace, metrics, heartbeats and stamps without changes: a step with them over one without.
+"""The cost of events, trace, metrics, heartbeats and stamps in steps without changes: a step with over one without.
 
-One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, step by step.
-*full* is as a user runs it: every batch stamped and its stamp checked, every step on the tape, in ``trace.jsonl`` and
-``metrics.jsonl``, the deadlines of waits following the steps. *bare* is the same compiled step over the same kind of
-attachment, fed by the same loader (order, rows gathered ahead in its thread, tensors), with all that taken out.
-*unfed* is bare on one batch that stays: what a loader costs at all is bare over unfed.
+One job of two peers runs the same model (about a million weights, no policy) in three ways, which alternate step by
+step. *full* is a user's run: every batch stamped and its stamp checked, every step on the tape, in ``trace.jsonl`` and
+``metrics.jsonl``, the deadlines of waits adapted to the steps. *bare* is the same compiled step over the same kind of
+attachment, fed by the same loader (order, rows gathered ahead in its thread, tensors), without all of these. *unfed* is
+bare on one constant batch: bare over unfed is the cost of a loader.
 
-Steps are such that the processor computes, and in other jobs those of a device, of which the processor only waits for
-the end (emulated: a sleep and a small batch).
+In some jobs the processor computes the steps; in others a device does, and the processor only waits for its end
+(emulated by a sleep and a small batch).
 
-A step counts from the drawing of its batch to its end, and is divided by the other one of its round; their order is
-drawn again each time. Two equal steps of one process differ by a percent, by where their memory happens to lie: so
-several jobs are run, and the mean of their medians counts. What is done beside the training thread (lines written and
-sent, heartbeats, servers; the agent's share for one peer) is measured while full steps follow each other, as the
-processor time that it takes of a second. It is added in full: as if the processors had nothing else to spare.
+A step's time is from the drawing of its batch to its end, and is divided by the other step of its round; their order is
+random in each round. Two equal steps of a process differ by a percent, depending on their memory addresses: so several
+jobs are run, and the mean of their medians counts. Work outside the training thread (lines written and sent,
+heartbeats, servers; the agent's share for one peer) is measured during consecutive full steps, as processor time per
+second. It is added in full, as if no processor were idle.
 
-With ``--watched`` further jobs are run with all observers: ``kungfu-run --tensorboard``, ``--metrics-port`` with
-a scrape each second, and ``--page`` with a browser that takes every update. What the processes for that take is part of
-``watched_overhead`` and ``watched_device_overhead``, which are made as those without ``watched_``.
+With ``--watched`` further jobs are run with all observers: ``kungfu-run --tensorboard``, ``--metrics-port`` with a
+scrape each second, and ``--page`` with a browser that receives every update. The cost of these processes is a part of
+``watched_overhead`` and ``watched_device_overhead``, which are otherwise computed like those without ``watched_``.
 
-Prints a table, and as last line a JSON object: ``overhead`` is ``step_overhead``, full over bare minus 1, plus
-``beside``, of a processor's step, and ``device_overhead`` of a device's; ``uncertainty`` is the standard error of
+Prints a table, and as its last line a JSON object: ``overhead`` is ``step_overhead``, full over bare minus 1, plus
+``beside``, for a processor's step, and ``device_overhead`` for a device's; ``uncertainty`` is the standard error of
 ``step_overhead`` over the jobs; ``loader`` is bare over unfed minus 1.
 
 Run: ``python -m benchmarks.runtime_overhead [--jobs 8] [--rounds 200] [--samples 576] [--device-ms 18]
@@ -54,19 +54,19 @@ from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured
 from benchmarks.watched_job import WATCHED, Watching
 
 LABELS, TURNS = 10, 14
-SMALL = 8  # samples of a step whose time is a device's
-# Rounds that do not count: TensorFlow takes each op for expensive, and hands it to another thread, until it has seen it
-# some ninety times. And full steps in a row.
+SMALL = 8  # samples of an emulated device's step
+# Rounds that do not count: TensorFlow assumes that each op is expensive, and runs it in another thread, until its
+# ninetieth run or so. And the number of consecutive full steps.
 WARM_UP, ALONE = 120, 500
 DEADLINE_S = 900.0
-# By the starts of their names, the native threads that are not TensorFlow's.
+# The prefixes of the names of native threads that are not TensorFlow's.
 BESIDE = ("kungfu", "grpc", "event_engine", "lifeguard", "resolver")
-# The modules of the processes that an agent starts beside the peers.
+# The modules of an agent's processes other than peers.
 _ASIDE = re.compile(r"kungfu\.cli\.(page|export)\.")
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``--peer`` is how the benchmark starts its own peers."""
+    """Parses the command line; ``--peer`` is for the benchmark's own peers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=8, help="of each sort of step (8)")
     parser.add_argument("--rounds", type=int, default=200, help="steps of each kind in a job (200)")
@@ -77,25 +77,25 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-# ---- what a peer does ----------------------------------------------------------------------------------------------
+# ---- a peer ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Unstamped:
-    """A run without stamps: none is put, and every step gets the same one, which fits everywhere."""
+    """A replacement for stamps of batches: stores none, and gives every step the same stamp."""
 
     nothing: Any
 
     def put(self, tensors: Sequence[Any], stamp: Any) -> None:
-        """Does nothing: no stamp is put."""
+        """Does nothing: no stamp is stored."""
 
     def of(self, tensors: Sequence[Any]) -> Any:
-        """The stamp for the step."""
+        """The stamp of every batch."""
         return self.nothing
 
 
 def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Callable[[Any], Iterator[Any]]) -> Any:
-    """The step of another run in the same job, without stamps and records, made and traced here; and its batches."""
+    """Traces the step of another run in the same job, without stamps and records; returns it with its batches."""
     from kungfu.training.graph.step_record import StepRecord
 
     run = beside(first, [], name=name)
@@ -109,7 +109,7 @@ def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Call
 
 
 def seconds_of(step: Callable[..., object], batches: Iterator[Any], *, device_s: float) -> float:
-    """The seconds of the next step, its batch included."""
+    """The seconds of the next step, including its batch."""
     started = time.perf_counter()
     batch = next(batches)
     if device_s:
@@ -119,7 +119,7 @@ def seconds_of(step: Callable[..., object], batches: Iterator[Any], *, device_s:
 
 
 def of_this_peer() -> float:
-    """The seconds of processor time of this process so far that are neither the program's nor TensorFlow's."""
+    """The processor seconds of this process so far, without the program's and TensorFlow's threads."""
     python = {one.native_id: one.name for one in threading.enumerate()}
     training = {number for number, name in python.items() if name in ("MainThread", "kungfu-loader")}
     took = 0.0
@@ -131,12 +131,12 @@ def of_this_peer() -> float:
 
 
 def processor_s(task: Path) -> float:
-    """The seconds that a thread has run, by its folder in /proc."""
+    """The processor seconds of a thread, read from its folder in /proc."""
     return int((task / "schedstat").read_text().split()[0]) / 1e9
 
 
 def of_the_agent() -> float:
-    """The seconds of processor time so far of the agent, and of the processes that it has beside the peers."""
+    """The processor seconds so far of the agent and of its processes other than peers."""
     agent = psutil.Process(os.getppid())
     aside = [one.pid for one in agent.children(recursive=True) if any(_ASIDE.match(word) for word in one.cmdline())]
     tasks = (task for pid in (agent.pid, *aside) for task in Path(f"/proc/{pid}/task").iterdir())
@@ -144,7 +144,7 @@ def of_the_agent() -> float:
 
 
 def share_beside(step: Callable[[], object], *, peers: int) -> float:
-    """The fraction of a processor used beside training, while full steps follow each other."""
+    """The fraction of a processor used outside of training, during consecutive full steps."""
 
     def beside() -> float:
         return of_this_peer() + of_the_agent() / peers
@@ -158,7 +158,7 @@ def share_beside(step: Callable[[], object], *, peers: int) -> float:
 def kinds(
     training: Any, model: Any, optimizer: Any, *, samples: int
 ) -> dict[str, tuple[Callable[..., object], Iterator[Any]]]:
-    """The steps that are compared, each with its batches."""
+    """The compared steps by name, each with its batches."""
     import numpy as np
     import tensorflow as tf
 
@@ -186,14 +186,14 @@ def kinds(
 
 
 def measure(given: argparse.Namespace) -> None:
-    """Runs one peer; rank 0 writes down its measurements."""
+    """Runs one peer; rank 0 records its measurements."""
     import kungfu as kf
 
     model, optimizer = build()
     training = kf.attach(model, optimizer)
     compared = kinds(training, model, optimizer, samples=given.samples)
     steps = {name: partial(seconds_of, *of, device_s=given.device_ms / 1e3) for name, of in compared.items()}
-    order = random.Random(0)  # the same on both peers
+    order = random.Random(0)  # equal on both peers
     seconds: dict[str, list[float]] = {name: [] for name in compared}
     for number in range(WARM_UP + given.rounds):
         for name in order.sample(sorted(compared), len(compared)):
@@ -206,11 +206,11 @@ def measure(given: argparse.Namespace) -> None:
     training.finish()
 
 
-# ---- what the launcher does ----------------------------------------------------------------------------------------
+# ---- the launcher ----------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Starts the jobs, and prints their measurements."""
+    """Starts the jobs, and prints the measurements."""
     given = arguments()
     if given.peer is not None:
         measure(given)
@@ -231,7 +231,7 @@ def main() -> None:
 
 
 def of_a_job(options: dict[str, Any], *, is_watched: bool) -> dict[str, float]:
-    """The figures of a job; of a watched one, also those of its watchers."""
+    """Runs a job, and returns its figures; for a watched job, including its observers' cost."""
     measured_in = partial(measured_by_peers, "benchmarks.runtime_overhead", options, deadline_s=DEADLINE_S)
     if not is_watched:
         measured = measured_in()
@@ -251,7 +251,7 @@ def of_a_job(options: dict[str, Any], *, is_watched: bool) -> dict[str, float]:
 
 
 def told(seconds: dict[str, list[float]], beside: float) -> dict[str, float]:
-    """A line of the table, and the figures of a job."""
+    """Prints a line of the table, and returns the figures of a job."""
     median_ms = {kind: 1e3 * statistics.median(one) for kind, one in seconds.items()}
     step, loader = over(seconds["full"], seconds["bare"]), over(seconds["bare"], seconds["unfed"])
     for kind in ("unfed", "bare", "full"):
@@ -266,7 +266,7 @@ def over(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def summary(jobs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The means over jobs."""
+    """The means of the figures over jobs."""
     means = {name: statistics.fmean(job[name] for job in jobs) for name in jobs[0]}
     within = statistics.stdev(job["step_overhead"] for job in jobs) / len(jobs) ** 0.5 if len(jobs) > 1 else 0.0
     overhead = means["step_overhead"] + means["beside"]

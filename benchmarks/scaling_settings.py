@@ -1,9 +1,9 @@
 """Checks that a scaling policy settles at the right size, on a modelled cluster with noise and a slow joiner.
 
 ``python -m benchmarks.scaling_settings [--quick] [--jobs N]`` prints a table and, as its last line, a JSON object. In
-it, ``within_bounds`` says of each bound whether it holds; the exit code is 1 where one does not. The job starts with 2
-peers of at most 12, its throughput is linear in their number, and one of the joiners, peer 2 to 7, runs at 0.5 or 0.75
-of full speed; stragglers are replaced beside. It should end at 12 peers and stay there.
+it, ``within_bounds`` is true for each bound that holds; the exit code is 1 if one does not. The job starts with 2 peers
+of at most 12, its throughput is linear in their number, and one of the joiners, peer 2 to 7, runs at 0.5 or 0.75 of
+full speed; another policy replaces stragglers. The job should reach 12 peers and stay at that size.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start,
 
 LIMIT, START, STEPS, SETTLED_AFTER = 12, 2, 2000, 600
 JITTERS, UNITS, SEEDS = (0.0, 0.05, 0.2), (1, 2), (0, 1, 2)
-MOST_LATE_CHANGES, MOST_FALSE_REPLACEMENTS = 2, 5  # of a run, and of all runs together
+MOST_LATE_CHANGES, MOST_FALSE_REPLACEMENTS = 2, 5  # bounds per run, and for all runs together
 LINEAR = {1: 100.0, LIMIT: 100.0 * LIMIT}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run to make.
+    """The setting of one simulated run.
 
     Args:
         slow_peer: The id of the slow joiner.
-        speed: The fraction of full speed at which it runs.
+        speed: The slow joiner's fraction of full speed.
         efficiency: The scaling efficiency that added peers must exceed.
-        joining_steps: Steps that a joiner takes.
-        jitter: The standard deviation of each peer's step, as a fraction.
-        unit: Peers added at once.
+        joining_steps: The steps between a request and the join.
+        jitter: The standard deviation of each peer's step time, as a fraction.
+        unit: The number of peers added at once.
         seed: The seed of the jitter.
     """
 
@@ -56,15 +56,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run.
+    """The result of a simulated run.
 
     Args:
         setting: The setting of the run.
-        size: Peers at the end.
-        late_changes: Changes of the size after the first 600 steps; a replacement is none.
-        replacements: Peers that were replaced.
-        false_replacements: The replaced peers that were not slow.
-        seconds: Processor seconds of the run.
+        size: The final number of peers.
+        late_changes: The changes of size after the first 600 steps, without replacements.
+        replacements: The number of replaced peers.
+        false_replacements: The number of replaced peers that were not slow.
+        seconds: The processor seconds of the run.
     """
 
     setting: Setting
@@ -76,7 +76,7 @@ class Result:
 
 
 def settings(*, quick: bool = False) -> list[Setting]:
-    """All settings, or a few that often go wrong."""
+    """All settings; if ``quick``, a few that fail most often."""
     slow = itertools.product(range(2, 8), (0.5, 0.75), (0.1, 0.5), (2, 30))
     made = [Setting(*one, *rest) for one in slow for rest in itertools.product(JITTERS, UNITS, SEEDS)]
     return [one for one in made if _is_quick(one)] if quick else made
@@ -87,13 +87,13 @@ def _is_quick(one: Setting) -> bool:
 
 
 def the_policies(setting: Setting) -> list[kf.Policy]:
-    """The scaling policy with its usual numbers, and the one that replaces stragglers."""
+    """The scaling policy with its default numbers, and the policy that replaces stragglers."""
     scaling = policies.autoscale(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit)
     return [scaling, policies.replace_stragglers()]
 
 
 def made(setting: Setting) -> Result:
-    """The result of one run."""
+    """Simulates one run, and returns its result."""
     began = time.process_time()
     slow = SlowPeer(setting.speed, peer=setting.slow_peer)
     model = ClusterModel(
@@ -109,14 +109,14 @@ def made(setting: Setting) -> Result:
         change for change, before in zip(run.changes, sizes, strict=False)
         if change.size != before and change.step > SETTLED_AFTER
     ]  # fmt: skip
-    # Who leaves at a barrier at which others come is replaced by one of them.
+    # A peer that leaves at a barrier with joiners is replaced by a joiner.
     replaced = [peer for change in run.changes if change.joined for peer in change.left]
     false = [peer for peer in replaced if peer != setting.slow_peer]
     return Result(setting, run.size, len(late), len(replaced), len(false), time.process_time() - began)
 
 
 def summarised(results: Sequence[Result]) -> dict[str, float]:
-    """The figures of these runs; ``within_one_unit`` is the share that ends within one unit of the limit."""
+    """The figures of several runs; ``within_one_unit`` is the share that ends within one unit of the limit."""
     near = [one for one in results if LIMIT - one.size <= one.setting.unit]
     return {
         "runs": len(results),
@@ -130,10 +130,10 @@ def summarised(results: Sequence[Result]) -> dict[str, float]:
 
 
 def within_bounds(figures: Mapping[str, float]) -> dict[str, bool]:
-    """True for each bound that holds, by the figures of the runs.
+    """Checks each bound on the figures of the runs; True if the bound holds.
 
-    They all end within one unit of the limit, none changes its size more than twice after the first 600 steps, and of
-    all of them together at most 5 replace a peer that was not slow.
+    All runs end within one unit of the limit, no run changes its size more than twice after the first 600 steps, and
+    all runs together replace at most 5 peers that were not slow.
     """
     return {
         "final_size": figures["within_one_unit"] == 1,
@@ -143,7 +143,7 @@ def within_bounds(figures: Mapping[str, float]) -> dict[str, bool]:
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    """A row for each jitter and unit."""
+    """A table with a row for each jitter and unit."""
     names = [one.name for one in the_policies(results[0].setting)]
     table = Table(title=f"{' beside '.join(names)}: 2 to 12 peers, {STEPS:,} steps", box=SIMPLE_HEAD)
     headings = (
@@ -166,7 +166,7 @@ def table_of(results: Sequence[Result]) -> Table:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs everything; the last line is one JSON object."""
+    """Runs all settings, and prints a table and a JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few of the settings, in some seconds")
     parser.add_argument("--jobs", "--processes", type=int, default=2, help="processes that run settings at once (2)")

@@ -1,7 +1,7 @@
 """The effect of elasticity on published and generated traces, and the speed of the simulator.
 
-``python -m benchmarks.scheduling [--data DIR] [--jobs N]`` prints tables with the papers' figures beside ours and, as
-its last line, one JSON object. Published traces are looked for beside the repository and left out where absent.
+``python -m benchmarks.scheduling [--data DIR] [--jobs N]`` prints tables with the papers' figures next to ours and, as
+its last line, one JSON object. Published traces are read from a folder next to the repository, and omitted if absent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Figures = dict[str, float | dict[str, float] | None]
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation to make."""
+    """The arguments of one simulation."""
 
     jobs: tuple[ClusterJob, ...]
     gpus: int
@@ -51,7 +51,7 @@ class Run:
 
 
 def made(run: Run) -> Summary:
-    """The figures of one simulation, with the limits and pauses of the policy's paper."""
+    """Runs one simulation, with the limits and pauses of the policy's paper, and returns its figures."""
     entry = CATALOGUE[run.policy]
     pauses = run.pauses or entry.pauses or Pauses()
     jobs = with_shares(run.jobs, shares=entry.shares)
@@ -61,7 +61,7 @@ def made(run: Run) -> Summary:
 
 
 def tiresias_table(traces: Iterable[tuple[str, tuple[ClusterJob, ...], int]]) -> tuple[Table, Figures]:
-    """Tiresias against Elastic-Tiresias: reduction of the mean JCT, all and by size class."""
+    """Compares Tiresias with Elastic-Tiresias: the reduction of the mean JCT, of all jobs and by size class."""
     table = _table(
         "Elastic-Tiresias: reduction of mean JCT against Tiresias (quanta 10,000 and 200,000 GPU s)",
         headings=("trace", "GPUs", "N", "all", *CLASSES, "pending", "after"),
@@ -96,7 +96,7 @@ def _pending(*summaries: Summary) -> list[str]:
 
 
 def load_table() -> tuple[Table, Figures]:
-    """The loads at which elasticity helps: the same jobs, arriving faster and faster."""
+    """The loads at which elasticity helps: the same jobs at increasing arrival rates."""
     table = _table(
         "Generated ITP-like trace, 128 GPUs: where elasticity pays (reduction of mean JCT)",
         headings=("load", "pending under Tiresias", "elastic", "GPU hours", "only shrinking", "GPU hours "),
@@ -121,7 +121,7 @@ def _hours(figures: Summary) -> float:
 
 
 def elan_table(trace_in: Callable[[BatchScaling], tuple[ClusterJob, ...]], *, gpus: int) -> tuple[Table, Figures]:
-    """FIFO and backfilling against E-FIFO and E-BF, with the pauses of several systems."""
+    """Compares FIFO and backfilling with E-FIFO and E-BF, for the pauses of several systems."""
     table = _table(
         f"Elan on 195 ITP jobs, {gpus} GPUs, min a quarter and max four times the request (reductions)",
         headings=("policy", "against", "batch", "pause", "JPT", "JCT", "makespan", "busy"),
@@ -157,7 +157,7 @@ def _elan_shares(before: Summary, *, after: Summary) -> tuple[float, float, floa
 
 
 def speed_table(count: int, *, gpus: int = 1024, load: float = 0.9) -> tuple[Table, Figures]:
-    """Seconds to simulate a long trace under each policy, and their growth for the rigid ones."""
+    """The seconds to simulate a long trace under each policy, and their growth for rigid policies."""
     table = _table(
         f"Speed: {count:,} jobs on {gpus:,} GPUs (ITP-like, load {load}), processor seconds",
         headings=("policy", "seconds", "a quarter of the jobs", "growth over n log n"),
@@ -180,7 +180,7 @@ def _timed(policy: str, *, count: int, gpus: int, load: float) -> float:
 
 
 def limits_table() -> tuple[Table, Figures]:
-    """The two longest simulations: Tiresias on 200,000 jobs, and E-BF where more is asked for than can be done."""
+    """The two longest simulations: Tiresias on 200,000 jobs, and E-BF on an overloaded cluster."""
     table = _table(
         "Processor time of long and of overloaded simulations", headings=("simulation", "seconds", "ms a job")
     )
@@ -210,7 +210,7 @@ def published(data: Path) -> list[tuple[Table, Figures]]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs everything; the last line is one JSON object."""
+    """Runs all simulations, and prints the tables and a JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of published traces")
     parser.add_argument("--jobs", type=int, default=60_000, help="length of the trace of the speed test")

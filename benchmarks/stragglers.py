@@ -1,22 +1,22 @@
 """The savings by replacing stragglers while a job grows: figures 9 and 10 of Or et al., 2020.
 
-A job grows to 8 peers, one more every 5 s, and every fourth peer is slow: its steps take 4, 2 or 1.33 times as long as
-those of the others, and all wait for it. Its samples take 100 s of device time without stragglers. The runs with the
-policy `replace_stragglers` are real jobs under kungfu-run on 6 hosts with room for 2 peers each, all of them loopback
-addresses of this machine: peers, training graph, messages and decisions are real. What a device takes for a step is a
-sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps two processes on standby,
+A job grows to 8 peers, by one peer every 5 s, and every fourth peer is slow: its steps take 4, 2 or 1.33 times as long
+as the others', and all peers wait for it. The job's samples take 100 s of device time without stragglers. The runs with
+the policy `replace_stragglers` are real jobs under kungfu-run on 6 hosts with room for 2 peers each, all of them
+loopback addresses of this machine: peers, training graph, messages and decisions are real. The device time of a step is
+a sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps two processes on standby,
 since all peers start on the few cores of one machine, and the job begins when they have loaded.
 
-Beside them the table has their times on a modelled cluster, with joiners that take as long as the real ones did: on a
-machine that is busy, or has few cores, the starts of processes dominate.
+The table also has the times on a modelled cluster, with joiners that take as long as the real ones did: on a machine
+that is busy, or has few cores, the starts of processes dominate.
 
-The runs without the policy, and the one without stragglers, are computed from the same curve, as are the 100 s; in
-them a peer joins every 5 s to the moment. A short real job of 8 peers, slowed by each factor in turn, tells how far off
-that is.
+The runs without the policy, the run without stragglers, and the 100 s are computed from the same curve, with a peer
+that joins exactly every 5 s. A short real job of 8 peers, slowed by each factor in turn, shows the error of this
+computation.
 
-Prints a table with the paper's figures beside ours, draws ``runs/benchmarks/stragglers.png``, and prints a JSON object
-as its last line: by factor ``reduction_4x``, the share of the time that the policy saves, and
-``within_no_stragglers``, by which share the slowest of its runs took longer than one without stragglers.
+Prints a table with the paper's figures next to ours, draws ``runs/benchmarks/stragglers.png``, and prints a JSON object
+as its last line: for each factor, as in ``reduction_4x``, the share of the time that the policy saves, and
+``within_no_stragglers``, the relative excess of the policy's slowest run over a run without stragglers.
 
 Run: ``python -m benchmarks.stragglers [--seconds 100] [--quick]``
 """
@@ -54,23 +54,23 @@ PHASE = 25  # steps of each factor in the short real job
 
 
 def curve() -> Curve:
-    """The stated curve: samples a second in real seconds."""
+    """The stated curve: samples per second, in real time."""
     return Curve("stated: linear", {size: size * LOCAL_BATCH / STEP_S for size in range(1, 2 * PEERS)})
 
 
 def slowed(seconds: float, factor: float) -> float:
-    """The factor by which a step takes longer at a time of a job whose stragglers stay."""
-    # Peers are numbered from 0: the first slow one is the one that makes the size a multiple.
+    """The factor by which a step is slower at a given time of a job that keeps its stragglers."""
+    # Peers are numbered from 0: the first slow peer joins when the size reaches SLOW_EVERY.
     return factor if size_at(seconds) >= SLOW_EVERY else 1.0
 
 
 def size_at(seconds: float) -> int:
-    """The size of a job to which a peer joins exactly every 5 s."""
+    """The size, at a given time, of a job that a peer joins exactly every 5 s."""
     return min(PEERS, 1 + int(seconds // JOIN_EVERY_S))
 
 
 def samples_in(seconds: float, *, factor: float = 1.0) -> float:
-    """The samples that such a job has processed by then."""
+    """The samples processed by a given time in a job that keeps its stragglers."""
     moments = [*(JOIN_EVERY_S * n for n in range(PEERS)), seconds]
     table = curve().throughput
     return sum(
@@ -81,20 +81,20 @@ def samples_in(seconds: float, *, factor: float = 1.0) -> float:
 
 
 def seconds_for(samples: float, *, factor: float = 1.0) -> float:
-    """The seconds of such a job for this many samples: the static twin, whose stragglers stay."""
+    """The seconds for given samples in a job that keeps its stragglers, the twin of the run with the policy."""
     grown = JOIN_EVERY_S * (PEERS - 1)
     before = samples_in(grown, factor=factor)
     if samples >= before:
         return grown + (samples - before) * factor / curve().throughput[PEERS]
     low, high = 0.0, grown
-    while high - low > 1e-9:  # it only rises
+    while high - low > 1e-9:  # samples_in is increasing
         middle = (low + high) / 2
         low, high = (middle, high) if samples_in(middle, factor=factor) < samples else (low, middle)
     return high
 
 
 def task(factor: float, *, samples: int, standby: int = STANDBY) -> Task:
-    """A run with the policy."""
+    """The job of a run with the policy."""
     told = f"seconds={JOIN_EVERY_S}, max_peers={PEERS}, every={EVERY}"
     policy = f"benchmarks.emulation.policies:grown_without_stragglers({told})"
     work = Work(curve(), samples, LOCAL_BATCH, "local_batch_size")
@@ -102,7 +102,7 @@ def task(factor: float, *, samples: int, standby: int = STANDBY) -> Task:
 
 
 def on_model(factor: float, *, samples: int, joining_s: float) -> float:
-    """The seconds of the same job on a modelled cluster, whose joiners take this long."""
+    """The seconds of the same job on a modelled cluster, with joiners that take ``joining_s``."""
     slow = [SlowPeer(1 / factor, peer=peer) for peer in range(SLOW_EVERY - 1, 4 * PEERS, SLOW_EVERY)]
     model = ClusterModel(
         dict(curve().throughput),
@@ -116,15 +116,15 @@ def on_model(factor: float, *, samples: int, joining_s: float) -> float:
 
 
 def twin_errors() -> dict[str, float]:
-    """The relative excess of a real job's step times over the computed ones, by factor; "none": without stragglers."""
-    # The first phase is that in which 8 processes that have just started trace, load and warm up on a few cores.
+    """The relative excess of real step times over computed ones, by factor; "none" is without stragglers."""
+    # The first phase is the warm-up: 8 new processes trace and load on a few cores.
     factors = {"warm-up": 1.0, "none": 1.0, **FACTORS}
     samples = len(factors) * PHASE * LOCAL_BATCH * PEERS
     slow = Slow(SLOW_EVERY, tuple(factors.values()), PHASE)
     run = run_job(Task(Work(curve(), samples, LOCAL_BATCH, "local_batch_size"), PEERS, PEERS, slow=slow))
     errors = {}
     for place, (name, factor) in list(enumerate(factors.items()))[1:]:
-        # The first steps of a phase are left out: some devices may be a step further.
+        # The first steps of a phase are omitted: some devices may be a step ahead.
         ends = run.ends[place * PHASE + 4 : (place + 1) * PHASE - 1]
         errors[name] = round((ends[-1] - ends[0]) / (len(ends) - 1) / (STEP_S * factor) - 1, 4)
     return errors
@@ -141,7 +141,7 @@ def figures(runs: Mapping[str, RealRun], *, samples: float) -> dict[str, float]:
 
 
 def lives_of_slow_peers(run: RealRun) -> list[tuple[int, float, float]]:
-    """The slow peers of the job: id, and the seconds of training from which and to which each was in it."""
+    """The slow peers of the job: the id, and the seconds of training at which each joined and left."""
     origin = next(one["time"] for one in run.events if one["event"] == "view")
     lives: dict[int, tuple[float, float]] = {}
     for event in run.events:
@@ -157,7 +157,7 @@ def lives_of_slow_peers(run: RealRun) -> list[tuple[int, float, float]]:
 
 
 def table(runs: Mapping[str, RealRun], *, samples: float) -> Table:
-    """A row for each factor."""
+    """A table with a row for each factor."""
     alone_s = seconds_for(samples)
     title = f"8 peers, every fourth one slow, one joins every {JOIN_EVERY_S:g} s; without stragglers {alone_s:.0f} s"
     made = Table(title=title, box=SIMPLE_HEAD)
@@ -177,7 +177,7 @@ def table(runs: Mapping[str, RealRun], *, samples: float) -> Table:
 
 
 def drawn(runs: Mapping[str, RealRun], *, samples: float) -> Figure:
-    """Figures 9 and 10: throughput over time with the stragglers' lives, and the time until complete."""
+    """Draws figures 9 and 10: throughput over time with the stragglers' spans, and the completion times."""
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.5, 1.0))
     for color, (name, run) in zip(("#b3261e", "#d9730d", "#1f6fb4"), runs.items(), strict=False):
@@ -206,7 +206,7 @@ def drawn(runs: Mapping[str, RealRun], *, samples: float) -> Figure:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=100.0, help="device time without stragglers (100)")
     parser.add_argument("--quick", action="store_true", help="one factor, no short job, nothing on standby")
@@ -217,7 +217,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs all, prints and draws."""
+    """Runs all jobs, prints the table and draws the figures."""
     given = arguments(words)
     console, before, begun = Console(width=140), os.getloadavg()[0], time.monotonic()
     console.print(f"Real jobs; the {STEP_S:g} s that a device takes for a step (curve {curve().name}) are a sleep.")

@@ -1,8 +1,8 @@
 """The savings of elasticity in a hyperparameter search: planned, static and naive costs, and four sweeps.
 
 ``python -m benchmarks.tuning`` prints a table, draws figures 9 to 12 of Misra et al. (2021) into runs/benchmarks/, and
-prints one JSON object as its last line; with ``--confidence`` it judges plans for 95 % of the runs by runs of other
-seeds instead. Everything is simulated; the curves are stated here, not the authors' own.
+prints one JSON object as its last line; with ``--confidence`` it instead evaluates plans for 95 % of the runs on runs
+of other seeds. Everything is simulated; the curves are stated here, and are not the authors'.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from kungfu_planning.units import as_clock
 FOLDER = Path("runs/benchmarks")
 P3_8XLARGE = Instance(gpus=4, dollars_per_s=12.24 / 3600)
 SERIAL = 0.08
-"""The sweeps' curve: Amdahl's law with this share, close to a ResNet-50 with strong scaling; 11 times at 64 GPUs."""
+"""The serial share of the sweeps' curve (Amdahl's law), close to a ResNet-50 with strong scaling; 11x at 64 GPUs."""
 
 TABLE_2 = {20: (34.00, 27.50, 15.68), 30: (17.73, 19.83, 14.70), 40: (14.99, 19.83, 14.68)}
-"""Printed in the paper's table 2, in simulation: dollars static, naive elastic, planned, by minutes."""
+"""The paper's table 2, simulated: dollars of the static, naive elastic and planned run, by minutes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One planned case of a sweep: its panel, its line, its x value, the result, and processor seconds."""
+    """One planned case of a sweep: its panel, line and x value, the result, and the processor seconds."""
 
     panel: str
     line: str
@@ -78,7 +78,7 @@ def _planned(simulator: Simulator, *, minutes: float, panel: str, line: str, x: 
 
 
 def stragglers() -> Iterable[Case]:
-    """Figure 9: iterations of N(4, sigma) seconds. The deadline is not printed: two hours, which all of them meet."""
+    """Figure 9: iterations of N(4, sigma) seconds. The paper omits the deadline; here two hours, met by all."""
     for sigma_s in (1, 2, 4, 6, 8, 10):
         for billing in ("instance", "function"):
             simulator = Simulator(_job(64), _curve(4.0, sigma_s=sigma_s), Cloud(P3_8XLARGE, billing=billing))
@@ -86,7 +86,7 @@ def stragglers() -> Iterable[Case]:
 
 
 def data_prices() -> Iterable[Case]:
-    """Figure 10: each instance fetches ImageNet or CIFAR-10 once. The deadline is not printed: 20 min, as figure 11."""
+    """Figure 10: each instance fetches ImageNet or CIFAR-10 once. The paper omits the deadline; here 20 min."""
     for name, gigabytes in (("150 GB", 150.0), ("150 MB", 0.15)):
         for price in (0.0, 0.01, 0.02, 0.04, 0.08, 0.16):
             simulator = Simulator(_job(64), _curve(4.0), Cloud(P3_8XLARGE, data=Dataset(gigabytes, price)))
@@ -94,7 +94,7 @@ def data_prices() -> Iterable[Case]:
 
 
 def job_sizes() -> Iterable[Case]:
-    """Figure 11: more trials within 20 minutes."""
+    """Figure 11: increasing numbers of trials within 20 minutes."""
     billings: tuple[Billing, ...] = ("instance", "function")
     for billing in billings:
         for trials in (16, 32, 64, 128, 256, 512):
@@ -103,7 +103,7 @@ def job_sizes() -> Iterable[Case]:
 
 
 def deadlines() -> Iterable[Case]:
-    """Figure 12: 512 trials, set-ups of 1, 10 and 100 seconds, deadlines from 90 to 160 minutes."""
+    """Figure 12: 512 trials with set-ups of 1, 10 and 100 seconds, and deadlines from 90 to 160 minutes."""
     for init_s in (1, 10, 100):
         for minutes in range(90, 161, 10):
             cloud = Cloud(P3_8XLARGE, Delays(init=Latency(init_s)))
@@ -120,7 +120,7 @@ SWEEPS: dict[str, tuple[Callable[[], Iterable[Case]], int, str]] = {
 
 
 def draw(cases: list[Case], *, label: str) -> Figure:
-    """Cost over the swept value, a panel each: dashed static, solid planned."""
+    """Draws the cost over the swept value, in panels: the static cost dashed, the planned cost solid."""
     panels = list(dict.fromkeys(case.panel for case in cases))
     figure = Figure(figsize=(4.4 * len(panels), 3.4), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -138,7 +138,7 @@ def draw(cases: list[Case], *, label: str) -> Figure:
 
 
 def table_2() -> tuple[Table, list[Case]]:
-    """The paper's end-to-end job beside its printed values; the curve is that of examples/tuning.yaml."""
+    """The paper's end-to-end job, next to the published values; the curve is from examples/tuning.yaml."""
     table = Table(
         title="SHA(32, 1, 50, 3), four GPUs for $12.24/h, 15 s queue and 15 s set-up; printed figures in brackets"
     )
@@ -167,7 +167,7 @@ def saving(case: Case) -> float:
 
 
 def summary(swept: dict[str, list[Case]]) -> Table:
-    """Each sweep in one row."""
+    """A table with a row for each sweep."""
     table = Table(title=f"Sweeps (Amdahl's law, serial share {SERIAL})")
     for column in (
         "figure",
@@ -194,7 +194,7 @@ def _dearer(found: object, *, than: object) -> bool:
 
 
 def random_512_s() -> float:
-    """Processor seconds to plan the large job when iterations are random, with 20 runs a plan."""
+    """The processor seconds to plan the large job with random iteration times and 20 runs per plan."""
     simulator = Simulator(_job(512, most=4096), _curve(12.0, sigma_s=1.0), Cloud(P3_8XLARGE, Delays(init=Latency(10))))
     return _planned(simulator, minutes=100, panel="", line="", x=0).planning_s
 
@@ -203,7 +203,7 @@ CONFIDENCE, BINDING, JUDGED_BY = 0.95, 20, 400
 
 
 def random_search(chance: Random, *, seed: int) -> tuple[Simulator, float]:
-    """A random search on a random cloud, and a deadline of 1.1 to 2.5 times the shortest time."""
+    """A random search on a random cloud, with a deadline of 1.1 to 2.5 times the shortest time."""
     mean_s = chance.uniform(4, 60)
     job = successive_halving(
         chance.choice((8, 16, 32, 64)), least=chance.randint(1, 4), most=chance.choice((40, 100, 300)),
@@ -218,9 +218,9 @@ def random_search(chance: Random, *, seed: int) -> tuple[Simulator, float]:
 
 
 def judged_by_fresh_runs() -> tuple[Table, dict[str, float]]:
-    """Plans for the mean and for 95 % of the runs, of 20 searches whose deadlines bind, in 400 runs of another seed.
+    """Plans for the mean and for 95 % of the runs, for 20 searches with binding deadlines, in 400 runs of another seed.
 
-    A deadline binds where the plan for the mean is late in more than 5 % of those runs.
+    A deadline binds if the plan for the mean is late in more than 5 % of the 400 runs.
     """
     table = Table(title=f"20 random searches whose deadlines bind, judged by {JUDGED_BY} fresh runs")
     for column in ("trials", "deadline", "mean: late", "cost", f"{CONFIDENCE:.0%}: late", "cost", "cost ratio", "s"):
@@ -233,7 +233,7 @@ def judged_by_fresh_runs() -> tuple[Table, dict[str, float]]:
         try:
             sure = plan_elastic(simulator, deadline_s=deadline_s, search=search)
         except UsageError:
-            continue  # the mean alone can be met
+            continue  # only the mean can meet it
         seconds = time.process_time() - begun
         fresh = replace(simulator, seed=10_000 + seed)
         drawn = [completion_s(fresh, plan=each.gpus, runs=JUDGED_BY) for each in (mean, sure)]
@@ -265,7 +265,7 @@ def judged_by_fresh_runs() -> tuple[Table, dict[str, float]]:
 
 
 def main() -> None:
-    """Run all, print and draw; with ``--confidence`` only the plans for a share of the runs."""
+    """Runs all sweeps, prints and draws them; with ``--confidence``, only the plans for a share of the runs."""
     console = Console()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--confidence", action="store_true", help="judge plans for 95 % of the runs by fresh runs")

@@ -1,16 +1,16 @@
-"""The time of a job under `utility`, by the price of a peer and the worth of its end: figure 8 of Or et al., 2020.
+"""The time of a job under `utility`, by a peer's price and the job's worth: figure 8 of Or et al., 2020.
 
-The curve is a stated one, Amdahl's law with a serial share of 0.1 up to 8 peers; a minute of the paper takes a second
-here, and a price per hour is one per minute. A job begins with 4 peers and would take 60 s with 8 of them. Its worth
-falls linearly, or is a deadline of 80 s; it is high or low, and a peer costs from $0.01 to $10 per hour.
+The curve is stated: Amdahl's law with a serial share of 0.1 up to 8 peers. A minute of the paper takes a second here,
+so a price per hour becomes one per minute. A job begins with 4 peers and would take 60 s with 8. Its worth decreases
+linearly, or ends at a deadline of 80 s; it is high or low, and a peer costs from $0.01 to $10 per hour.
 
-Every case runs on a modelled cluster. The four corners (each worth, low, at the lowest and at the highest price) are
-real jobs under kungfu-run besides: peers, training graph, messages and decisions are real, and what a device takes for
-a step is a sleep by the same curve. The model's joiners take as long as those of the real jobs did.
+Every case runs on a modelled cluster. The four corners (each worth, low, at the lowest and at the highest price) also
+run as real jobs under kungfu-run: peers, training graph, messages and decisions are real, and the device time of a step
+is a sleep by the same curve. The model's joiners take as long as the joiners of the real jobs did.
 
-Prints tables with the paper's figures beside ours, draws ``runs/benchmarks/utility.png``, and prints a JSON object as
-its last line: by worth how many times as long a job takes at the highest price as at the lowest (``linear_low_ratio``,
-``step_low_ratio``, ...), and by how much the real corners differ from the model.
+Prints tables with the paper's figures next to ours, draws ``runs/benchmarks/utility.png``, and prints a JSON object as
+its last line: for each worth the ratio of a job's times at the highest and the lowest price (``linear_low_ratio``,
+``step_low_ratio``, ...), and the differences of the real corners from the model.
 
 Run: ``python -m benchmarks.utility [--quick]``
 """
@@ -41,11 +41,11 @@ from kungfu.testing.simulated_run import SimulatedRun
 PICTURE = Path("runs/benchmarks/utility.png")
 START, MOST, SERIAL, BATCH = 4, 8, 0.1, 64
 FASTEST_S, TARGET_S, ZERO_AT_S = 60.0, 80.0, 300.0
-STEP_S = 0.15  # of a device, with the peers of the start
-FASTER = 60.0  # a minute in a second
+STEP_S = 0.15  # device time of a step at the initial size
+FASTER = 60.0  # a minute of the paper in a second
 PRICES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 VALUES = {("linear", "low"): 20.0, ("linear", "high"): 10_000.0, ("step", "low"): 1.0, ("step", "high"): 10_000.0}
-JOINING_S = 6.0  # of a joiner on the model, where no real one was seen
+JOINING_S = 6.0  # of the model's joiners, if no real joiner was measured
 PAPER = {
     "linear_low": "2.5 times",
     "step_low": "2 times",
@@ -56,7 +56,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Case:
-    """A worth, and a price.
+    """A case of the figure: a worth, and a price.
 
     Args:
         worth: "linear" or "step".
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name of its line in the figure."""
+        """The name of the case's line in the figure."""
         return f"{self.worth}_{self.level}"
 
     @property
@@ -83,7 +83,7 @@ class Case:
 
 
 def curve() -> Curve:
-    """The stated curve: samples a second in real seconds."""
+    """The stated curve: samples per second, in real time."""
     first = BATCH / STEP_S / amdahl(1.0, serial=SERIAL, most=MOST).throughput[START]
     return amdahl(first, serial=SERIAL, most=MOST)
 
@@ -94,17 +94,17 @@ def samples() -> int:
 
 
 def cases(prices: Sequence[float] = PRICES) -> list[Case]:
-    """All cases of the figure, or those at some prices."""
+    """The cases of the figure at the given prices, by default all."""
     return [Case(worth, level, price) for worth, level in VALUES for price in prices]
 
 
 def corners() -> list[Case]:
-    """The cases that are real jobs."""
+    """The cases that also run as real jobs."""
     return [one for one in cases() if one.level == "low" and one.price in (PRICES[0], PRICES[-1])]
 
 
 def on_model(case: Case, *, joining_s: float = JOINING_S) -> SimulatedRun:
-    """A case on the modelled cluster."""
+    """Runs a case on the modelled cluster."""
     model = ClusterModel(
         dict(curve().throughput),
         steps=100_000,
@@ -116,7 +116,7 @@ def on_model(case: Case, *, joining_s: float = JOINING_S) -> SimulatedRun:
 
 
 def as_job(case: Case) -> RealRun:
-    """A case as a real job."""
+    """Runs a case as a real job."""
     return run_job(_task(case.policy))
 
 
@@ -125,13 +125,13 @@ def _task(policy: str = "", *, start: int = START) -> Task:
 
 
 def joining_s(runs: Sequence[RealRun]) -> float:
-    """The median seconds that a joiner took to get ready in these jobs."""
+    """The median seconds from start to readiness of the joiners in several jobs."""
     seconds = [one.joining_s for one in runs if not math.isnan(one.joining_s)]
     return statistics.median(seconds) if seconds else JOINING_S
 
 
 def ratios(modelled: Mapping[Case, SimulatedRun]) -> dict[str, float]:
-    """The ratio of a job's times at the highest and at the lowest price, by worth."""
+    """The ratio of a job's times at the highest and at the lowest price, for each worth."""
     names = dict.fromkeys(one.name for one in modelled)
     seconds = {(one.name, one.price): run.seconds for one, run in modelled.items()}
     return {f"{name}_ratio": round(seconds[name, PRICES[-1]] / seconds[name, PRICES[0]], 3) for name in names}
@@ -153,7 +153,7 @@ def figures(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun])
 
 
 def model_table(modelled: Mapping[Case, SimulatedRun]) -> Table:
-    """A row for each line of the figure."""
+    """A table with a row for each line of the figure."""
     title = (
         "seconds until complete (peers at the end), on the model, by $ per peer and hour; 1 s is a minute of the paper"
     )
@@ -173,7 +173,7 @@ def model_table(modelled: Mapping[Case, SimulatedRun]) -> Table:
 
 
 def corner_table(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun]) -> Table:
-    """A row for each real job."""
+    """A table with a row for each real job."""
     table = Table(title="the corners as real jobs beside the model", box=SIMPLE_HEAD)
     for heading in ("worth", "$ per hour", "peers at the end", "model", "seconds", "model", "sizes", "whole wall time"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -190,7 +190,7 @@ def _changes(run: RealRun) -> list[int]:
 
 
 def drawn(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun]) -> Figure:
-    """Figure 8: completion time over price, a panel for each worth."""
+    """Draws figure 8: completion time over price, with a panel for each worth."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     for axes, worth in zip(figure.subplots(1, 2, sharey=True), ("linear", "step"), strict=True):
         for level, color in (("low", "#d9730d"), ("high", "#1f6fb4")):
@@ -212,7 +212,7 @@ def drawn(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun]) -
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--quick", action="store_true", help="the lowest and the highest price on the model, no real job"
@@ -221,7 +221,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs all, prints and draws."""
+    """Runs all cases, prints the tables and draws the figure."""
     given = arguments(words)
     console, before, begun = Console(width=140), os.getloadavg()[0], time.monotonic()
     console.print(f"curve: {curve().name}; real jobs emulate the time of a device by a sleep", highlight=False)

@@ -1,4 +1,4 @@
-"""Observers of a job while it is measured: a scrape of its metrics each second, and a browser on its page."""
+"""Observers of a job during its measurement: a scrape of its metrics each second, and a browser on its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 
 __all__ = ["WATCHED", "Watching"]
 
-# The options of kungfu-run, beside a folder for TensorBoard.
+# The options of kungfu-run, besides a folder for TensorBoard.
 WATCHED = ("--page", "0", "--metrics-port", "0")
 _PAGE, _METRICS = re.compile(r"http://[^/\s]+/(?=\s)"), re.compile(r"http://[^/\s]+/metrics")
 _SCRAPE_EVERY_S, _LOOK_EVERY_S = 1.0, 0.2
@@ -19,14 +19,14 @@ _ANSWER_WITHIN_S = 60.0
 
 
 class Watching:
-    """Watches the job whose launcher prints to ``console``, while the context is entered.
+    """Observes a job while the context is entered.
 
     Args:
-        console: A file.
+        console: The file with the output of the job's launcher.
 
     Attributes:
         scrapes: The number of reads of the metrics.
-        updates: The number of updates that the browser got.
+        updates: The number of updates that the browser received.
     """
 
     def __init__(self, console: Path) -> None:
@@ -47,13 +47,13 @@ class Watching:
             thread.join(_ANSWER_WITHIN_S)
 
     def _scrape(self) -> None:
-        """Scrapes the metrics like Prometheus."""
+        """Reads the metrics every second, like Prometheus."""
         address = self._address(_METRICS)
         while address and not self._over.wait(_SCRAPE_EVERY_S):
             self.scrapes += self._read(address, lambda line: None)
 
     def _browse(self) -> None:
-        """Follows the page like a browser: it gets all updates on one connection, until the job ends."""
+        """Reads all updates of the page on one connection until the job ends, like a browser."""
         if address := self._address(_PAGE):
             self._read(f"{address}updates", self._take)
 
@@ -71,7 +71,7 @@ class Watching:
         return True
 
     def _address(self, pattern: re.Pattern[str]) -> str:
-        """The address that kungfu-run has printed; empty if it did not."""
+        """The address that kungfu-run has printed; empty if there is none."""
         while not self._over.wait(_LOOK_EVERY_S):
             if found := pattern.search(self._console.read_text(errors="replace")):
                 return found[0]

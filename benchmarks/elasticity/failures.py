@@ -1,4 +1,4 @@
-"""The kill of one worker of three, under kungfu and under Horovod Elastic; the survivors' stamps give the results."""
+"""Kills of one worker of three, under kungfu and under Horovod Elastic, measured by the survivors' stamps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEGIN_S, RECOVER_S = 300.0, 180.0
 
 
 def killed_under_kungfu(*, rank: int, options: dict[str, object]) -> Recovery:
-    """A kill under kungfu: the job continues with two workers; the replacement that its agent starts is not awaited."""
+    """Kills a worker under kungfu; the job continues with two, without waiting for the replacement."""
 
     def launcher(folder: Path) -> Sequence[object]:
         size = ["-np", SIZE, "--min", 1, "--max", SIZE]
@@ -35,7 +35,7 @@ def killed_under_kungfu(*, rank: int, options: dict[str, object]) -> Recovery:
 
 
 def killed_under_horovod(*, options: dict[str, object]) -> Recovery:
-    """A kill under Horovod: it drops a dead worker's host, so the victim has its own name of this machine."""
+    """Kills a worker under Horovod, which drops the victim's host: the victim has a separate name of this machine."""
 
     def launcher(folder: Path) -> Sequence[object]:
         script = folder / "hosts.sh"
@@ -49,7 +49,7 @@ def killed_under_horovod(*, options: dict[str, object]) -> Recovery:
 
 
 def _killed(job: Job, is_victim: Callable[[int, Sequence[Stamp]], bool]) -> Recovery:
-    """Kills a worker in the middle of its training, and waits until each of the others continues."""
+    """Kills a worker in the middle of its training, and returns when each of the others continues."""
     job.steps_at(SIZE, count=CALM, deadline_s=BEGIN_S)
     victim = next(pid for pid, stamps in job.stamps().items() if is_victim(pid, stamps))
     at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The stop of kungfu by the bytes of state and by the number of peers: a table and a plot."""
+"""The stop of training at a join under kungfu, by bytes of state and by number of peers: a table and a plot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Point = dict[str, float]
 
 
 def measure_growth(console: Console, *, rounds: int, device_s: float) -> list[Point]:
-    """Measures every case once; prints the table and draws the plot."""
+    """Measures every case, prints the table, draws the plot, and returns the points."""
     points = {}
     for low, megabytes in dict.fromkeys([*BY_BYTES, *BY_PEERS]):
         console.print(f"{low} -> {low + 1} peers and back, {megabytes:g} MB", highlight=False)

@@ -1,4 +1,4 @@
-"""Jobs of any system, as processes: started, watched through their stamps, waited for with a deadline, ended by id."""
+"""Jobs of any system as processes: starts them, reads their stamps, waits with a deadline, ends them by id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE_THREAD_EACH = {
 
 @dataclass(frozen=True)
 class Job:
-    """A running job, or one host of it; its workers write their stamps to ``stamped``."""
+    """A running job, or one host of a job; the workers write their stamps to ``stamped``."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -43,7 +43,7 @@ class Job:
         return read_stamps(self.stamped)
 
     def until(self, seen: Callable[[dict[int, list[Stamp]]], object], *, what: str, deadline_s: float) -> None:
-        """Waits until the stamps show it; ends the benchmark if the job ends before, or the deadline passes."""
+        """Waits until ``seen`` is true of the stamps; exits if the job ends earlier, or the deadline passes."""
 
         def look() -> object:
             if self.process.poll() is not None:
@@ -53,7 +53,7 @@ class Job:
         awaited(look, what=f"{what} (see {self.console})", deadline_s=deadline_s)
 
     def steps_at(self, size: int, *, count: int, deadline_s: float) -> None:
-        """Waits until ``size`` workers did the last ``count`` steps at that size."""
+        """Waits until ``size`` workers have each done their last ``count`` steps at this size."""
 
         def seen(workers: dict[int, list[Stamp]]) -> bool:
             tails = [stamps[-count:] for stamps in workers.values()]
@@ -62,7 +62,7 @@ class Job:
         self.until(seen, what=f"{count} steps with {size} workers", deadline_s=deadline_s)
 
     def has_ended(self) -> bool:
-        """True if the job has ended by itself; ends the benchmark if it failed."""
+        """True if the job has ended by itself; exits the benchmark if the job failed."""
         code = self.process.poll()
         if code:
             raise SystemExit(f"the job ended with exit code {code}; its last words:\n{self._last_words()}")
@@ -80,13 +80,13 @@ def started(
     options: Mapping[str, object],
     beside: Job | None = None,
 ) -> Iterator[Job]:
-    """A job that is ended completely after the block.
+    """Starts a job, and ends all of its processes after the ``with`` block.
 
     Args:
-        launcher: Gives the words before the workers' own command; it is told the job's folder.
+        launcher: Returns the words before the workers' command, given the job's folder.
         program: The workers' module in ``benchmarks``.
-        options: The options of the workers; a tuple gives several words to one.
-        beside: Another host of the same job, beside whose stamps its workers leave theirs.
+        options: The options of the workers; a tuple is several words for one option.
+        beside: Another host of the same job, with the folder for all stamps.
     """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as path:
         folder = Path(path)
@@ -112,7 +112,7 @@ def started(
 
 
 def awaited(look: Callable[[], object], *, what: str, deadline_s: float) -> None:
-    """Returns once ``look`` is true; ends the benchmark if it is not within the deadline."""
+    """Returns once ``look`` is true; exits the benchmark at the deadline."""
     deadline = time.monotonic() + deadline_s
     while not look():
         if time.monotonic() > deadline:
@@ -125,7 +125,7 @@ def _words(value: object) -> Sequence[object]:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Ends the launcher; kills the rest of it and of its workers by their ids."""
+    """Ends the launcher, then kills the remaining processes of launcher and workers by their ids."""
     family = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
     if process.poll() is None:
         process.terminate()
@@ -139,7 +139,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _workers(folder: Path) -> list[psutil.Process]:
-    """The living workers; a process that only has the id of an ended one is left alone."""
+    """The running workers, without processes that have reused the id of an ended worker."""
     found = []
     for pid in read_stamps(folder):
         with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""The stamps of a worker's steps: one line per step in a separate file, so that no system's log is trusted.
+"""The stamps of a worker's steps: one line per step in a separate file, independent of the systems' logs.
 
 The clock is the machine's (``CLOCK_MONOTONIC``), the same in all processes.
 """
@@ -17,9 +17,9 @@ __all__ = ["Stamp", "Writer", "read_stamps"]
 
 @dataclass(frozen=True)
 class Stamp:
-    """One attempt at a step: its seconds, the count of steps done before and after it, and the job's size after it.
+    """An attempt at a step: its start and end in seconds, the step counts before and after, and the size after.
 
-    An attempt that failed leaves the count as it was, or lower where the system went back to an older state.
+    A failed attempt leaves the count unchanged, or lower if the system returned to an older state.
     """
 
     began: float
@@ -31,14 +31,14 @@ class Stamp:
 
 
 class Writer:
-    """The stamps of this worker. A line is written by one call, so a killed worker leaves whole lines."""
+    """Writes the stamps of this worker, each line by one call, so a killed worker leaves whole lines."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / f"{os.getpid()}.stamps", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     @contextmanager
     def step(self, count: Callable[[], int], *, place: Callable[[], tuple[int, int]]) -> Iterator[None]:
-        """Stamps the step in the block, also if it raises; ``place`` gives the size and this worker's rank."""
+        """Stamps the step in the block, also if the step raises; ``place`` returns the size and the rank."""
         began, before = time.monotonic(), count()
         failed = True
         try:

@@ -1,4 +1,4 @@
-"""Results from stamps: the time for which a change of the size stopped training, and the cost of a failure."""
+"""Results computed from stamps: the stop of training at a change of size, and the cost of a failure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.elasticity.stamps import Stamp
 
 __all__ = ["AROUND", "Change", "Recovery", "changes", "normal_step_s", "recovery"]
 
-AROUND = 5  # steps before and behind the first one of a new size whose gaps belong to the change
+AROUND = 5  # steps before and after the first step of a new size, for the gaps of a change
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a job's size from ``before`` to ``after``; the longest gap of any survivor minus its normal step."""
+    """A change of a job's size from ``before`` to ``after``; its stop is the longest excess of a survivor's gap."""
 
     before: int
     after: int
@@ -26,10 +26,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Recovery:
-    """The time from the end of a worker to the end of the survivors' next step, and the steps that were lost.
+    """The time from the end of a worker to the end of the survivors' next step, and the lost steps.
 
-    ``stop_s`` is the stop as the survivors live through it: from the end of their last step to that of their next one,
-    less a normal step. It holds the noticing and the regrouping.
+    ``stop_s`` is the survivors' stop: from the end of their last step to the end of their next step, minus a normal
+    step. It includes the detection and the regrouping.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class Recovery:
 
 
 def normal_step_s(stamps: Sequence[Stamp]) -> float:
-    """The median of the seconds from the end of a step to the end of the next one.
+    """The median of the seconds from the end of a step to the end of the next step.
 
     >>> normal_step_s([Stamp(0.0, end, 0, 0, 2, 0) for end in (1.0, 2.0, 3.0, 9.0)])
     1.0
@@ -47,10 +47,10 @@ def normal_step_s(stamps: Sequence[Stamp]) -> float:
 
 
 def changes(workers: Mapping[int, Sequence[Stamp]]) -> list[Change]:
-    """Every change of size that at least one worker lived through, in order of time.
+    """Every change of size with at least one survivor, in order of time.
 
-    The survivors of a change are those that did a step right before and right after it. The stop is the longest gap
-    between the ends of two consecutive steps of one of them, within ``AROUND`` steps, less its normal step.
+    The survivors of a change are the workers with a step right before and right after it. The stop is the longest gap
+    between the ends of two consecutive steps of a survivor, within ``AROUND`` steps, minus its normal step.
     """
     found: list[Change] = []
     for stamps in workers.values():
@@ -66,7 +66,7 @@ def changes(workers: Mapping[int, Sequence[Stamp]]) -> list[Change]:
 
 
 def _one_each(found: Sequence[Change]) -> list[Change]:
-    """The changes, with one in place of those that several survivors saw of the same event, with the longest stop."""
+    """The changes without duplicates: of the same change seen by several survivors, the one with the longest stop."""
     merged: list[Change] = []
     for change in found:
         last = merged[-1] if merged else None
@@ -78,10 +78,10 @@ def _one_each(found: Sequence[Change]) -> list[Change]:
 
 
 def recovery(workers: Mapping[int, Sequence[Stamp]], *, killed: int, at: float) -> Recovery:
-    """The cost for the others of the end of the worker ``killed`` at the second ``at``; the worst of them counts.
+    """The cost of the end of the worker ``killed`` at the second ``at`` for the others; the worst survivor counts.
 
-    A survivor has recovered with the end of its first step in a job of another size. Until then, every attempt at a
-    step that did not bring the count on is a lost step: one that failed, and one that was undone by going back.
+    A survivor has recovered at the end of its first step in a job of another size. Until then every attempt that did
+    not increase the count is a lost step: failed attempts, and steps undone by the return to an older state.
     """
     found = [_recovery(stamps, at=at) for pid, stamps in workers.items() if pid != killed and stamps[-1].ended > at]
     if not found:

@@ -1,4 +1,4 @@
-"""The three ways to change a job's size, each repeated while its workers stamp their steps."""
+"""Three systems that change a job's size (kungfu, Horovod Elastic, a restart), measured by stamps of steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEADLINE_S, SETTLED_S = 300.0, 1.0
 
 @dataclass(frozen=True)
 class Task:
-    """The task: from ``low`` workers to one more and back, this many times, with this much state."""
+    """The task: ``low`` workers to one more and back, repeated, with a given amount of state."""
 
     low: int
     megabytes: float
@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """The stops of one system in seconds, its normal step, and the parts of its stops if it reports them."""
+    """The stops of one system in seconds, its normal step, and the parts of its stops if recorded."""
 
     join_s: tuple[float, ...]
     leave_s: tuple[float, ...]
@@ -47,17 +47,17 @@ class Measured:
 
     @property
     def join_stop_s(self) -> float:
-        """The median over the joins."""
+        """The median stop of the joins, in seconds."""
         return statistics.median(self.join_s)
 
     @property
     def leave_stop_s(self) -> float:
-        """The median over the leaves."""
+        """The median stop of the leaves, in seconds."""
         return statistics.median(self.leave_s)
 
 
 def by_kungfu(task: Task) -> Measured:
-    """Kungfu: a policy requests one peer more and one peer less in turn."""
+    """Measures kungfu: a policy adds and removes one peer in turn."""
 
     def launcher(folder: Path) -> Sequence[object]:
         size = ["-np", task.low, "--max", task.low + 1]
@@ -76,7 +76,7 @@ def by_kungfu(task: Task) -> Measured:
 
 
 def by_horovod(task: Task) -> Measured:
-    """Horovod Elastic: it asks a script for the hosts once a second, and the script's answer changes."""
+    """Measures Horovod Elastic, which runs a script for the hosts once a second; the script's output changes."""
 
     def launcher(folder: Path) -> Sequence[object]:
         script = folder / "hosts.sh"
@@ -96,7 +96,7 @@ def by_horovod(task: Task) -> Measured:
 
 
 def by_restart(task: Task) -> Measured:
-    """A restart: a job of a fixed size is stopped, saves its state, ends, and starts with another size."""
+    """Measures a restart: a job of fixed size saves its state, ends, and starts with another size."""
     stops: dict[int, list[float]] = {task.low: [], task.low + 1: []}
     with tempfile.TemporaryDirectory(prefix="benchmark-") as path:
         before = _phase(task, task.low, Path(path))
@@ -119,7 +119,7 @@ def _set_hosts(folder: Path, size: int) -> None:
 
 
 def _phase(task: Task, size: int, folder: Path) -> list[list[Stamp]]:
-    """One life of the restarted job, from its start to its end."""
+    """Runs one phase of the restarted job, from start to end, and returns its workers' stamps."""
     stop = folder / "stop"
     stop.unlink(missing_ok=True)
     options = task.options | {"folder": folder}

@@ -1,9 +1,9 @@
-"""The training of every system: the same state, the same step.
+"""The training that all systems share: the same state and the same step.
 
-The state is mostly ballast: 25 variables of equal size that are not trained, because an all-reduce of as much would
-fill the step. Each step writes one of them, so that no system can use a copy that it made long ago. What
-is trained is a small network. The time that a step takes on a device is a sleep: the machine may have fewer cores than
-the job has workers.
+The state is mostly ballast: 25 variables of equal size that are not trained, because an all-reduce of all of them would
+dominate the step. Each step writes one of them, so that no system can use an old copy. A small network is
+trained. The device time of a step is a sleep, since the machine may have fewer cores than the job
+has workers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 __all__ = ["BALLAST", "SAMPLES_EACH", "WIDTHS", "arguments", "ballast_shape", "data", "device"]
 
 BALLAST, SAMPLES_EACH = 25, 32
-WIDTHS = (64, 128, 10)  # of the network, from its input to its output
+WIDTHS = (64, 128, 10)  # of the network's layers, from input to output
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The command line of a worker."""
+    """Adds a worker's common arguments to a parser, and parses the command line."""
     parser.add_argument("--stamps", type=Path, required=True, help="folder for the stamps")
     parser.add_argument("--megabytes", type=float, required=True, help="float32 state")
     parser.add_argument("--device-s", type=float, required=True, help="emulated device time of a step")
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def ballast_shape(megabytes: float) -> tuple[int, ...]:
-    """The shape of one of the variables that make up the state.
+    """The shape of each of the 25 variables that form the ballast.
 
     >>> ballast_shape(100)
     (1000000,)
@@ -38,11 +38,11 @@ def ballast_shape(megabytes: float) -> tuple[int, ...]:
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Samples and labels."""
+    """The samples and their labels."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(4096, WIDTHS[0])).astype(np.float32), rng.integers(0, WIDTHS[-1], 4096)
 
 
 def device(seconds: float) -> None:
-    """Emulates the device's time for the step."""
+    """Sleeps for the device's time of a step."""
     time.sleep(seconds)

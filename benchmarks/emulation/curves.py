@@ -1,11 +1,11 @@
-"""Throughput by the number of peers: measured and stated curves, from which device time is emulated.
+"""Measured and stated curves of throughput by number of peers, for emulated device time.
 
-The measured ones are those of Pollux (Qiao et al., OSDI 2021: petuum/adaptdl, simulator/traces): the seconds of a step
-of ResNet-18 on CIFAR-10 and of ResNet-50 on ImageNet, on T4 GPUs, by nodes, GPUs and local batch. They are published
-elsewhere and read from a folder beside the repository; where that is not there, a benchmark takes a stated curve.
+The measured curves are from Pollux (Qiao et al., OSDI 2021: petuum/adaptdl, simulator/traces): the seconds of a step of
+ResNet-18 on CIFAR-10 and of ResNet-50 on ImageNet, on T4 GPUs, by nodes, GPUs and local batch. They are published
+elsewhere and read from a folder next to the repository; without it, a benchmark uses a stated curve.
 
-A walk from size to size stops at the first dip of what was measured, whether it is one of the job or of that day's
-network. So a walk is judged on the least concave majorant: the measured curve without its dips.
+A search from size to size stops at the first dip of the measurements, even if the dip was caused by the network on that
+day. So a search is judged on the least concave majorant, the measured curve without its dips.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 __all__ = ["DATA", "GPUS_EACH", "Curve", "amdahl", "best_size", "filled", "majorant", "measured_t4"]
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "pollux"
-GPUS_EACH = 4  # that one peer stands for
+GPUS_EACH = 4  # represented by one peer
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Samples a second of a whole job by its number of peers, with every size between the least and the most.
+    """The samples per second of a whole job by its number of peers, for every size from the least to the most.
 
     Args:
         name: The measured system, or the formula.
@@ -56,15 +56,15 @@ class Curve:
         return max(self.throughput)
 
     def step_s(self, size: int, *, batch: float) -> float:
-        """The seconds of a step with this many samples."""
+        """The seconds of a step with ``batch`` samples."""
         return batch / self.throughput[size]
 
     def seconds(self, size: int, *, samples: float) -> float:
-        """The seconds that a job of a fixed size takes: the static twin of an elastic one."""
+        """The seconds of a job of fixed size: the static twin of an elastic job."""
         return samples / self.throughput[size]
 
     def faster(self, factor: float) -> Curve:
-        """The same curve with shorter times."""
+        """The same curve with step times divided by a factor."""
         return Curve(self.name, {size: one * factor for size, one in self.throughput.items()})
 
     def smoothed(self) -> Curve:
@@ -75,20 +75,20 @@ class Curve:
 def measured_t4(
     folder: Path, application: str, *, local_batch: Callable[[int], float], most: int, least: int = 2
 ) -> Curve:
-    """A measured curve: one peer stands for four GPUs.
+    """A measured curve; one peer represents four GPUs.
 
-    Of several rows of one number of GPUs it takes those on the fewest nodes. Between two measured batches a step's
-    seconds lie on a line, and so do samples a second between two measured numbers of GPUs.
+    Of several rows for one number of GPUs, the rows on the fewest nodes are used. A step's seconds are interpolated
+    linearly between two measured batches, and samples per second between two measured numbers of GPUs.
 
     Args:
         folder: The folder of the published files.
         application: "cifar10" or "imagenet".
         local_batch: The samples of one GPU in a step, by the number of GPUs.
         most: The most peers to read.
-        least: The fewest; fewer than 8 GPUs stand only in another file, of a series of its own.
+        least: The fewest peers to read; sizes below 8 GPUs are in another file, of a separate series.
 
     Raises:
-        ValueError: A size at either end was not measured, or a batch lies outside of what was.
+        ValueError: The least or the most size was not measured, or a batch is outside of the measured range.
     """
     path = folder / f"{application}-scalability.csv"
     with path.open(encoding="utf-8", newline="") as lines:
@@ -106,7 +106,7 @@ def measured_t4(
 
 
 def _steps_on_fewest_nodes(rows: Iterable[Mapping[str, str]]) -> dict[int, dict[float, float]]:
-    """The seconds of a step by the samples of a GPU, by the number of GPUs."""
+    """The seconds of a step, by number of GPUs and then by samples per GPU."""
     nodes: dict[int, int] = {}
     found: dict[int, dict[float, float]] = {}
     for row in rows:
@@ -119,7 +119,7 @@ def _steps_on_fewest_nodes(rows: Iterable[Mapping[str, str]]) -> dict[int, dict[
 
 
 def amdahl(first: float, *, serial: float, most: int) -> Curve:
-    """A stated curve: Amdahl's law, with the samples / s of one peer and a serial share.
+    """A stated curve by Amdahl's law, from the samples / s of one peer and a serial share.
 
     >>> [round(one) for one in amdahl(100.0, serial=0.1, most=3).throughput.values()]
     [100, 182, 250]
@@ -138,7 +138,7 @@ def filled(table: Mapping[int, float]) -> dict[int, float]:
 
 
 def majorant(table: Mapping[int, float]) -> dict[int, float]:
-    """The least concave function that is nowhere below the table.
+    """The least concave function that is never below the table.
 
     >>> majorant({1: 10.0, 2: 11.0, 3: 30.0})
     {1: 10.0, 2: 20.0, 3: 30.0}
@@ -146,7 +146,7 @@ def majorant(table: Mapping[int, float]) -> dict[int, float]:
     corners: list[tuple[int, float]] = []
     for size in sorted(table):
         corner = (size, table[size])
-        # A corner that lies on or below the line from the one before it to this one is none.
+        # Drop a corner on or below the line from its predecessor to the new corner.
         while len(corners) >= 2 and _slope(corners[-2], corner) >= _slope(corners[-2], corners[-1]):
             corners.pop()
         corners.append(corner)
@@ -167,7 +167,7 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 
 def best_size(curve: Curve, *, efficiency: float, unit: int = 1) -> int:
-    """The size where the rule of a scaling efficiency stops on a curve without noise, starting from the least size.
+    """The size at which a scaling-efficiency rule stops on a curve without noise, starting from the least size.
 
     >>> best_size(Curve("stops", {1: 100.0, 2: 190.0, 3: 200.0, 4: 400.0}), efficiency=0.25)
     2

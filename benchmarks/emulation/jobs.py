@@ -1,4 +1,4 @@
-"""Emulated training as real jobs under kungfu-run: started, awaited, and read from the stamps of their workers."""
+"""Real jobs under kungfu-run with emulated devices: starts them, waits, and reads their workers' stamps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kungfu import Keep
 
 __all__ = ["RealRun", "Slow", "Task", "Work", "checked", "free_port", "run_job"]
 
-START_S, PEER_START_S = 120.0, 20.0  # for a job to begin; for each of its peers to start, on a busy machine
+START_S, PEER_START_S = 120.0, 20.0  # limits for a job to begin, and for each of its peers to start, on a busy machine
 CHECKED_STEPS = 60
 PROGRAM = "emulation.worker"
 
@@ -34,10 +34,10 @@ class Work:
     """The work of a job.
 
     Args:
-        curve: Its devices' samples / s by size, in real seconds.
+        curve: The devices' samples / s by size, in real seconds.
         samples: The samples of the whole job.
-        batch: Samples of a step: of all peers, or of each of them.
-        keep: The batch size that stays when the size changes.
+        batch: The samples of a step: of all peers, or of each peer.
+        keep: The batch size that a change of size keeps, of the job or of each peer.
     """
 
     curve: Curve
@@ -46,22 +46,22 @@ class Work:
     keep: Keep = "global_batch_size"
 
     def batch_at(self, size: int) -> int:
-        """Samples of a step of this many peers."""
+        """The samples of a step with ``size`` peers."""
         return self.batch if self.keep == "global_batch_size" else self.batch * size
 
     def step_s(self, size: int) -> float:
-        """Seconds of a step of this many peers."""
+        """The seconds of a step with ``size`` peers."""
         return self.curve.step_s(size, batch=self.batch_at(size))
 
 
 @dataclass(frozen=True)
 class Slow:
-    """Slow peers.
+    """The slow peers of a job.
 
     Args:
-        every: One of every N peers is slow, by their ids; none for 0.
-        factors: The factors by which its steps take longer; of several each holds for `phase` steps.
-        phase: Steps; 0 if the one factor holds on.
+        every: One of every N peers is slow, by peer ids; 0 for no slow peers.
+        factors: The factors by which steps of slow peers take longer; each applies for `phase` steps.
+        phase: The steps of each factor; 0 for a single, lasting factor.
     """
 
     every: int = 0
@@ -75,13 +75,13 @@ class Task:
 
     Args:
         work: The work of the job.
-        start: Peers at the start.
-        most: The most peers that it may have.
-        least: The fewest.
-        policy: The argument of ``kungfu-run --policy``; empty for a job whose size stays.
-        slow: Its slow peers.
-        hosts: The slots of each host, all of them loopback addresses of this machine; without it there is one host.
-        standby: Processes on standby on each host; the job begins when they have loaded.
+        start: The initial number of peers.
+        most: The most peers allowed.
+        least: The fewest peers allowed.
+        policy: The argument of ``kungfu-run --policy``; empty for a job of fixed size.
+        slow: The slow peers.
+        hosts: The slots of each host, a loopback address of this machine; empty for one host.
+        standby: The standby processes on each host; the job begins when they have loaded.
     """
 
     work: Work
@@ -105,11 +105,11 @@ class RealRun:
     """A finished job.
 
     Args:
-        seconds: From the begin of its first step to the end of its last one.
-        peer_seconds: The seconds of all peers, each from its first step to its last one.
-        ends: When each step ended, seconds since the begin of the first.
+        seconds: The time from the beginning of the first step to the end of the last step.
+        peer_seconds: The sum over the peers of the time from their first to their last step.
+        ends: The end of each step, in seconds since the beginning of the first.
         sizes: The size of the job in each step.
-        wall_s: From the launch to the end, with the starts of all processes.
+        wall_s: The time from the launch to the end, including the starts of all processes.
         events: The recorded events of the job.
     """
 
@@ -122,12 +122,12 @@ class RealRun:
 
     @property
     def size(self) -> int:
-        """Peers at the end."""
+        """The final number of peers."""
         return self.sizes[-1]
 
     @property
     def settled_s(self) -> float:
-        """The second of the last change of the size; 0 if it never changed."""
+        """The second of the last change of size; 0 without a change."""
         changes = (
             end for end, size, before in zip(self.ends[1:], self.sizes[1:], self.sizes, strict=False) if size != before
         )
@@ -135,19 +135,19 @@ class RealRun:
 
     @property
     def joining_s(self) -> float:
-        """The median seconds that joined peers took to start and get ready; NaN if none joined."""
+        """The median seconds from start to readiness of joined peers; NaN if none joined."""
         rescales = (event for event in self.events if event["event"] == "rescale" and event["joined"])
         seconds = [one["parts"].get("spawn_s", 0.0) + one["parts"].get("ready_s", 0.0) for one in rescales]
         return statistics.median(seconds) if seconds else math.nan
 
     @property
     def step_s(self) -> float:
-        """The mean seconds of a step, without those of the first five."""
+        """The mean seconds of a step, without the first five."""
         return (self.ends[-1] - self.ends[5]) / (len(self.ends) - 6)
 
 
 def run_job(task: Task) -> RealRun:
-    """Runs a job to its end; ends the benchmark if it fails or takes far longer than its slowest size would."""
+    """Runs a job to its end; exits the benchmark if the job fails, or is far slower than its slowest size."""
     begun, work, slow = time.monotonic(), task.work, task.slow
     seconds = {str(size): round(work.step_s(size), 6) for size in work.curve.throughput}
     options = {
@@ -179,7 +179,7 @@ def run_job(task: Task) -> RealRun:
 
 def _launcher(task: Task, hosting: Sequence[str], folder: Path) -> Sequence[object]:
     size = ["-np", task.start, "--min", task.least, "--max", task.most]
-    # Starting processes hold up the others on few cores: no one may be taken for dead meanwhile.
+    # Starting processes delay others on few cores: no peer may be declared lost meanwhile.
     told = ["--heartbeat", 60, "--trace-limit", 0, "--attachment", "local", "--logdir", folder / "log"]
     policy = ["--policy", task.policy] if task.policy else []
     told += ["--standby", task.standby]
@@ -187,7 +187,7 @@ def _launcher(task: Task, hosting: Sequence[str], folder: Path) -> Sequence[obje
 
 
 def _shared_words(names: Sequence[str], slots: Sequence[int], stack: ExitStack) -> list[str]:
-    """The arguments about the other hosts, for every host; none if there is only one."""
+    """The arguments that all hosts share, for a job of several hosts; empty for one host."""
     if not slots:
         return []
     listed = ",".join(f"{name}:{room}" for name, room in zip(names, slots, strict=True))
@@ -198,7 +198,7 @@ def _shared_words(names: Sequence[str], slots: Sequence[int], stack: ExitStack) 
 
 
 def free_port(names: Sequence[str]) -> int:
-    """A port that is free on all of these addresses."""
+    """A port that is free on all addresses in ``names``."""
     while True:
         with ExitStack() as stack:
             first = stack.enter_context(socket.create_server((names[0], 0)))
@@ -216,8 +216,8 @@ def from_stamps(
 ) -> RealRun:
     """The results of a job from the stamps of all workers.
 
-    The first step of a worker begins with its start and with waiting for others: it counts as one that took as long as
-    the second one of that worker.
+    A worker's first step includes its start and a wait for others, so it counts with the time of the worker's second
+    step.
     """
     ends: dict[int, tuple[float, int]] = {}
     lives = []
@@ -226,7 +226,7 @@ def from_stamps(
         if done:
             first_s = done[1].ended - done[0].ended if len(done) > 1 else 0.0
             lives.append((done[0].ended - first_s, done[-1].ended))
-        # A peer that leaves does not know the size of those that stay.
+        # A leaving peer does not know the new size.
         for one in (one for one in done if one.size):
             ended, size = ends.get(one.after, (one.ended, one.size))
             ends[one.after] = (min(ended, one.ended), size)
@@ -242,7 +242,7 @@ def from_stamps(
 
 
 def checked(task: Task, *, steps: int = CHECKED_STEPS) -> float:
-    """The fraction by which the steps of a short real run of a fixed size take longer than its curve says."""
+    """The fraction by which steps in a short real run of fixed size exceed the time on the curve."""
     work = replace(task.work, samples=steps * task.work.batch_at(task.start))
     real = run_job(replace(task, work=work, most=task.start, policy=""))
     return real.step_s / work.step_s(task.start) - 1

@@ -1,4 +1,4 @@
-"""The policies of the emulated jobs, for the command line: each takes literals only."""
+"""The policies of the emulated jobs; all arguments are literals, for ``kungfu-run --policy``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY = 10
 
 
 def linear_utility(*, value: float, zero_at_s: float, price_per_hour: float, max_peers: int) -> kf.Policy:
-    """`utility` with a worth that falls linearly with time.
+    """The policy `utility` with a worth that decreases linearly with time.
 
     >>> linear_utility(value=20.0, zero_at_s=300.0, price_per_hour=0.01, max_peers=8).name
     'utility'
@@ -22,7 +22,7 @@ def linear_utility(*, value: float, zero_at_s: float, price_per_hour: float, max
 
 
 def step_utility(*, value: float, target_s: float, price_per_hour: float, max_peers: int) -> kf.Policy:
-    """`utility` with a deadline: a job that is complete later has no worth.
+    """The policy `utility` with a deadline, after which the job is worth nothing.
 
     >>> step_utility(value=10.0, target_s=60.0, price_per_hour=0.01, max_peers=8).name
     'utility'
@@ -38,11 +38,11 @@ def _utility(worth: kf.worth.Worth, price_per_hour: float, max_peers: int) -> kf
 
 @kf.policy
 def one_more_every(training: Any, *, seconds: float, max_peers: int) -> Any:
-    """Requests one peer more at fixed intervals, the second one at once, whatever they contribute."""
+    """A rule that adds one peer at fixed intervals, the second peer at once, whatever they contribute."""
     wanted = kf.ops.minimum(kf.ops.floor(kf.ops.job_seconds() / seconds) + 2, max_peers)
     return kf.control.always().rescale(kf.ops.where(wanted > training.size, wanted, float("nan")))
 
 
 def grown_without_stragglers(*, seconds: float, max_peers: int, every: int) -> kf.Policy:
-    """A job that grows by one peer at fixed intervals and replaces its stragglers."""
+    """A policy that adds one peer at fixed intervals and replaces stragglers."""
     return kf.compose(one_more_every(seconds=seconds, max_peers=max_peers), policies.replace_stragglers(every=every))

@@ -1,8 +1,8 @@
-"""A peer under kungfu-run with an emulated device: a step takes the seconds that a table has for the job's size.
+"""A peer under kungfu-run with an emulated device: the seconds of a step are read from a table by the job's size.
 
-Peers, graph, messages, policies and decisions are real; only the computation is a sleep. The seconds of the table hold
-the exchange of gradients too, so a step is due as long after the last one as the table says: a device that is fed ahead
-hides Python's part, and up to `HIDDEN_S` of the exchange. What takes longer (waiting for a slow peer, a barrier) is not
+Peers, graph, messages, policies and decisions are real; only the computation is a sleep. The table's seconds include
+the exchange of gradients, so a step is due that long after the last step: a device that is fed ahead
+hides Python's part, and up to `HIDDEN_S` of the exchange. Longer delays (waiting for a slow peer, a barrier) are not
 hidden.
 """
 
@@ -32,11 +32,11 @@ class Device:
 
     Args:
         seconds: The seconds of a step, by the size of the job.
-        size: Gives the size of the job.
-        factor: Gives how many times as long this peer's takes.
-        called: When the step that comes was called.
-        due: When it has computed the gradients.
-        synchronised: When the last all-reduce was over.
+        size: Returns the size of the job.
+        factor: Returns the factor by which this peer's steps take longer.
+        called: The time at which the present step was called.
+        due: The time at which its gradients are computed.
+        synchronised: The time at which the last all-reduce ended.
     """
 
     seconds: Mapping[int, float]
@@ -67,23 +67,23 @@ class Device:
 
 @dataclass
 class StepCounter:
-    """The steps of the job, read only if they cannot be counted: reading costs more than a step of a small model.
+    """The steps of the job, counted where possible: reading them costs more than a step of a small model.
 
     Args:
-        read: Reads them.
-        steps: So far; -1 before the first one of this peer.
+        read: Reads the number of steps from the job.
+        steps: The steps so far; -1 before this peer's first step.
     """
 
     read: Callable[[], int]
     steps: int = -1
 
     def count(self, *, skipped: bool) -> None:
-        """Counts a step, which may be skipped."""
+        """Counts a step; after a skipped one, the steps are read."""
         self.steps = self.read() if skipped or self.steps < 0 else self.steps + 1
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stamps", type=Path, required=True, help="folder for the stamps")
     parser.add_argument("--seconds", type=json.loads, required=True, help="JSON: seconds of a step by size")
@@ -97,14 +97,14 @@ def arguments() -> argparse.Namespace:
 
 
 def await_rest() -> None:
-    """Returns when this machine's processors are idle, so that processes starting beside a job are not timed."""
+    """Returns when this machine's processors are idle, so that the starts of other processes are not timed."""
     until = time.monotonic() + REST_WITHIN_S
     while time.monotonic() < until and psutil.cpu_percent(interval=2.0) > REST_PERCENT:
         pass
 
 
 def is_slow(peer: int, *, every: int) -> bool:
-    """True if the peer is one of every `every`.
+    """True if the peer is slow: the last of each group of ``every`` peers.
 
     >>> [peer for peer in range(12) if is_slow(peer, every=4)]
     [3, 7, 11]
@@ -113,7 +113,7 @@ def is_slow(peer: int, *, every: int) -> bool:
 
 
 def factor_at(step: int, factors: Sequence[float], *, phase: int) -> float:
-    """The factor that holds after this many steps; the last one holds on.
+    """The factor after ``step`` steps; after the last phase, the last factor.
 
     >>> [factor_at(step, [1.0, 2.0, 4.0], phase=2) for step in range(7)]
     [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0]
@@ -124,7 +124,7 @@ def factor_at(step: int, factors: Sequence[float], *, phase: int) -> float:
 def main() -> None:
     """Trains until all samples are done, or this peer is removed."""
     given = arguments()
-    # Keras imports them where they are installed: a third of a peer's start.
+    # Keras imports them if they are installed, a third of a peer's start.
     sys.modules |= dict.fromkeys(("matplotlib", "sklearn"))  # type: ignore[arg-type]  # None: not installed
     import keras
 
@@ -146,7 +146,7 @@ def main() -> None:
     rows, stamps = np.broadcast_to(np.float32(1), (given.samples, 1)), Writer(given.stamps)
 
     def place() -> tuple[int, int]:
-        """The size and the rank; size 0 for a peer that has just left."""
+        """The size and the rank; size 0 if this peer has just left."""
         return (0, -1) if training.rank is None else (training.size, training.rank)
 
     counter = StepCounter(lambda: int(optimizer.iterations))
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def emulated_step(training: Any, model: Any, optimizer: Any, device: Device) -> Callable[[Any], None]:
-    """The training step: a model of one weight, and an emulated device."""
+    """The training step, for a model of one weight on an emulated device."""
     import tensorflow as tf
 
     @training.step

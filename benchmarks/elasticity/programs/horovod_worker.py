@@ -1,4 +1,4 @@
-"""A worker of Horovod Elastic: plain variables, its own state class, a commit every N steps."""
+"""A worker of Horovod Elastic: plain variables, Horovod's state class, a commit every N steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.elasticity.stamps import Writer
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commit-every", type=int, default=10, help="steps")
     given = work.arguments(parser)
     hvd.init()
     plain, stamps = Plain(given.megabytes), Writer(given.stamps)
-    # Its class for plain variables does not send them under TensorFlow 2; the one for Keras models does, and asks of a
-    # model and an optimizer only their variables.
+    # Horovod's class for plain variables does not send them under TensorFlow 2. Its class for Keras models does, and
+    # only reads the variables of a model and an optimizer.
     model, optimizer = SimpleNamespace(variables=plain.variables), SimpleNamespace(variables=list)
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0)
 

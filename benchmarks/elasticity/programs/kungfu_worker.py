@@ -1,4 +1,4 @@
-"""A peer under kungfu-run, whose policy lets the size go up and down for as long as the job runs."""
+"""A peer under kungfu-run with a policy that grows and shrinks the job in turn until its end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.elasticity.stamps import Writer
 
 @kf.policy
 def swing(training: Any, *, low: int, high: int, every: int) -> Any:
-    """One peer more, one peer less, and so on: asks once this many steps were done at a size."""
+    """A rule that adds and removes one peer in turn, each after ``every`` steps at a size."""
     steps = kf.fold(lambda count, step: count + 1, 0, training.step, on_rescale="reset")
     return kf.control.always().when(steps >= every).rescale(kf.ops.where(training.size <= low, high, low))
 
 
 class Ballast(keras.layers.Layer):
-    """Frozen state that the data passes by."""
+    """A layer of frozen state; data pass it unchanged."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Ballast(keras.layers.Layer):
 
 
 def build(megabytes: float) -> tuple[keras.Model, Ballast]:
-    """The small network, and what it carries."""
+    """The small network, and its ballast layer."""
     keras.utils.set_random_seed(0)
     first, *hidden, last = work.WIDTHS
     ballast = Ballast(megabytes)
@@ -45,7 +45,7 @@ def build(megabytes: float) -> tuple[keras.Model, Ballast]:
 
 
 def main() -> None:
-    """Trains until it is ended or let go."""
+    """Trains until the process is ended or a decision removes this peer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--low", type=int, required=True)
     parser.add_argument("--every", type=int, help="steps between two changes; without it the size stays")
@@ -69,7 +69,7 @@ def main() -> None:
     batches = training.batches(work.data(), batch_size=given.low * work.SAMPLES_EACH, epochs=10**6, seed=0)
 
     def place() -> tuple[int, int]:
-        """Size 0 for a peer that has just left: what its last step took is no stop of a survivor."""
+        """The size and the rank; size 0 after this peer has left, as its last step is no survivor's stop."""
         return (0, -1) if training.rank is None else (training.size, training.rank)
 
     for x, y in batches:

@@ -1,4 +1,4 @@
-"""The training without a framework around it, for the workers of the other systems."""
+"""The training in plain TensorFlow, for the workers of the other systems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Plain"]
 
 
 class Plain:
-    """The state as plain variables, and a step on it. ``wishes`` is the sum of what the workers gave beside."""
+    """The state as plain variables, and a training step; ``wishes`` is the sum of the workers' wishes."""
 
     def __init__(self, megabytes: float) -> None:
         rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ class Plain:
         self._step = tf.function(self._trained)
 
     def step(self, count: int, *, rank: int, wish: float = 0.0) -> float:
-        """Trains on this worker's samples of a step; gives the sum of all workers' wishes."""
+        """Trains on this worker's samples of a step; returns the sum of all workers' wishes."""
         start = (count * 8 + rank) * work.SAMPLES_EACH % len(self.images)
         taken = slice(start, start + work.SAMPLES_EACH)
         return float(self._step(self.images[taken], self.labels[taken], tf.constant(count), tf.constant(wish)))
@@ -37,7 +37,7 @@ class Plain:
                 x = tf.nn.relu(x @ weight + bias)
             logits = x @ self.weights[-1] + self.biases[-1]
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
-        # One by one, which Horovod fuses: the loop of its elastic jobs does not know the errors of the grouped op.
+        # Single ops, which Horovod fuses: its elastic loop does not handle the errors of the grouped op.
         *gradients, wishes = (hvd.allreduce(one, op=hvd.Average) for one in [*tape.gradient(loss, trained), wish])
         for variable, gradient in zip(trained, gradients, strict=True):
             variable.assign_sub(0.01 * gradient)

@@ -1,4 +1,4 @@
-"""A worker of a fixed job: continues from the checkpoint if there is one, and saves one when it is told to stop."""
+"""A worker of a job of fixed size: continues from a checkpoint if there is one, and saves one when it stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.elasticity.stamps import Writer
 
 
 def main() -> None:
-    """Trains until the file ``stop`` is there."""
+    """Trains until the file ``stop`` exists."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="of the checkpoint and the wish to stop")
     given = work.arguments(parser)
