@@ -23,7 +23,7 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-dev-shm-usage",  # nothing of it is left in /dev/shm
+    "--disable-dev-shm-usage",  # leaves nothing in /dev/shm
     "--hide-scrollbars",
 )
 
@@ -35,7 +35,7 @@ def is_installed() -> bool:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
-    """A browser with a fresh profile in a new folder; it is ended after the block."""
+    """Starts a browser with a fresh profile in a new folder, and ends it after the block."""
     program, driver_program = (str(shutil.which(name)) for name in _PROGRAMS)
     options = webdriver.ChromeOptions()
     options.binary_location = program
@@ -52,7 +52,7 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
 
 
 def look_at(driver: webdriver.Chrome, size: tuple[int, int], *, scheme: str = "light") -> None:
-    """Sets the size of the window, in pixels, and the preferred colour scheme, "light" or "dark"."""
+    """Sets the window's size, in pixels, and the preferred colour scheme, "light" or "dark"."""
     width, height = size
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)

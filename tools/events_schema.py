@@ -1,4 +1,4 @@
-"""Writes docs/events.schema.json: the JSON schema of the events of a job, from their types."""
+"""Writes docs/events.schema.json, the JSON schema of a job's events, from their types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "events.schema.json"
 
 
 def page() -> str:
-    """The schema as text."""
+    """The JSON schema as text."""
     return json.dumps(events_schema(), indent=2) + "\n"
 
 

@@ -1,7 +1,7 @@
 """Writes docs/examples.md: the examples, each with its command and its actual output. Run by ``make examples``.
 
-Each command is run in an empty folder with the examples in it, by the programs of this environment. Titles on the
-command line select the examples to run; the others stay unchanged on the page.
+Each command runs in an empty folder with the examples, by the programs of this environment. Titles on the command line
+select the examples to run; the others are unchanged on the page.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "examples.md"
 DEADLINE_S = 600.0
-LINES = 36  # of an output that is shown whole
-TOLD = 10  # lines in the middle of a longer one, at most
-LETTERS = 150  # of a line
+LINES = 36  # the most lines of an output that is not shortened
+TOLD = 10  # the most lines in the middle of a shortened output
+LETTERS = 150  # the most letters of a line
 
 HEAD = """# Examples
 
@@ -31,14 +31,14 @@ from run to run. `make examples` writes this page, and `make soak` runs all exam
 
 @dataclass(frozen=True)
 class Example:
-    """A program, and how to start it.
+    """A program, and the command that starts it.
 
     Args:
-        title: The title of its section.
-        file: Its file in examples/.
+        title: The title of the example's section.
+        file: The file in examples/.
         text: The description of the example.
-        command: Lines for a shell.
-        shows: Regular expressions that are found in its output.
+        command: The command, as lines for a shell.
+        shows: Regular expressions for lines of the output that are always shown.
     """
 
     title: str
@@ -121,7 +121,7 @@ EXAMPLES = (
 
 
 def output_of(example: Example, folder: Path) -> str:
-    """The output of its command in an empty folder; if the command fails, this program exits."""
+    """The output of the example's command in an empty folder; exits this program if the command fails."""
     (folder / "examples").symlink_to(ROOT / "examples")
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     told = {**os.environ, "PATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
@@ -136,7 +136,7 @@ def output_of(example: Example, folder: Path) -> str:
 
 
 def shortened(example: Example, output: str) -> list[str]:
-    """The lines of an output; of a long one the begin, the end, the lines it `shows`, and some decisions and
+    """The lines of an output; if long, its beginning, its end, the lines of ``shows``, and some decisions and
     changes."""
     lines = [line if len(line) <= LETTERS else f"{line[:LETTERS]} ..." for line in output.rstrip().splitlines()]
     if len(lines) <= LINES:
@@ -158,7 +158,7 @@ def shortened(example: Example, output: str) -> list[str]:
 
 
 def section(example: Example, output: str) -> str:
-    """The section of an example on the page."""
+    """The Markdown section of an example on the page."""
     shown = "\n".join([*(f"$ {line}" for line in example.command.splitlines()), *shortened(example, output)])
     source = f"[`examples/{example.file}`](../examples/{example.file})"
     return f"## {example.title}\n\n{example.text} {source}\n\n```console\n{shown}\n```\n"

@@ -1,7 +1,7 @@
-"""Counts the house: lines, matched events, large classes, chains, encodings, and the walks of a request and a batch.
+"""Counts the sources: lines, matched events, large classes, chains, encodings, and the walks of a request and a batch.
 
-``python tools/house_size.py [--at COMMIT|FOLDER]`` prints tables, and as its last line one JSON object with all of it.
-It reads the sources and imports none of them, so it runs on any commit of this repository.
+``python tools/house_size.py [--at COMMIT|FOLDER]`` prints tables, and as its last line a JSON object of all counts.
+It reads the sources without importing them, so it runs on any commit of this repository.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-# The classes (and as pb.X the messages) that hold a request, or the answer to it, from the rule that fires to the view
-# with the joiner in it; those of the second list where there is an `Asked`. One that a commit lacks does not count, nor
-# does a message that no module on the walk names: it is the encoding of its class, which `ipc/codec.py` makes.
-# The files of the walk are the modules on it that name one, imports and `View` aside. Those of `OUTSIDE` are the door
-# and the book of people and schedulers: their requests come to the walk as `Asked`, and none of a rule passes there.
+# The classes (and, as pb.X, the messages) that hold a request or its answer, from the rule that fires to the view with
+# the joiner; the second list is for commits with `Asked`. A class that a commit lacks does not count, and neither does
+# a message that no module on the walk names: it is its class's encoding, made by `ipc/codec.py`.
+# The files of the walk are the modules that name one of these, except for imports and `View`. The modules of `OUTSIDE`
+# receive and store requests of people and schedulers: these enter the walk as `Asked`, and rules' requests never do.
 WALK = """FiredRule RescaleRequest BarrierRequests Merged Situation Decision pb.PrepareRequest SizeWanted Starting Spawn
     pb.PeerStart PeerProgressed OfferJoiners Prepared pb.PreparedPeers pb.RescaleRequest pb.BarrierReply ViewEntry
     pb.Hello pb.Admission PeerState BarrierResult View"""
@@ -35,11 +35,11 @@ WALK_OF_ASKED = """Asked Resize BarrierInput JoinerOffer ArbitratedRequests pb.A
 WALKED = ("kungfu/training/", "kungfu/compiler/", "kungfu/runtime/", "kungfu/rule_requests.py")
 OUTSIDE = ("kungfu/runtime/job_api/", "kungfu/runtime/core/requests/")
 
-# The modules that turn values into bytes or text; of protobuf the generated ones, and of NumPy its archives of arrays.
+# The modules that convert values to bytes or text; for protobuf, the generated modules; for NumPy, archives of arrays.
 ENCODINGS = ("base64", "cattrs", "json", "marshal", "msgspec", "pickle", "protobuf", "savez", "struct", "yaml")
 
-# The classes, of which each takes the next or makes it, and the functions that a batch of arrays comes through from
-# ``model.fit`` after ``attach`` to the compiled step. The files of this walk are the modules that define one.
+# The classes, each of which receives or creates the next, and the functions that a batch of arrays passes from
+# ``model.fit`` after ``attach`` to the compiled step. The files of this walk are the modules that define them.
 FIT = """_Attached FitData BatchPlan FitCall JobCallbacks JobConnection CombinedMetrics ModelMetrics FitMetrics JobLoop
     Run FitRun StepRunner StepCalls CompiledStep"""
 FIT_BY = """Attached FitHandle Progress refuse_in_job fit_data of_arrays of_source SerialSampler Arrays attach_built
@@ -48,7 +48,7 @@ FIT_BY = """Attached FitHandle Progress refuse_in_job fit_data of_arrays of_sour
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|/vendor/|\.lock$|events\.schema\.json$|\.svg$")
 KINDS = ("code", "docstring", "comment", "blank")
-COMMENTS = {  # by the suffix of a file how its lines of comments begin
+COMMENTS = {  # the beginnings of comment lines, by a file's suffix
     **dict.fromkeys((".cc", ".h", ".js", ".css", ".proto"), r"//|/\*|\* |\*/"),
     **dict.fromkeys((".sh", ".toml", ".yml", ".yaml", ".txt", ""), r"#(?!!)"),
 }
@@ -56,7 +56,7 @@ _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, toke
 
 
 def python_lines(text: str) -> Counter[str]:
-    """The lines of a module by kind; a string that stands as a statement is a docstring, with its blank lines."""
+    """The lines of a module by kind; a string as a statement is a docstring, including its blank lines."""
     docstrings, code, comments = set[int](), set[int](), set[int]()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -78,7 +78,7 @@ def other_lines(text: str, suffix: str) -> Counter[str]:
 
 
 def row_of(path: str) -> str:
-    """The row that counts a file: its package, and its language if that is not Python."""
+    """The row of a file in the table: its package, and its language if not Python."""
     *folders, name = path.split("/")
     package = "/".join(folders[: 2 if folders[0].startswith("kungfu") else 1]) if folders else "(root)"
     kind = "generated" if GENERATED.search(path) else PurePosixPath(path).suffix or name
@@ -86,7 +86,7 @@ def row_of(path: str) -> str:
 
 
 def lines_by_row(sources: Mapping[str, str]) -> dict[str, Counter[str]]:
-    """The lines and files of each row, and the sums of Python: of planning, of the rest of kungfu, and of the tests."""
+    """The lines and files of each row, and the sums of Python for planning, the rest of kungfu, and the tests."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
     for path, text in sources.items():
         row, suffix = row_of(path), PurePosixPath(path).suffix
@@ -99,7 +99,7 @@ def lines_by_row(sources: Mapping[str, str]) -> dict[str, Counter[str]]:
 
 
 def name_of(node: ast.AST | None) -> str:
-    """The last part of a name; of a message with its module: ``pb.X``."""
+    """The last part of a name; for a message with its module, as in ``pb.X``."""
     if isinstance(node, ast.Attribute):
         return f"pb.{node.attr}" if isinstance(node.value, ast.Name) and node.value.id == "pb" else node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -125,7 +125,7 @@ def told_apart(tree: ast.Module) -> set[str]:
 
 
 def large_classes(trees: Iterable[ast.Module]) -> dict[str, int]:
-    """The classes of more than seven fields with their number: declared or inherited ones, or set in ``__init__``."""
+    """The classes with more than seven fields (declared, inherited, or set in ``__init__``), with their number."""
     classes = classes_of(trees)
 
     def fields(name: str) -> set[str]:
@@ -142,7 +142,7 @@ def large_classes(trees: Iterable[ast.Module]) -> dict[str, int]:
 
 
 def encodings_of(tree: ast.Module) -> set[str]:
-    """The encodings that a module uses, by the names of ``ENCODINGS``: those that it imports, and NumPy's archives."""
+    """The names of ``ENCODINGS`` that a module uses: imported modules, and NumPy's archives."""
     found = set[str]()
     for node in ast.walk(tree):
         match node:
@@ -157,7 +157,7 @@ def encodings_of(tree: ast.Module) -> set[str]:
 
 
 class _Chains(ast.NodeVisitor):
-    """Collects the chains; a local name stands for its last assignment, also in functions inside."""
+    """Collects chains of attributes; a local name is replaced by its last assignment, also in inner functions."""
 
     def __init__(self) -> None:
         self.found, self.aliases = list[str](), dict[str, str]()
@@ -198,14 +198,14 @@ class _Chains(ast.NodeVisitor):
 
 
 def chains(tree: ast.Module) -> list[str]:
-    """The chains of four and more attributes from ``self``, each as often as it is written."""
+    """The chains of four or more attributes from ``self``, one entry per occurrence."""
     visitor = _Chains()
     visitor.visit(tree)
     return visitor.found
 
 
 def walk(trees: Mapping[str, ast.Module], messages: Iterable[str]) -> dict[str, list[str]]:
-    """The types of the walk that exist, and the modules that name them; see ``WALK``."""
+    """The existing types of the walk, and the modules that name them; see ``WALK``."""
     on_it = {path: tree for path, tree in trees.items() if path.startswith(WALKED) and not path.startswith(OUTSIDE)}
     named = {
         path: {one.name if isinstance(one, ast.ClassDef) else name_of(one) for one in ast.walk(tree)}
@@ -219,7 +219,7 @@ def walk(trees: Mapping[str, ast.Module], messages: Iterable[str]) -> dict[str, 
 
 
 def fit_to_batch(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
-    """The classes of the walk from ``fit`` to a batch that exist, and the modules of all of it; see ``FIT``."""
+    """The existing classes on the walk from ``fit`` to a batch, and the modules of the walk; see ``FIT``."""
     own = {path: tree for path, tree in trees.items() if path.startswith(("kungfu/keras/", "kungfu/training/"))}
     defined = {path: {one.name for one in tree.body if hasattr(one, "name")} for path, tree in own.items()}
     known = set[str]().union(*defined.values())
@@ -228,7 +228,7 @@ def fit_to_batch(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
 
 
 def measure(sources: Mapping[str, str]) -> dict[str, Any]:
-    """All measurements; of the tests and the like the lines only."""
+    """All measurements of the sources; for tests and similar folders only the lines."""
     own = {path: text for path, text in sources.items() if path.startswith("kungfu") and not GENERATED.search(path)}
     trees = {path: ast.parse(text) for path, text in own.items() if path.endswith(".py")}
     protos = "".join(text for path, text in own.items() if path.endswith(".proto"))
@@ -247,7 +247,7 @@ def measure(sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_sources(at: str) -> dict[str, str]:
-    """The text files of a commit, or of a checkout with its uncommitted changes, by path; without pictures."""
+    """The text files of a commit, or of a checkout including uncommitted changes, by path; without pictures."""
     folder = Path(at) if Path(at).is_dir() else Path(__file__).parent.parent
     command = ["ls-files", "-co", "--exclude-standard"] if Path(at).is_dir() else ["archive", at]
     said = subprocess.run(["git", *command], cwd=folder, capture_output=True, check=False)
@@ -264,7 +264,7 @@ def read_sources(at: str) -> dict[str, str]:
 
 
 def show(counted: Mapping[str, Any]) -> None:
-    """Prints tables for people, with the first ten rows of long ones."""
+    """Prints the measurements as tables, and only the first ten rows of long tables."""
     rows = [(row, *(lines[kind] for kind in (*KINDS, "files"))) for row, lines in counted["lines"].items()]
     _table(("package", *KINDS, "files"), rows)
     for name, found in counted.items():

@@ -1,7 +1,7 @@
-"""Writes the locks: the exact version of every dependency of pyproject.toml, and those with the oldest TensorFlow.
+"""Writes the locks: exact versions of all dependencies of pyproject.toml, and those with the oldest TensorFlow.
 
-pip resolves without installing anything; its report is turned into one pin a line. Run by ``make lock`` when a
-dependency is to move; extra arguments go to pip, for example ``--constraint FILE``.
+pip resolves without installing anything; its report is converted to one pin per line. Run by ``make lock`` to update a
+dependency; further arguments are passed to pip, for example ``--constraint FILE``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HEADER = "# Written by `make lock` from pyproject.toml; do not edit. Horovod: ku
 
 @dataclass(frozen=True)
 class Lock:
-    """A file of pins.
+    """A lock: a file of pins.
 
     Args:
         name: The name of the file.
         held: Requirements beyond those of pyproject.toml.
-        without: Extras that cannot be had with them.
+        without: Extras that are incompatible with these requirements.
     """
 
     name: str
@@ -41,7 +41,7 @@ LOCKS = (
 
 
 def requirements(lock: Lock) -> list[str]:
-    """The requirements given to pip."""
+    """The requirements of a lock for pip."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     chosen = [line for name, lines in extras.items() if name not in lock.without for line in lines]
@@ -50,7 +50,7 @@ def requirements(lock: Lock) -> list[str]:
 
 
 def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
-    """A pin for each package, and for each of its dependencies."""
+    """The pins of the wanted packages and of all their dependencies."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     report = subprocess.run([*command, *pip_options, *wanted], check=True, stdout=subprocess.PIPE, text=True).stdout
     found = [package["metadata"] for package in json.loads(report)["install"]]

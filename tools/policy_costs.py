@@ -1,5 +1,5 @@
-"""Writes the cost that each prebuilt policy adds to a step, from its compiled plan: a table, and a paragraph per
-page."""
+"""Writes each prebuilt policy's cost per step, from its compiled plan, to a table and to the paragraphs of the
+pages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ writes this page, and a test checks it.
 
 
 def page() -> str:
-    """The expected page."""
+    """The expected page with the table of costs."""
     return HEAD + "".join(f"{_line(name, policy)}\n" for name, policy in POLICIES.items())
 
 
@@ -97,7 +97,7 @@ def paragraph(name: str) -> str:
 
 
 def with_cost(text: str, name: str) -> str:
-    """The text of a policy's page with its expected paragraph."""
+    """The text of a policy's page with the expected paragraph in place."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}{paragraph(name)}{END}{rest.partition(END)[2]}"
 

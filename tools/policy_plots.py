@@ -1,7 +1,7 @@
 """Draws docs/policies/*.svg: the behaviour of each prebuilt policy on a modelled cluster.
 
-The run is that of the policy's page: its Python blocks are one program, which defines `policies` and `model`. A picture
-holds the numbers that it is drawn from, so that a test can tell whether the policies still decide so.
+The run is defined by the policy's page: its Python blocks are one program, which defines `policies` and `model`. A
+picture contains the numbers that it shows, so that a test can check that the policies still decide the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Values = list[float]
 Drawing = dict[str, Any]
 
 
-# ---- what is run -----------------------------------------------------------------------------------------------------
+# ---- the run ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def program(name: str) -> dict[str, Any]:
 
 
 def modelled(policies: Sequence[Policy], names: Mapping[str, Any]) -> ModelledRun:
-    """A run of these policies on the page's model."""
+    """Runs policies on the model that a page's program defines."""
     steps = list[SimulatedStep]()
     model = names["model"]
     result = simulate(compile_policies(list(policies)), model, seen=steps.append)
     return ModelledRun(model, tuple(steps), result, names)
 
 
-# ---- what is shown of it ---------------------------------------------------------------------------------------------
+# ---- the numbers -----------------------------------------------------------------------------------------------------
 
 
 def peers(run: ModelledRun) -> Values:
@@ -85,13 +85,13 @@ def loss(run: ModelledRun) -> Values:
 
 
 def samples_per_second(run: ModelledRun) -> Values:
-    """The throughput of each step, with the stop of the barrier after it."""
+    """The throughput of each step, including the stop of the following barrier."""
     begins = [*(one.seconds for one in run.steps), run.result.seconds]
     return [one.samples / (end - one.seconds) for one, end in zip(run.steps, begins[1:], strict=True)]
 
 
 def expected_end(run: ModelledRun) -> Values:
-    """The seconds after which the job would be complete with the peers of each step."""
+    """The time at which the job would be complete with the peers of each step, in seconds."""
     samples = run.model.start.job_samples
     return [one.seconds + (samples - one.samples_done) / run.model.throughput(one.size) for one in run.steps]
 
@@ -102,7 +102,7 @@ def constant(name: str, run: ModelledRun) -> Values:
 
 @dataclass(frozen=True)
 class Line:
-    """A quantity of the run, or of the same one without the policy."""
+    """A quantity of the run, or of the same run without the policy."""
 
     label: str
     quantity: Callable[[ModelledRun], Values]
@@ -129,7 +129,7 @@ PLOTS: Mapping[str, tuple[tuple[str, tuple[Line, ...]], ...]] = {
 
 
 def drawing(name: str) -> Drawing:
-    """The numbers of a policy's picture: a JSON object."""
+    """The numbers of a policy's picture, as a JSON object."""
     names = program(name)
     run = modelled(names["policies"], names)
     others = [one for one in names["policies"] if one.name != name]
@@ -147,7 +147,7 @@ _MOST_POINTS = 100
 
 
 def _line(line: Line, run: ModelledRun) -> Drawing:
-    """The points where a quantity changes, or, if that is in most steps, every n-th of its values."""
+    """The points at which a quantity changes, or every n-th value if the quantity changes in most steps."""
     values = [float(f"{one:.4g}") if math.isfinite(one) else None for one in line.quantity(run)]
     numbered = list(zip((int(one) for one in run.steps), values, strict=True))
     changes = [numbered[0], *(new for old, new in itertools.pairwise(numbered) if new[1] != old[1])]
@@ -158,13 +158,13 @@ def _line(line: Line, run: ModelledRun) -> Drawing:
     return {"label": line.label, "jumps": jumps, "points": [list(one) for one in points]}
 
 
-# ---- how it is drawn -------------------------------------------------------------------------------------------------
+# ---- the picture -----------------------------------------------------------------------------------------------------
 
 WIDTH, MARGINS, PANEL = 6.4, 0.5, 1.25  # inches
 
 
 def svg(shown: Drawing) -> str:
-    """The picture of these numbers, which holds them as its description."""
+    """The picture of a drawing's numbers as SVG, with the numbers as its description."""
     panels = shown["panels"]
     figure = blank_figure(WIDTH, MARGINS + PANEL * len(panels))
     column = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
@@ -173,14 +173,14 @@ def svg(shown: Drawing) -> str:
     column[-1].set_xlabel("step", fontsize=8)
     about = {"Title": f"{shown['policy']} on a modelled cluster", "Description": json.dumps(shown), "Date": None}
     image = io.StringIO()
-    # Text stays text, and the names of clip paths are the same in every run: small files, and no change without reason.
+    # Text is kept as text, and clip paths have the same names in every run: small files, and no accidental changes.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": shown["policy"]}):
         figure.savefig(image, format="svg", metadata=about)
     return re.sub(r"[ \t]+$", "", image.getvalue(), flags=re.MULTILINE)
 
 
 def _draw_panel(axes: Any, panel: Drawing, *, decisions: Sequence[int]) -> None:
-    # The run with the policy lies on top of what it is compared with.
+    # The run with the policy is drawn above the run without it.
     for line, colour, above in zip(panel["lines"], (BLUE, ORANGE), (4, 3), strict=False):
         steps = [step for step, _ in line["points"]]
         values = [math.nan if value is None else value for _, value in line["points"]]
@@ -189,11 +189,11 @@ def _draw_panel(axes: Any, panel: Drawing, *, decisions: Sequence[int]) -> None:
         for start, end in _gaps(line["points"]):
             axes.hlines(0.92, start, end, colour, ":", transform=axes.get_xaxis_transform())
             axes.text(start, 0.74, "NaN", color=colour, fontsize=8, transform=axes.get_xaxis_transform())
-    # A decision is a mark at the foot of its step.
+    # A decision is a mark at the bottom of its step.
     axes.plot(decisions, [0.04] * len(decisions), "|", color=RED, markersize=8, transform=axes.get_xaxis_transform())
     axes.set_title(panel["title"], loc="left", fontsize=9, fontweight="bold")
     if any(line["label"] for line in panel["lines"]):
-        # Beside the title, where no curve is.
+        # Next to the title, away from the curves.
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8, frameon=False, borderaxespad=0)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0.0))
     axes.margins(x=0)
@@ -203,7 +203,7 @@ def _draw_panel(axes: Any, panel: Drawing, *, decisions: Sequence[int]) -> None:
 
 
 def _gaps(points: Sequence[tuple[float, float | None]]) -> Iterator[tuple[float, float]]:
-    """The ranges in which the quantity is not a number."""
+    """The ranges in which the quantity is NaN."""
     start: float | None = None
     for step, value in points:
         if value is None and start is None:

@@ -1,10 +1,10 @@
-"""Takes the pictures of docs/screenshots from a real job: its page, TensorBoard, and the panels of Grafana.
+"""Takes the pictures of docs/screenshots from a real job: the job's page, TensorBoard, and Grafana's panels.
 
-The job trains the network of ``examples/digits.py`` on two to four peers, as ``make demo`` does. A browser looks at its
-page while it trains; Debian's Prometheus scrapes its metrics. Grafana itself is in none of the registries that the
-project takes from: each panel of ``docs/grafana.json`` is asked of Prometheus and drawn by matplotlib.
+The job trains the network of ``examples/digits.py`` on two to four peers, like ``make demo``. Meanwhile a browser shows
+the job's page, and Debian's Prometheus scrapes its metrics. Grafana is in none of the registries that the project uses:
+the expressions of each panel in ``docs/grafana.json`` are evaluated by Prometheus and drawn by matplotlib.
 
-Run by ``make screenshots``. The pictures are for people to look at before they are committed.
+Run by ``make screenshots``. Look at the pictures before committing them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGET = ROOT / "docs" / "screenshots"
 WIDE, NARROW = (1280, 1500), (390, 1700)
 MOST_BYTES = 200_000
 EPOCHS, DEVICE_MS, THREE_FROM = 40, 40, 900
-# Steps after which the job has grown, and has curves to show.
+# Steps after which the job has grown, and has visible curves.
 SHOWN_FROM = 500
 DEADLINE_S = 900.0
 _DRAWN = "return document.querySelectorAll('figure.chart canvas').length > 3"
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def launcher(folder: Path) -> list[str]:
-    """The job, with all its observers."""
+    """The command line of the job, with all observers."""
     options = ["-np", "2", "--max", "4", "--logdir", str(folder / "digits"), "--tensorboard", str(folder / "board")]
     program = ["-m", "examples.digits", "--epochs", str(EPOCHS), "--device-ms", str(DEVICE_MS)]
     more = ["--three-from", str(THREE_FROM), "--results", str(folder / "results")]
@@ -84,7 +84,7 @@ def launcher(folder: Path) -> list[str]:
 
 @contextmanager
 def running(command: Sequence[str], console: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program, which is ended after the block."""
+    """Starts a program, and ends it after the block."""
     with console.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -96,19 +96,19 @@ def running(command: Sequence[str], console: Path) -> Iterator[subprocess.Popen[
 
 
 def address(console: Path, pattern: str) -> str:
-    """The address that a program has printed; empty as long as it has not."""
+    """The address that a program has printed; empty if there is none yet."""
     found = re.search(pattern, console.read_text(errors="replace"))
     return "" if found is None else found[found.lastindex or 0]
 
 
 def has_grown(log: Path) -> bool:
-    """True if the job has another size than at its start, and enough steps to draw."""
+    """True if the job's size has changed, and the job has enough steps for curves."""
     lines = (log / "metrics.jsonl").read_text().splitlines() if (log / "metrics.jsonl").exists() else []
     return len(lines) > SHOWN_FROM and json.loads(lines[-2])["size"] > 2
 
 
 def awaited(look: Callable[[], Any], *, what: str) -> Any:
-    """The result of ``look`` once it is true."""
+    """Waits until ``look`` returns a true result, and returns the result."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -117,11 +117,11 @@ def awaited(look: Callable[[], Any], *, what: str) -> Any:
     return found
 
 
-# ---- pictures of a browser -------------------------------------------------------------------------------------------
+# ---- pictures by a browser -------------------------------------------------------------------------------------------
 
 
 def page_pictures(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
-    """The page on a desktop and on a phone, light and dark; and the preview of a resize."""
+    """Takes the page on a desktop and on a phone, light and dark, and the preview of a resize."""
     for size, name in ((WIDE, "wide"), (NARROW, "narrow")):
         for scheme in ("light", "dark"):
             look_at(driver, size, scheme=scheme)
@@ -143,7 +143,7 @@ def page_pictures(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
 
 
 def tensorboard_picture(folder: Path) -> None:
-    """TensorBoard with the files of the job."""
+    """Takes TensorBoard with the files of the job."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder / "board"), "--port", str(port)]
@@ -155,12 +155,12 @@ def tensorboard_picture(folder: Path) -> None:
             driver.get(f"http://127.0.0.1:{port}/?tagFilter={urllib.parse.quote(shown)}#timeseries")
             awaited(lambda: driver.execute_script(_CARDS), what="the curves of TensorBoard")
             driver.execute_script(_NO_SETTINGS)
-            time.sleep(5.0)  # it draws them one after the other, and says nowhere that it is done
+            time.sleep(5.0)  # TensorBoard draws the charts in turn, without a sign of completion
             write("tensorboard", driver.get_screenshot_as_png())
 
 
 def answers(url: str) -> bytes:
-    """The response of a URL; empty as long as there is none."""
+    """The response of a URL; empty if there is none yet."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return bytes(answer.read())
@@ -168,12 +168,12 @@ def answers(url: str) -> bytes:
         return b""
 
 
-# ---- what Grafana's panels show --------------------------------------------------------------------------------------
+# ---- Grafana's panels ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def scraping(folder: Path, target: str) -> Iterator[str]:
-    """Debian's Prometheus, scraping one target every second; yields its address."""
+    """Runs Debian's Prometheus, which scrapes one target every second, and yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = f"127.0.0.1:{free.getsockname()[1]}"
     scraped = {"job_name": "kungfu", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
@@ -186,7 +186,7 @@ def scraping(folder: Path, target: str) -> Iterator[str]:
 
 
 def prometheus_program(folder: Path) -> str:
-    """The program of Debian's package; unpacked in ``folder`` if it is not installed."""
+    """The path of Debian's Prometheus, unpacked into ``folder`` if it is not installed."""
     if (installed := shutil.which("prometheus")) is not None:
         return installed
     subprocess.run(["apt-get", "download", "prometheus"], cwd=folder, check=True)
@@ -196,7 +196,7 @@ def prometheus_program(folder: Path) -> str:
 
 
 def grafana_picture(prometheus: str, began: float, ended: float) -> bytes:
-    """The panels of the dashboard that are curves, with Prometheus's answers to their expressions."""
+    """Draws the dashboard's panels with curves from Prometheus's answers; returns the picture as PNG."""
     dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] == "timeseries"]
     canvas = blank_figure(12.8, 2.5 * -(-len(panels) // 2))
@@ -209,7 +209,7 @@ def grafana_picture(prometheus: str, began: float, ended: float) -> bytes:
 
 
 def draw_panel(place: Any, panel: dict[str, Any], prometheus: str, began: float, ended: float) -> None:
-    """A panel: a curve for each series that Prometheus answers."""
+    """Draws a panel with a curve for each series in Prometheus's answers."""
     place.set_title(panel["title"], fontsize=10, loc="left")
     curves = [(target, one) for target in panel["targets"] for one in series(prometheus, target["expr"], began, ended)]
     for nth, (target, one) in enumerate(curves):
@@ -227,7 +227,7 @@ def draw_panel(place: Any, panel: dict[str, Any], prometheus: str, began: float,
 
 
 def series(prometheus: str, expression: str, began: float, ended: float) -> list[dict[str, Any]]:
-    """The answer of Prometheus to an expression over the time of the job."""
+    """Prometheus's answer to an expression over the time of the job."""
     expression = expression.replace("$job", ".*").replace("$instance", ".*")
     query = urllib.parse.urlencode({"query": expression, "start": began, "end": ended, "step": 1})
     with urllib.request.urlopen(f"http://{prometheus}/api/v1/query_range?{query}", timeout=60) as answer:
@@ -236,7 +236,7 @@ def series(prometheus: str, expression: str, began: float, ended: float) -> list
 
 
 def legend(form: str, labels: dict[str, str]) -> str:
-    """A series' name as Grafana writes it."""
+    """The name of a series in Grafana's format."""
     return re.sub(r"{{\s*(\w+)\s*}}", lambda name: labels.get(name[1], ""), form) or labels.get("__name__", "value")
 
 
@@ -244,7 +244,7 @@ def legend(form: str, labels: dict[str, str]) -> str:
 
 
 def write(name: str, png: bytes) -> None:
-    """Writes a picture with as many colours as its size allows."""
+    """Writes a picture with the most colours that its size limit allows."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     for colours in (256, 128, 64, 32):
         packed = io.BytesIO()

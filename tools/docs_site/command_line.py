@@ -1,4 +1,4 @@
-"""The page of the command line: the ``--help`` text of every command."""
+"""The page about the command line, with the ``--help`` text of every command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = """# The command line
 The `--help` text of each command, generated when this site is built. [Commands](commands.md) explains how to control a
 job.
 """
-LETTERS = "100"  # of a line
+LETTERS = "100"  # columns of a line
 
 
 def page() -> str:
@@ -29,7 +29,7 @@ def page() -> str:
 
 
 def commands(words: Sequence[str] = ()) -> Iterator[str]:
-    """The names of the commands of `kungfu`, from its help, each before its sub-commands."""
+    """The names of kungfu's commands, read from its help, each before its sub-commands."""
     listed = _help(kungfu.main, [*words]).partition("\ncommands:\n")[2]
     for name in re.findall(r"^    ([a-z][a-z-]*)(?: |$)", listed, re.MULTILINE):
         yield " ".join([*words, name])

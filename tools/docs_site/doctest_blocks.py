@@ -1,4 +1,4 @@
-"""An extension of griffe: examples in docstrings become blocks of code in the API reference."""
+"""An extension of griffe that turns examples in docstrings into code blocks of the API reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class DoctestBlocks(griffe.Extension):
     """Puts fences around each run of lines that begins with ``>>>``; Markdown would treat them as quotations."""
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
-        """Called for each object, once it is loaded."""
+        """Fences the examples of an object's docstring; called once for each loaded object."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 
@@ -30,7 +30,7 @@ def fenced(text: str) -> str:
     And so on.
     """
     lines: list[str] = []
-    indent: str | None = None  # of the example that is open
+    indent: str | None = None  # of the open example
     for line in [*text.splitlines(), ""]:
         if indent is None and line.lstrip().startswith(">>> "):
             indent = line[: len(line) - len(line.lstrip())]

@@ -1,6 +1,6 @@
-"""Mermaid flowcharts as SVG, as far as the pages use them: boxes, one level of subgraphs, arrows from top to bottom.
+"""Mermaid flowcharts as SVG, for the pages' subset: boxes, one level of subgraphs, arrows from top to bottom.
 
-A browser would have to load three megabytes of Mermaid to draw them.
+To draw them itself, a browser would have to load three megabytes of Mermaid.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 
-LETTER, LINE, PADDING = 8.0, 18.0, 12.0  # pixels: the width of a letter, the height of a line, and around a text
-BETWEEN, DOWN = 26.0, 44.0  # pixels between boxes beside and below each other
+LETTER, LINE, PADDING = 8.0, 18.0, 12.0  # pixels: the width of a letter, the height of a line, the padding of a text
+BETWEEN, DOWN = 26.0, 44.0  # pixels between boxes, horizontally and vertically
 SWEEPS = 12
 
 Edge = tuple[str, str]
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 @dataclass
 class Chart:
-    """The contents of a flowchart; ``inner`` are its subgraphs."""
+    """The contents of a flowchart; ``inner`` has its subgraphs."""
 
     labels: dict[str, str] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Drawing:
 def parse(text: str) -> Chart:
     """Reads ``flowchart TB`` with ``name``, ``name[label]``, ``subgraph name`` to ``end``, and ``one --> other``.
 
-    An arrow belongs to the subgraph that both of its ends are in.
+    An arrow belongs to a subgraph if both of its ends are in it.
     """
     chart = Chart()
     current = chart
@@ -64,7 +64,7 @@ def parse(text: str) -> Chart:
 
 
 def svg(text: str) -> str:
-    """A flowchart as an element of HTML, without empty lines, in the colours of the page."""
+    """A flowchart as an HTML element without empty lines, in the colours of the page."""
     body, width, height = _drawn(parse(text))
     box = f"0 0 {width:.0f} {height:.0f}"
     head = '<marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
@@ -73,7 +73,7 @@ def svg(text: str) -> str:
 
 
 def _drawn(chart: Chart) -> tuple[str, float, float]:
-    """Boxes and arrows, and the width and height of all."""
+    """The SVG of a chart's boxes and arrows, with its width and height."""
     inner = {name: _drawn(one) for name, one in chart.inner.items()}
     sizes = {}
     for name, label in chart.labels.items():
@@ -98,7 +98,7 @@ def _drawn(chart: Chart) -> tuple[str, float, float]:
 
 
 def _arrow(route: Sequence[Point]) -> str:
-    """A curve that leaves and reaches each of its points from above."""
+    """The SVG of a curve that enters each of its points from above."""
     path = f"M{route[0][0]:.1f} {route[0][1]:.1f}"
     for (x0, y0), (x1, y1) in pairwise(route):
         middle = (y0 + y1) / 2
@@ -109,7 +109,7 @@ def _arrow(route: Sequence[Point]) -> str:
 def layered(sizes: Mapping[str, Point], edges: Iterable[Edge]) -> Drawing:
     """A layout in layers (Sugiyama et al., 1981), each box below all boxes that point to it.
 
-    Arrows over several layers pass between the boxes, each straight down at a place of its own in each layer.
+    Arrows over several layers pass between the boxes, each straight down at a separate place in each layer.
     """
     edges = list(edges)
     layer_of = _layers(sizes, edges)
@@ -143,14 +143,14 @@ def _layers(names: Iterable[str], edges: Sequence[Edge]) -> dict[str, int]:
 
 
 def _way(one: str, other: str, layer_of: dict[str, int]) -> list[str]:
-    """The path from box to box, by a point in each layer between them, which gets a name and its layer."""
+    """The path between two boxes through a named point in each layer between them; adds the points' layers."""
     between = {f"{one} {other} {layer}": layer for layer in range(layer_of[one] + 1, layer_of[other])}
     layer_of |= between
     return [one, *between, other]
 
 
 def _untangle(layers: list[list[str]], pairs: Sequence[Edge]) -> None:
-    """Sorts each layer by the mean place of its neighbours, down and up in turn."""
+    """Sorts each layer by the mean place of its boxes' neighbours, alternately downwards and upwards."""
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     for one, other in pairs:
@@ -169,6 +169,6 @@ def _mean(values: Sequence[float], *, else_: float) -> float:
 
 
 def _route(way: Sequence[str], centres: Mapping[str, Point], room: Mapping[str, Point]) -> list[Point]:
-    """From the lower edge of the first box to the upper edge of the last one, past each layer between them."""
+    """The points of an arrow from the first box's lower edge through each layer to the last box's upper edge."""
     edges = [(x, y + side * room[point][1] / 2) for point in way for x, y in [centres[point]] for side in (-1, 1)]
     return edges[1:-1]

@@ -1,4 +1,4 @@
-"""The page of all error messages that the sources can raise, by the part of kungfu."""
+"""The page of all error messages in the sources, by part of kungfu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["page", "templates"]
 
-# The longest prefix of a module's path says where its messages stand.
+# A module's messages are in the section of its path's longest prefix here.
 SITUATIONS = {
     "Starting a job": (
         "cli/run", "cli/doctor", "native", "runtime/agent", "runtime/settings", "training/attach",
@@ -28,7 +28,7 @@ SITUATIONS = {
 }  # fmt: skip
 PACKAGES = ("kungfu", "kungfu_planning")
 ERRORS = {"DeadlineExceeded", "JobOver", "PeerFailure", "PolicyError", "UsageError"}
-FIXED = 20  # letters that a message has of its own, at least, to be told
+FIXED = 20  # the least number of constant letters in a listed message
 HEAD = """# All messages
 
 This page lists the error messages of kungfu, generated from the sources when this site is built; `…` stands for names
@@ -39,7 +39,7 @@ most frequent ones.
 
 
 def page(repository: Path) -> str:
-    """The page in Markdown, from the sources in a repository."""
+    """The page in Markdown, from the sources of a repository."""
     found: dict[str, set[tuple[str, str]]] = {title: set() for title in SITUATIONS}
     for path, tree in _modules(repository):
         found[_situation(path)] |= {(text, error) for error, text in _raised(tree) if _is_told(text)}
@@ -51,13 +51,13 @@ def page(repository: Path) -> str:
 
 
 def templates(repository: Path) -> set[str]:
-    """Every text of the sources, with ``…`` in place of values."""
+    """All texts in the sources, with ``…`` in place of values."""
     texts = (_template(node) for _, tree in _modules(repository) for node in ast.walk(tree))
     return {text for text in texts if text is not None}
 
 
 def _modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Each module by its path, relative to ``kungfu`` if it is in kungfu."""
+    """Each module's path, relative to ``kungfu`` if inside, with its syntax tree."""
     folders = [*(repository / package for package in PACKAGES), repository / "kungfu" / "policies"]  # a link
     for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
         name = str(path.relative_to(repository).with_suffix("")).removeprefix("kungfu/")
@@ -70,7 +70,7 @@ def _situation(path: str) -> str:
 
 
 def _raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The name and the message of each error that is created."""
+    """The name and the message of each created error."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args:
             text = _template(node.args[0])
@@ -79,7 +79,7 @@ def _raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _template(node: ast.AST) -> str | None:
-    """The text of a literal.
+    """The text of a string literal, with ``…`` in place of values.
 
     >>> _template(ast.parse("f'{name} takes at most {n} ' 'peers'", mode="eval").body)
     '… takes at most … peers'

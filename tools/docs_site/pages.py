@@ -1,6 +1,6 @@
-"""Hooks of mkdocs: the pages of the repository's root join those of docs/, and links to other files go to copies.
+"""Hooks of mkdocs that add the root's pages to those of docs/, and point links to other files at copies.
 
-So each text exists once, and is right where it is read: on the site as in the repository.
+So each text exists once, and its links work on the site and in the repository.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the root to the site, and those that are generated from the sources."""
+    """Adds the root's pages, and the pages generated from the sources, to the site."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "messages.md", content=messages.page(ROOT)))
@@ -43,16 +43,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def changed(link: re.Match[str]) -> str:
         target = site_link(link[2], source=source, config=config, files=files)
         if link.re is TAG and target.endswith(".md"):
-            target = target.removesuffix(".md") + ".html"  # mkdocs looks at Markdown's links only
+            target = target.removesuffix(".md") + ".html"  # mkdocs converts Markdown's links only
         return f"{link[1]}{target}{link[3] or ''}{link[4]}"
 
-    parts = CODE.split(drawn)  # every second one is code, which stays
+    parts = CODE.split(drawn)  # every second part is code, which is kept
     parts[::2] = [TAG.sub(changed, LINK.sub(changed, part)) for part in parts[::2]]
     return "".join(parts)
 
 
 def site_link(target: str, *, source: PurePosixPath, config: MkDocsConfig, files: Files) -> str:
-    """The target on the site of a link in the file `source` of the repository, from the page of that file."""
+    """The target on the site of a link in the repository's file `source`, relative to that file's page."""
     if re.match(r"[a-z]+:", target):
         return target
     path = os.path.normpath(source.parent / target)
@@ -65,6 +65,6 @@ def site_link(target: str, *, source: PurePosixPath, config: MkDocsConfig, files
         if files.get_file_from_path(found) is None:
             files.append(File.generated(config, found, content=(ROOT / path).read_bytes()))
     else:
-        return target  # mkdocs says that there is no such page
+        return target  # mkdocs reports the missing page
     start = "." if str(source) in PAGES else str(source.parent.relative_to("docs"))
     return os.path.relpath(found, start)
