@@ -2,8 +2,8 @@
 
     kungfu-run -np 1 --max 4 python examples/autoscale.py
 
-A step takes 20 ms on an emulated device, and 6 ms more for each other peer, as where they share a slow network: the
-second and the third peer pay, the fourth hardly does.
+A step takes 20 ms on an emulated device, and 6 ms more for each other peer, as on a slow shared network: the second and
+the third peer are worth their cost, the fourth hardly is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The main job, end to end: a policy grows a real training run from 2 peers to 4, and removes one near the end.
+"""The main job, end to end: a policy grows a real training run from 2 peers to 4, and removes a peer near the end.
 
 Ends with the decisions and changes, a picture, and a summary as JSON, in ``runs/demo``.
 """
@@ -26,7 +26,7 @@ DEVICE_MS, THREE_FROM = 40.0, 900
 
 
 def run(folder: Path, *, attachment: str, epochs: int) -> float:
-    """Trains under kungfu-run, exactly like a user; returns the seconds it took."""
+    """Trains under kungfu-run, exactly like a user; returns the seconds of the run."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "results").mkdir(parents=True)
     launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--min", "1", "--max", "4"]
@@ -41,12 +41,12 @@ def run(folder: Path, *, attachment: str, epochs: int) -> float:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one JSON object a line."""
+    """The objects of a file with one JSON object per line."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def summarise(folder: Path, *, attachment: str, epochs: int, seconds: float) -> dict[str, Any]:
-    """The summary of the run, from its record and from the counters of every peer inside its steps."""
+    """The summary of the run, from its record and from the step counters of every peer."""
     events = read_lines(folder / "events.jsonl")
     results = [np.load(path) for path in sorted((folder / "results").glob("peer-*.npz"))]
     rescales = [event for event in events if event["event"] == "rescale"]

@@ -3,8 +3,8 @@
     python examples/digits.py
     kungfu-run -np 2 --max 4 python examples/digits.py --device-ms 40
 
-``--device-ms`` emulates the time that a step takes on a real device by sleeping before it: on a machine with few cores
-this is what lets four peers be faster than two. Everything else is real.
+``--device-ms`` emulates the time of a step on a real device by a sleep before the step, so that four peers are faster
+than two also on a machine with few cores. Everything else is real.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import kungfu as kf
 
 
 def load() -> list[np.ndarray]:
-    """1,797 images of 8 x 8 pixels, a fifth of them held out: x_train, x_test, y_train, y_test."""
+    """1,797 images of 8 x 8 pixels, with a fifth held out: x_train, x_test, y_train, y_test."""
     digits = load_digits()
     images = (digits.images[..., None] / 16.0).astype(np.float32)
     return train_test_split(images, digits.target.astype(np.int64), test_size=0.2, random_state=0)
 
 
 def build(seed: int) -> keras.Model:
-    """About 6,000 weights; BatchNorm and Dropout, because their state is the hardest part of a resize."""
+    """A network of about 6,000 weights; BatchNorm's and Dropout's state is the hardest part of a resize."""
     keras.utils.set_random_seed(seed)
     return keras.Sequential(
         [
@@ -47,7 +47,7 @@ def build(seed: int) -> keras.Model:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=32, help="batch size of the whole job")

@@ -2,17 +2,17 @@
 
     kungfu-run -np 2 --min 2 --max 4 python examples/listing_1.py --device-ms 20
 
-The listing stands below line by line, with its names and its order; the numbers are those of its lines. Adapted are:
+The listing is below line by line, with its names and order, and the numbers of its lines. Adapted are:
 
-- line 7, which smooths the noise scale in Python (``tr.exp_decay(noise, 0.01)``). Here the monitor does, with the same
-  decay (line 16): numerator and denominator apart, since their ratio is what cannot be averaged, and in the training
-  graph, where the memory goes along to peers that join;
-- lines 14, 16 and 17, which are one message: what the noise scale needs of other peers rides on the gradients.
-  `average` is the all-reduce of line 14, and what the monitor gives is the same on all peers, as after line 17;
+- line 7, which smooths the noise scale in Python (``tr.exp_decay(noise, 0.01)``). Here the monitor smooths it with the
+  same decay (line 16): numerator and denominator separately, since their ratio cannot be averaged, and in the training
+  graph, so that joining peers receive the smoothed values;
+- lines 14, 16 and 17, which are one message: the noise scale's sums over the peers are sent with the gradients.
+  `average` is the all-reduce of line 14, and the monitor's value is the same on all peers, as after line 17;
 - lines 18 and 19, which are a policy, so that it can be checked before the first step. The listing calls its hook in
   every step; to call it less often, write ``ctrl.every(50)``.
 
-The barriers of lines 8 and 10 are met already, since all peers call a hook between the same two steps.
+The barriers of lines 8 and 10 have no further effect, since all peers call a hook between the same two steps.
 At size 1 there is no noise scale, and a rescale to NaN requests nothing: hence ``--min 2``.
 """
 

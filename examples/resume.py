@@ -3,7 +3,7 @@
     kungfu-run -np 2 --logdir first python examples/resume.py --epochs 3
     kungfu-run -np 3 --logdir second --resume first/checkpoints python examples/resume.py --epochs 5
 
-A policy requests a checkpoint every 20 steps. The program has no line about resuming: ``--resume`` sets model,
+A policy requests a checkpoint every 20 steps. The program needs no code for resuming: ``--resume`` sets model,
 optimizer, policies and the position in the data before the first step.
 """
 
@@ -21,7 +21,7 @@ import kungfu as kf
 
 @kf.policy
 def checkpoints(training: kf.TrainingSignals, *, every: int) -> kf.Rule:
-    """A checkpoint every `every` steps."""
+    """The rule that requests a checkpoint every ``every`` steps."""
     return kf.control.every(every).checkpoint()
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         if loss is not training.SKIPPED:
             losses.append(float(loss))
     if training.rank == 0:
-        # A job that was over when it was resumed has no step left.
+        # A finished job that is resumed has no steps left.
         ended = f"; loss {losses[-1]:.3f}" if losses else ""
         print(f"this run did {len(losses)} steps, up to step {training.step_number} of the job{ended}")
 

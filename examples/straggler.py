@@ -1,10 +1,10 @@
-"""A peer that is slower than the others, and is replaced while the job trains.
+"""A job that replaces a slow peer while it trains.
 
     kungfu-run -np 3 python examples/straggler.py
 
-All wait in each step for the slowest peer. Peer 1 takes 60 ms for a step where the others take 15 (emulated by a sleep,
-as on a machine that somebody else uses, too). `replace_stragglers` finds it, and another one takes its place when it is
-ready.
+In each step all peers wait for the slowest. Peer 1 takes 60 ms for a step, and the others 15 (emulated by a sleep, as
+on a machine with other users). `replace_stragglers` detects peer 1, and a new peer replaces it as soon as the new peer
+is ready.
 """
 
 from __future__ import annotations

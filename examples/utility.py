@@ -1,10 +1,10 @@
-"""A job with a deadline, which uses as many peers as it needs to meet it, and no more.
+"""A job with a deadline, which uses only as many peers as it needs to meet the deadline.
 
     kungfu-run -np 1 --max 4 python examples/utility.py
 
-A step takes 20 ms on an emulated device. The job is worth 100 until its deadline and ever less after it, and a peer
-costs 60 an hour. One peer would be late, so the policy adds peers; beyond what the deadline takes they would only cost
-more.
+A step takes 20 ms on an emulated device. The job is worth 100 until its deadline and less and less after it, and a peer
+costs 60 an hour. One peer would be late, so the policy adds peers, but no more than the deadline needs, since these
+would only increase the cost.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python examples/keras/autoencoder.py
     kungfu-run -np 2 --max 4 python examples/keras/autoencoder.py
 
-Without the line that is marked this is a script that knows nothing of kungfu.
+Without the line marked "the line", this is a script without kungfu.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sklearn.datasets import load_digits
 
 import kungfu as kf
 
-CODE = 4  # numbers that an image becomes
+CODE = 4  # numbers in the code of an image
 
 
 class Autoencoder(keras.Model):
-    """Images become distributions of codes, and codes become images again (Kingma and Welling, 2014)."""
+    """Encodes images as distributions of codes, and decodes codes to images (Kingma and Welling, 2014)."""
 
     def __init__(self, encoder: keras.Model, decoder: keras.Model) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Autoencoder(keras.Model):
         return [self.loss_tracker, self.pixels, self.divergence]
 
     def losses_of(self, data: object) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """For each image: the error of its decoded code, the distance of the codes from normal ones, and the sum."""
+        """For each image: the reconstruction error, the divergence of its codes from normal ones, and the sum."""
         images, noise, _ = keras.utils.unpack_x_y_sample_weight(data)
         mean, log_variance = self.encoder(images)
         if noise is None:
@@ -46,7 +46,7 @@ class Autoencoder(keras.Model):
         return pixels, divergence, pixels + divergence
 
     def told(self, pixels: tf.Tensor, divergence: tf.Tensor, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The metrics, once they have seen a batch."""
+        """Updates the metrics by a batch, and returns their results."""
         self.pixels.update_state(pixels)
         self.divergence.update_state(divergence)
         self.loss_tracker.update_state(loss)
@@ -65,7 +65,7 @@ class Autoencoder(keras.Model):
 
 
 def build() -> Autoencoder:
-    """Two small networks, compiled."""
+    """The model of two small networks, compiled."""
     keras.utils.set_random_seed(0)
     image = keras.Input((8, 8, 1))
     hidden = keras.layers.Conv2D(32, 3, strides=2, padding="same", activation="relu")(image)

@@ -3,10 +3,10 @@
     python examples/keras/contrastive.py
     kungfu-run -np 2 --max 4 python examples/keras/contrastive.py
 
-Two views of an image should be coded alike, and unlike those of other images; no class is looked at (Chen et al., *A
-simple framework for contrastive learning of visual representations*, 2020). Beside it a linear probe, with an optimizer
-of its own, learns to tell the classes by the codes. In a job a peer compares an image with the others of its slice.
-Without the line that is marked this is a script that knows nothing of kungfu.
+Two views of an image should have similar codes, unlike those of other images; classes are not used (Chen et al., *A
+simple framework for contrastive learning of visual representations*, 2020). A linear probe, with a separate optimizer,
+learns to predict the classes from the codes. In a job a peer compares an image with the others of its slice.
+Without the line marked "the line", this is a script without kungfu.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 
 import kungfu as kf
 
-WIDTH = 32  # numbers that an image becomes
+WIDTH = 32  # numbers in the code of an image
 TEMPERATURE = 0.2
 
 
@@ -44,11 +44,11 @@ class Contrastive(keras.Model):
         return [self.pair_loss, self.probe_loss, self.accuracy]
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """The logits of the classes, by the probe."""
+        """The probe's logits of the classes."""
         return self.probe(self.encoder(images))
 
     def views(self, data: object) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Images, two views of each, and the classes; the views are drawn here if they are not in the data."""
+        """The images, two views of each, and the classes; draws the views if the data have none."""
         given, classes, _ = keras.utils.unpack_x_y_sample_weight(data)
         if isinstance(given, tuple | list):
             return (*given, classes)
@@ -56,14 +56,14 @@ class Contrastive(keras.Model):
         return given, one, other, classes
 
     def changed(self, images: tf.Tensor) -> tf.Tensor:
-        """Images shifted by up to a pixel, with some pixels missing."""
+        """The images shifted by up to a pixel, with some pixels missing."""
         padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
         shift = tf.cast(keras.random.randint((2,), 0, 3, seed=self.seeds), tf.int32)
         moved = tf.slice(padded, [0, shift[0], shift[1], 0], [-1, 8, 8, 1])
         return moved * tf.cast(keras.random.uniform(tf.shape(moved), seed=self.seeds) > 0.1, moved.dtype)
 
     def pair_loss_of(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        """The cross-entropy of finding each view's partner among those of all given images."""
+        """The cross-entropy of identifying each view's partner among the other views of all images."""
         first, second = (
             keras.ops.normalize(self.head(self.encoder(views, training=True), training=True)) for views in (one, other)
         )
@@ -93,7 +93,7 @@ class Contrastive(keras.Model):
 
 
 def build() -> Contrastive:
-    """Three small networks, compiled."""
+    """The model of three small networks, compiled."""
     keras.utils.set_random_seed(0)
     encoder = keras.Sequential(
         [
@@ -113,7 +113,7 @@ def build() -> Contrastive:
 
 
 def main() -> None:
-    """Trains, and prints the accuracy of classes from codes that were learnt without them."""
+    """Trains, and prints the accuracy of classes predicted from codes learnt without classes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=128, help="batch size of the whole job")

@@ -3,7 +3,7 @@
     python examples/keras/digits.py
     kungfu-run -np 2 --max 4 python examples/keras/digits.py
 
-Without the line that is marked this is a script that knows nothing of kungfu.
+Without the line marked "the line", this is a script without kungfu.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import kungfu as kf
 
 
 def load() -> list[np.ndarray]:
-    """1,797 images of 8 x 8 pixels, a fifth of them held out: x_train, x_test, y_train, y_test."""
+    """1,797 images of 8 x 8 pixels, with a fifth held out: x_train, x_test, y_train, y_test."""
     digits = load_digits()
     images = (digits.images[..., None] / 16.0).astype(keras.config.floatx())
     return train_test_split(images, digits.target.astype(np.int64), test_size=0.2, random_state=0)

@@ -1,10 +1,10 @@
-"""Fine-tuning in three fits: a network learns the digits 0 to 4; a new head, and then all of it, the digits 5 to 9.
+"""Fine-tuning in three fits: a network learns the digits 0 to 4; then a new head, and last all layers, learn 5 to 9.
 
     python examples/keras/fine_tuning.py
     kungfu-run -np 2 --max 4 python examples/keras/fine_tuning.py
 
 Each ``fit`` is a phase of the job: freeze, compile, attach, fit, unfreeze, compile, attach, fit. A peer that joins in
-the second or third one passes through those before it, with their History and their weights.
+the second or third fit skips the earlier ones, and receives their History and weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import kungfu as kf
 
 
 def load(*, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """The images of five digits of scikit-learn's, 8 x 8 pixels each, and their classes from 0 to 4."""
+    """Scikit-learn's images of five digits, 8 x 8 pixels each, and their classes from 0 to 4."""
     digits = load_digits()
     chosen = (digits.target >= first) & (digits.target < first + 5)
     images = (digits.images[chosen][..., None] / 16.0).astype(keras.config.floatx())
@@ -28,7 +28,7 @@ def load(*, first: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def build_base() -> keras.Model:
-    """The layers to keep."""
+    """The layers that all fits share."""
     layers = [
         keras.Input((8, 8, 1)),
         keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
@@ -40,7 +40,7 @@ def build_base() -> keras.Model:
 
 
 def compiled(base: keras.Model, rate: float) -> keras.Model:
-    """The kept layers, and a new head."""
+    """The shared layers and a new head, compiled."""
     model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(5, activation="softmax")])
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
@@ -67,14 +67,14 @@ def main() -> None:
     history = model.fit(x, y, **fit)
     print(f"accuracy on the digits 0 to 4: {history.history['accuracy'][-1]:.4f}")
 
-    base.trainable = False  # other digits: only a new head is trained
+    base.trainable = False  # other digits: train only a new head
     model = compiled(base, 1e-3)
     kf.keras.attach(model)
     x, y = load(first=5)
     history = model.fit(x, y, **fit)
     print(f"accuracy on the digits 5 to 9, of the head: {history.history['accuracy'][-1]:.4f}")
 
-    base.trainable = True  # and then all of it, in small steps
+    base.trainable = True  # then train all layers, at a small rate
     model.compile(keras.optimizers.Adam(1e-4), "sparse_categorical_crossentropy", metrics=["accuracy"])
     kf.keras.attach(model)
     history = model.fit(x, y, **fit)

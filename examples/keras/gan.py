@@ -3,8 +3,8 @@
     python examples/keras/gan.py
     kungfu-run -np 2 --max 4 python examples/keras/gan.py
 
-Each step applies gradients twice, first the discriminator's and then the generator's, by an optimizer each. In a job
-each of these is averaged over the peers. Without the line that is marked this is a script that knows nothing of kungfu.
+Each step applies gradients twice, first the discriminator's and then the generator's, each by a separate optimizer. In
+a job both are averaged over the peers. Without the line marked "the line", this is a script without kungfu.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sklearn.datasets import load_digits
 
 import kungfu as kf
 
-NOISE = 16  # numbers that an image is made of
+NOISE = 16  # random numbers per generated image
 
 
 class GAN(keras.Model):
-    """A generator that learns to deceive a discriminator."""
+    """A generator, trained to deceive a discriminator."""
 
     def __init__(self, discriminator: keras.Model, generator: keras.Model) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class GAN(keras.Model):
         return [self.d_loss, self.g_loss]
 
     def train_step(self, data: object) -> dict[str, tf.Tensor]:
-        """Trains on images, and on the noise for generated ones; without any noise it is drawn here."""
+        """Trains on images and on noise for generated images; draws the noise if the data have none."""
         images, noise, _ = keras.utils.unpack_x_y_sample_weight(data)
         count = tf.shape(images)[0]
         if noise is None:
@@ -64,7 +64,7 @@ class GAN(keras.Model):
 
 
 def build() -> GAN:
-    """Two small networks, compiled."""
+    """The model of two small networks, compiled."""
     keras.utils.set_random_seed(0)
     discriminator = keras.Sequential(
         [
@@ -100,7 +100,7 @@ def build() -> GAN:
 
 
 def main() -> None:
-    """Trains, and prints the distance of generated images from real ones."""
+    """Trains, and prints the distance between generated and real images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=64, help="batch size of the whole job")

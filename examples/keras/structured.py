@@ -3,9 +3,9 @@
     python examples/keras/structured.py
     kungfu-run -np 2 --max 4 python examples/keras/structured.py
 
-Whether a tumour is malignant, from columns of measures and one of words. What layers learn of the data before training
-(``adapt``) every peer learns from the same data. The pipeline shuffles with a seed, so it is the same on every peer,
-and each takes its slice of a batch.
+Predicts if a tumour is malignant, from columns of measures and a column of words. Before training, every peer adapts
+the layers (``adapt``) to the same data. The pipeline shuffles with a seed, so its order is the same on every peer, and
+each peer trains on its slice of a batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Columns = dict[str, np.ndarray]
 
 
 def load() -> tuple[Columns, Columns, np.ndarray, np.ndarray]:
-    """Columns of 569 tumours by name, a fifth of them held out: the training columns, the others, and the targets."""
+    """Columns of 569 tumours by name, with a fifth held out: training and held-out columns, and the targets of both."""
     found = load_breast_cancer()
     table = {name: found.data[:, place : place + 1] for place, name in enumerate(found.feature_names)}
     columns: Columns = {name: table[name].astype(keras.config.floatx()) for name in NUMBERS}
@@ -40,7 +40,7 @@ def load() -> tuple[Columns, Columns, np.ndarray, np.ndarray]:
 
 
 def pipeline(columns: Columns, targets: np.ndarray, *, batch_size: int, layers: dict[str, Any]) -> tf.data.Dataset:
-    """Batches of the columns as numbers: words as one of three, the texture as the bin that it lies in."""
+    """Batches of the columns as numbers: words as one of three, the texture as its bin."""
 
     def prepared(row: dict[str, Any], target: Any) -> tuple[dict[str, Any], Any]:
         made = {name: row[name] for name in NUMBERS}
@@ -53,7 +53,7 @@ def pipeline(columns: Columns, targets: np.ndarray, *, batch_size: int, layers: 
 
 
 def adapted(columns: Columns) -> dict[str, Any]:
-    """Layers that make one-hot rows of a column, adapted to it."""
+    """Layers that convert a column to one-hot rows, adapted to the columns."""
     words = keras.layers.StringLookup(num_oov_indices=0, output_mode="one_hot")
     bins = keras.layers.Discretization(num_bins=4, output_mode="one_hot")
     layers = {"size": words, "mean texture": bins}
@@ -63,7 +63,7 @@ def adapted(columns: Columns) -> dict[str, Any]:
 
 
 def build(columns: Columns, *, dropout: float) -> keras.Model:
-    """A network over all columns, compiled; it normalises numbers by the statistics of these columns."""
+    """A network for all columns, compiled; it normalises numbers by the statistics of ``columns``."""
     inputs, parts = {}, []
     for name in NUMBERS:
         inputs[name] = keras.Input((1,), name=name.replace(" ", "_"))

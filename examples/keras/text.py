@@ -3,8 +3,8 @@
     python examples/keras/text.py
     kungfu-run -np 2 --max 4 python examples/keras/text.py
 
-Lines have different lengths: the embedding masks what is filled up, so the loss is a mean over the characters that are
-there, of which the slices of the peers have different numbers. In a job it is that of the whole batch all the same.
+Lines have different lengths: the embedding masks the padding, so the loss is a mean over the actual characters, whose
+number differs between the peers' slices. In a job the loss is nevertheless that of the whole batch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import kungfu as kf
 
 LENGTH = 32  # characters of a line, at most
 CHARACTERS = string.ascii_lowercase + string.digits + " _.,:()[]=\"'#"
-START, OTHER = len(CHARACTERS) + 1, len(CHARACTERS) + 2  # 0 is for what is filled up
+START, OTHER = len(CHARACTERS) + 1, len(CHARACTERS) + 2  # 0 is padding
 
 
 def load(lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Characters by number, a row per line, and the next characters."""
+    """The characters as numbers, a row per line, and the next characters."""
     sources = [inspect.getsource(module) for module in (textwrap, heapq, json, argparse)]
     texts = [line.strip().lower()[:LENGTH] for source in sources for line in source.splitlines() if line.strip()]
     numbers = [(START, *(CHARACTERS.find(one) + 1 or OTHER for one in text)) for text in texts]
-    found = list(dict.fromkeys(numbers))[:lines]  # each once
+    found = list(dict.fromkeys(numbers))[:lines]  # without duplicates
     rows = np.zeros((len(found), LENGTH + 1), np.int32)
     for row, line in zip(rows, found, strict=True):
         row[: len(line)] = line
@@ -39,7 +39,7 @@ def load(lines: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Positions(keras.layers.Layer):
-    """Adds to each character its position in the line."""
+    """A layer that adds the embedding of its position in the line to each character."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Positions(keras.layers.Layer):
 
 
 def build(dropout: float = 0.1) -> keras.Model:
-    """One block of attention to the previous characters, compiled."""
+    """A model with one block of attention to the previous characters, compiled."""
     keras.utils.set_random_seed(0)
     given = keras.Input((LENGTH,), dtype="int32")
     x = Positions()(keras.layers.Embedding(OTHER + 1, 32, mask_zero=True)(given))
