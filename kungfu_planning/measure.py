@@ -1,6 +1,6 @@
-"""Profiling before planning: a program is trained in a job of its own, measured at several sizes, and ended.
+"""Profiling before planning: trains a program in a separate job, measures it at several sizes, and ends it.
 
-The job is one of `kungfu-run`, and it is measured by `kungfu profile`, both as processes: planning shares no code with
+The job is run by `kungfu-run` and measured by `kungfu profile`, both as processes: planning shares no code with
 training.
 """
 
@@ -27,23 +27,23 @@ _BEGIN_WITHIN_S = 300.0
 _ASK_EVERY_S = 0.2
 _MEASURE_WITHIN_S = 3600.0
 _END_WITHIN_S = 120.0
-_END_AT_ONCE_WITHIN_S = 20.0  # a platform that ends this command kills it soon after
+_END_AT_ONCE_WITHIN_S = 20.0  # a platform that ends this command kills it soon afterwards
 
 
 def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) -> Path:
     """Trains a program with ``low`` to ``high`` peers on this host, and returns the file of its profile.
 
-    The job ends before this returns, also where it raises or a signal ends this process. Its record stays in a folder
-    of `runs/`.
+    The job ends before this returns, also if this raises or a signal ends this process. The job's record is kept in a
+    folder of `runs/`.
 
     Args:
-        command: the program as it follows `kungfu-run`, as ``python train.py --small``.
-        low: fewest peers, at least 1.
-        high: most peers.
-        say: takes lines about the progress.
+        command: the program as written after `kungfu-run`, such as ``python train.py --small``.
+        low: the fewest peers, at least 1.
+        high: the most peers.
+        say: called with lines about the progress.
 
     Raises:
-        UsageError: for a command that cannot be run, or a job that ends or fails before it was measured.
+        UsageError: The command cannot be run, or the job ends or fails before it was measured.
         SystemExit: on SIGINT, SIGTERM or SIGHUP.
     """
     try:
@@ -77,7 +77,7 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
 
 
 class _Signals:
-    """The signals that end this process: held back, or raised as ``SystemExit``, which leaves time to end a job."""
+    """Delays the signals that end this process, or raises them as ``SystemExit``, so that a job can be ended first."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -87,7 +87,7 @@ class _Signals:
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as after nohup
+                if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -98,7 +98,7 @@ class _Signals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raises the first signal at once; before and after, none interrupts."""
+        """Raises the first signal at once inside the ``with`` block; outside of it, signals are held back."""
         try:
             self._raises = True
             self._raise()
@@ -118,7 +118,7 @@ class _Signals:
 
 
 def _command(program: str, *words: object) -> list[str]:
-    """The command line of a program of kungfu: the one beside this interpreter, else the first on PATH."""
+    """The command line of a program of kungfu, found next to this interpreter, else on PATH."""
     name, *command = program.split()
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
@@ -130,7 +130,7 @@ def _command(program: str, *words: object) -> list[str]:
 
 
 def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> None:
-    """Waits until the job trains; raises ``UsageError`` if it ends before."""
+    """Waits until the job trains; raises ``UsageError`` if the job ends earlier."""
     until = time.monotonic() + _BEGIN_WITHIN_S
     while time.monotonic() < until:
         if job.poll() is not None:
@@ -159,7 +159,7 @@ def _measured(record: Path, *, low: int, high: int) -> Path:
 
 
 def _end(job: subprocess.Popen[bytes], *, record: Path, at_once: bool) -> None:
-    """Ends the training of the job, and the job by force where that does not end it."""
+    """Ends the job's training, and kills the job if that does not end it."""
     if at_once:
         job.terminate()
     elif job.poll() is None:

@@ -12,11 +12,11 @@ __all__ = ["write_picture"]
 
 
 def write_picture(figure: Figure, *, path: Path) -> None:
-    """Writes the figure to a temporary file beside ``path`` and renames it, so that no partial picture is left.
+    """Writes a figure to a temporary file in the folder of ``path`` and renames it, so no partial picture is left.
 
     Raises:
-        OSError: if the file cannot be written.
-        ValueError: for an ending that is no format of a picture.
+        OSError: The file cannot be written.
+        ValueError: The ending is not a format of pictures.
     """
     unfinished = path.with_name(f".{path.name}.unfinished{path.suffix}")
     try:

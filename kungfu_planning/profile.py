@@ -1,4 +1,4 @@
-"""Profiles of `kungfu profile`: the throughput of a program at several sizes, measured in a job.
+"""Profiles by `kungfu profile`: the throughput of a program at several sizes, measured in a job.
 
 Planning begins with profiling (Misra et al., *RubberBand*, 2021, section 5): a profile gives the curve of a
 `ClusterJob`, of the jobs of a trace, and of the trials of a search.
@@ -15,7 +15,7 @@ from kungfu.errors import UsageError
 
 
 class ProfiledSize(msgspec.Struct, frozen=True):
-    """One measurement: ``samples_per_s`` of ``size`` peers that train ``batch`` samples a step, all together."""
+    """A measurement: ``samples_per_s`` of ``size`` peers that train on ``batch`` samples per step in total."""
 
     size: int
     samples_per_s: float
@@ -28,7 +28,7 @@ class ProgramProfile(msgspec.Struct, frozen=True):
     Args:
         version: the format, 1.
         program: the command of the job, word by word.
-        attachment: the all-reduce that it was measured with, "local" or "horovod".
+        attachment: the all-reduce in the measurement, "local" or "horovod".
         sizes: the measurements, by rising size.
     """
 
@@ -39,21 +39,21 @@ class ProgramProfile(msgspec.Struct, frozen=True):
 
     @property
     def batch(self) -> int | None:
-        """Samples of a step, all peers together; None if it differed between sizes by more than 2 %."""
+        """The samples of a step of all peers; None if they differ between sizes by more than 2 %."""
         batches = [each.batch for each in self.sizes]
         return round(batches[0]) if max(batches) <= 1.02 * min(batches) else None
 
     @property
     def points(self) -> dict[int, float]:
-        """Samples a second by size."""
+        """The samples per second, by size."""
         return {each.size: each.samples_per_s for each in self.sizes}
 
 
 def read_profile(path: str | Path) -> ProgramProfile:
-    """The profile in a file that `kungfu profile` has written.
+    """The profile in a file by `kungfu profile`.
 
     Raises:
-        UsageError: for a file that cannot be read, is no profile, or measured nothing.
+        UsageError: The file cannot be read, is not a profile, or has no measurement.
     """
     try:
         found = msgspec.json.decode(Path(path).read_bytes(), type=ProgramProfile)
@@ -83,18 +83,18 @@ def check_profile(
     batch: int | None = None,
     attachment: str | None = None,
 ) -> None:
-    """Refuses a profile of another program, batch or attachment than is planned for; None of these is not compared.
+    """Refuses a profile of another program, batch or attachment than planned; None is not compared.
 
     Args:
-        profile: what was measured.
-        where: its file, for the message.
-        program: words that its command has to contain one after another, as ``train.py --model small``; of a path the
-            last part is enough.
-        batch: samples of a step, all peers together.
+        profile: the measured profile.
+        where: the profile's file, for the message.
+        program: consecutive words that the profile's command must contain, such as ``train.py --model small``; the last
+            part of a path is sufficient.
+        batch: the samples of a step of all peers.
         attachment: "local" or "horovod".
 
     Raises:
-        UsageError: with what was measured and what is planned for.
+        UsageError: The profile differs; the message has both the measured and the planned value.
     """
     if program is not None and not _has(profile.program, program.split()):
         words = " ".join(profile.program)
@@ -112,7 +112,7 @@ def check_profile(
 
 
 def _has(command: Sequence[str], words: Sequence[str]) -> bool:
-    """True if the words stand in the command one after another, each whole or as the last part of a path."""
+    """True if the command contains the words consecutively, each whole or as the last part of a path."""
 
     def fits(place: int) -> bool:
         found = command[place : place + len(words)]

@@ -1,4 +1,4 @@
-"""``kungfu plan simulate``: run a trace through one policy, or two side by side, on one cluster or several."""
+"""``kungfu plan simulate``: runs a trace through one policy or two, on one cluster or several."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ SUMMARY = "run a scheduler over a trace of jobs"
 _EVENTS_A_TICK = 500
 _SHOWN_ROWS = 20
 _TUNING = tuple(one.name for one in fields(Tuning))
-# Of these each policy uses some, or none; see `CatalogueEntry.options`.
+# Options that only some policies use; see `CatalogueEntry.options`.
 _USED_BY_SOME = (*_TUNING, "pause", "pause_in", "resume", "overhead", "min_share", "max_share")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``kungfu plan simulate``."""
+    """Declares the arguments of ``kungfu plan simulate``."""
     parser.epilog, parser.formatter_class = _epilog(), argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("trace", nargs="?", metavar="TRACE", help="a CSV file (.gz too), or generated:SHAPE:JOBS[:SEED[:LOAD]]")
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _epilog() -> str:
-    """The shapes of generated traces, and what each policy runs with where no option says otherwise."""
+    """The end of the help text: the shapes of generated traces, and the defaults of each policy."""
     lines = ["shapes of generated traces (run times are log-normal, sizes powers of two):"]
     for name, shape in SHAPES.items():
         sizes = ", ".join(f"{2**power}: {share / sum(shape.sizes):.1%}" for power, share in enumerate(shape.sizes))
@@ -99,7 +99,7 @@ def _epilog() -> str:
 
 
 def _defaults(entry: CatalogueEntry) -> dict[str, Any]:
-    """The value of each option that a policy looks at where none is given."""
+    """The default of each option that a policy uses."""
     pauses, tuning = entry.pauses or Pauses(), asdict(Tuning())
     low, high = (f"{share:g}" for share in entry.shares) if entry.shares else ("1 GPU", "the cluster")
     known = {
@@ -148,10 +148,10 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate and report; returns the exit status.
+    """Simulates and reports; returns the exit status.
 
     Raises:
-        UsageError: if the request cannot work; nothing is printed or written before.
+        UsageError: The arguments are invalid; raised before anything is printed or written.
     """
     if arguments.schema:
         print(json.dumps(msgspec.json.schema(SimulationReport), indent=2))
@@ -180,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_asked(arguments: argparse.Namespace) -> float | None:
-    """The target of the 95th percentile in seconds, if any; raises ``UsageError`` for options that cannot be."""
+    """The target of the 95th percentile in seconds, if any; raises ``UsageError`` for contradictory options."""
     for name, value in (("TRACE", arguments.trace), ("--gpus", arguments.gpus), ("--policy", arguments.policy)):
         if not value:
             raise UsageError(f"{name} is missing; write: kungfu plan simulate TRACE --gpus 128 --policy tiresias")
@@ -207,7 +207,7 @@ def _policies(arguments: argparse.Namespace) -> list[str]:
 def _simulated(
     arguments: argparse.Namespace, *, skip: Callable[[UsageError], None]
 ) -> tuple[list[SimulationResult], list[SweepRun]]:
-    """The results on the last cluster and load, and the figures of all of them."""
+    """The results for the last cluster and load, and the figures for all clusters and loads."""
     jobs = _jobs(arguments, skip=skip if arguments.skip_bad_rows else None)
     if arguments.by != "size" and not any(getattr(job, arguments.by) for job in jobs):
         raise UsageError(f"--by {arguments.by}: no job of {arguments.trace} names its {arguments.by}; name the column")
@@ -228,7 +228,7 @@ def _simulated(
 
 
 def _check_used(arguments: argparse.Namespace) -> None:
-    """Refuses an option that no policy of the command uses: its figures would be taken for the effect of the option."""
+    """Refuses an option that no policy of the command uses, since the figures would seem to show its effect."""
     names = _policies(arguments)
     for option in _USED_BY_SOME:
         users = [name for name, entry in CATALOGUE.items() if option in entry.options]
@@ -264,7 +264,7 @@ def _tuning(arguments: argparse.Namespace) -> Tuning:
 
 
 def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
-    """A callback that counts finished jobs and updates a progress bar."""
+    """Returns a callback that counts finished jobs and updates a progress bar."""
     events, arrived = 0, 0
 
     def tick(state: State) -> None:
@@ -278,7 +278,7 @@ def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
 
 def _jobs(arguments: argparse.Namespace, *, skip: Callable[[UsageError], None] | None) -> tuple[ClusterJob, ...]:
     is_generated = arguments.trace.startswith("generated:")
-    # A generated trace has curves of its own, which only those of one profile can replace.
+    # A generated trace has curves, which only a single profile can replace.
     if is_generated and (
         arguments.columns or arguments.scaling == "hybrid" or arguments.skip_bad_rows
         or (arguments.curves and not Path(arguments.curves).suffix == ".json")
@@ -315,7 +315,7 @@ def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
 
 
 def _completed(words: list[str]) -> list[str]:
-    """Jobs, seed and load, with defaults for those that are left out at the end."""
+    """Jobs, seed and load, with defaults for omitted words at the end."""
     return [*words, *("", "0", "0.8")[len(words) :]]
 
 
@@ -330,7 +330,7 @@ def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry, gpus: int) 
 
 
 def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
-    """The pauses of the command line, else those that the policy's paper measured; rigid policies have none."""
+    """The pauses of the command line, by default those of the policy's paper; rigid policies have none."""
     pauses = entry.pauses
     if pauses is None:
         return Pauses()
@@ -360,7 +360,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reported(arguments: argparse.Namespace) -> set[str]:
-    """The options, without what the program keeps beside them."""
+    """The names of the options, without the program's internal entries."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return {action.dest for action in parser._actions} & vars(arguments).keys()
@@ -406,7 +406,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _numbers(kind: type[_Number], *, example: str) -> Callable[[str], tuple[_Number, ...]]:
-    """A reader of numbers that are separated by commas."""
+    """Returns a reader of numbers separated by commas."""
 
     def read(text: str) -> tuple[_Number, ...]:
         try:
@@ -418,5 +418,5 @@ def _numbers(kind: type[_Number], *, example: str) -> Callable[[str], tuple[_Num
 
 
 def _each_once(read: Callable[[str], tuple[_Number, ...]]) -> Callable[[str], tuple[_Number, ...]]:
-    """The same without a number that has come before."""
+    """Returns a reader that drops repeated numbers."""
     return lambda text: tuple(dict.fromkeys(read(text)))

@@ -1,4 +1,4 @@
-"""``kungfu plan tuning``: from a specification and a deadline to GPUs for each stage."""
+"""``kungfu plan tuning``: plans the GPUs of each stage from a specification and a deadline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMMARY = "plan a hyperparameter search under a deadline"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` the arguments of this command."""
+    """Declares the arguments of ``kungfu plan tuning``."""
     parser.description = "Plan a hyperparameter search: the cheapest GPUs for each stage that meet a deadline."
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling, the cloud")
     parser.add_argument("--deadline", metavar="TIME", help='when the search has to be done, as "20m" or "1h30m"')
@@ -71,10 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, print and draw; returns the exit status.
+    """Plans, prints and draws; returns the exit status.
 
     Raises:
-        UsageError: for input that cannot be planned.
+        UsageError: The input cannot be planned.
     """
     if arguments.schema:
         schema = tuning_schema() if arguments.schema == "spec" else msgspec.json.schema(TuningReport)
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.spec is None:
         raise UsageError("no specification is given; write: kungfu plan tuning SPEC.yaml --deadline 20m")
     deadline_s = _deadline_s(arguments)
-    Search(confidence=arguments.confidence)  # refuses a wrong share before a profile is measured
+    Search(confidence=arguments.confidence)  # refuses an invalid share before a profile is measured
     spec = read_spec(arguments.spec, profile=_profile(arguments), measured_only=arguments.measured_only)
     found = _plan(spec, deadline_s=deadline_s, confidence=arguments.confidence)
     report = tuning_report(found, spec=spec, confidence=arguments.confidence)
@@ -101,13 +101,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> Path | None:
-    """The profile of the command line; measured now where a command is given."""
+    """The profile of the command line; measured now if a command is given."""
     given, sizes = arguments.profile, arguments.profile_sizes
     if given is None or _is_file(given):
         if sizes is not None:
             raise UsageError("--profile-sizes needs a command that is measured, as --profile 'python train.py'")
         return None if given is None else Path(given)
-    # Measuring takes minutes: whatever is wrong with the rest is said before.
+    # Measuring takes minutes, so other errors are raised first.
     unmeasured = read_unmeasured(arguments.spec)
     unmeasured.simulators()
     low, high = _sizes(sizes) if sizes is not None else (1, unmeasured.cloud.instance.gpus)
@@ -115,7 +115,7 @@ def _profile(arguments: argparse.Namespace) -> Path | None:
 
 
 def _is_file(given: str) -> bool:
-    """True if ``--profile`` names a file: one word that ends in .json, or a file that is there and no program."""
+    """True if ``--profile`` names a file: a word that ends in .json, or an existing file that is not a program."""
     if given.endswith(".json") and len(given.split()) == 1:
         return True
     try:

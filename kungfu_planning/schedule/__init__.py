@@ -1,6 +1,6 @@
-"""Cluster schedulers that use elasticity: traces, policies as pure functions, and one simulator for all of them.
+"""Cluster schedulers that use elasticity: traces, policies as pure functions, and a common simulator.
 
-Nothing here imports TensorFlow. Policies decide; the simulator performs. See ``docs/scheduling.md``.
+The package does not import TensorFlow. Policies decide; the simulator performs. See ``docs/scheduling.md``.
 """
 
 from kungfu_planning.schedule.cluster_policies.elan import elastic_backfill, elastic_fifo

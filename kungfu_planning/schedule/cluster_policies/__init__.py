@@ -1,1 +1,1 @@
-"""The schedulers: rigid ones, Tiresias rigid and elastic, and Elan's two elastic ones, each a `ClusterPolicy`."""
+"""The schedulers: rigid policies, Tiresias rigid and elastic, and Elan's two policies, each a `ClusterPolicy`."""

@@ -1,4 +1,4 @@
-"""Policies by name, each with the pauses and limits that it is usually run with."""
+"""Policies by name, each with its default pauses and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kungfu_planning.schedule.state import ClusterPolicy
 
 @dataclass(frozen=True)
 class Tuning:
-    """Parameters of the policies; each policy takes those that it knows."""
+    """The parameters of all policies; each policy uses some of them."""
 
     quanta: tuple[float, ...] = PAPER_QUANTA
     starvation: float | None = None
@@ -30,13 +30,13 @@ class CatalogueEntry:
     """A policy, with the settings of its paper.
 
     Attributes:
-        make: Makes the policy.
-        pauses: The pauses that the paper measured; None for a policy that never adjusts or preempts a job.
+        make: Returns the policy with given parameters.
+        pauses: The pauses measured in the paper; None for a policy that never adjusts or preempts a job.
         shares: The fewest and the most GPUs of a job, as shares of what it requests; None for one GPU to the whole
             cluster.
-        tuning: The fields of `Tuning` that the policy looks at.
-        adjusts: Whether it changes the GPUs of running jobs.
-        preempts: Whether it stops running jobs.
+        tuning: The fields of `Tuning` that the policy uses.
+        adjusts: True if the policy changes the GPUs of running jobs.
+        preempts: True if the policy stops running jobs.
     """
 
     make: Callable[[Tuning], ClusterPolicy[Any]]
@@ -52,10 +52,10 @@ class CatalogueEntry:
         return self.tuning | (_OF_ADJUSTING if self.adjusts else frozenset()) | ({"resume"} if self.preempts else set())
 
 
-# Only policies that adjust running jobs pause them and look at their limits.
+# Only policies that adjust running jobs pause them and use their limits.
 _OF_ADJUSTING = frozenset({"pause", "pause_in", "overhead", "min_share", "max_share"})
 _OF_QUEUES = frozenset({"quanta", "starvation"})
-# Stopping a job and starting it from its checkpoint takes 30 to 60 s (Wu et al., 2019, section 6.2).
+# A stop and a restart from a checkpoint take 30 to 60 s (Wu et al., 2019, section 6.2).
 _STOP_AND_RESUME_S = 30.0
 
 
@@ -94,11 +94,11 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         adjusts=True,
     ),
 }
-"""All policies: the rigid ones, Tiresias rigid and elastic, and Elan's two."""
+"""All policies: rigid policies, Tiresias rigid and elastic, and Elan's two."""
 
 
 def with_shares(jobs: Sequence[ClusterJob], *, shares: tuple[float, float] | None) -> tuple[ClusterJob, ...]:
-    """The jobs with these shares of their requests as limits, or as they are."""
+    """The jobs with limits as shares of their requests; unchanged if ``shares`` is None."""
     if shares is None:
         return tuple(jobs)
     return with_limits(jobs, min_share=shares[0], max_share=shares[1])

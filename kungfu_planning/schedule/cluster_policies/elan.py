@@ -1,10 +1,10 @@
 """E-FIFO and E-BF: elastic first in first out, and elastic backfilling. Xie et al., *Elan*, 2020, section VI-C.
 
-A job is never admitted beyond the point where all jobs have only their fewest GPUs. It is admitted if its fewest GPUs
-are free (the paper says fewer than the free ones; then one idle GPU could never start a 1-GPU job), or if that does
-not increase the average completion time. The paper does not say how to determine that: here the rest of the schedule is
-simulated twice without further arrivals, admitting now against waiting for the first completion after which the fewest
-GPUs are free.
+A job is never admitted if all jobs on their fewest GPUs would exceed the cluster. It is admitted if its fewest GPUs are
+free (the paper requires fewer than the free GPUs; then one idle GPU could never start a 1-GPU job), or if its admission
+does not increase the average completion time. The paper does not define how to determine this: here the rest of the
+schedule is simulated twice without further arrivals, with admission now, and after the first completion that frees the
+fewest GPUs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kungfu_planning.schedule.state import ClusterPolicy, SchedulePlan, State
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """Bounds on the cost of a decision: running jobs forecast exactly, later jobs tried after a refused head."""
+    """Bounds on a decision's cost: the running jobs forecast exactly, and the later jobs tried after a refused head."""
 
     exact_up_to: int
     depth: int
@@ -41,27 +41,27 @@ class _ForecastLimits:
 
 
 def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
-    """Admit from the head of the queue until the first refusal, then share all GPUs among the jobs that run.
+    """Admits from the head of the queue until the first refusal, then shares all GPUs among the running jobs.
 
     Jobs run on their ``min_gpus`` to ``max_gpus``; shares are computed again at every event.
 
     Args:
-        exact_up_to: sets of running jobs up to this many jobs are forecast exactly when an admission is judged, larger
-            ones by an estimate (see ``Admission``). A large number makes every decision exact, and a large cluster
-            slow.
+        exact_up_to: the largest number of running jobs that is forecast exactly for an admission; larger numbers are
+            estimated (see ``Admission``). A large value makes every decision exact, and the simulation of a large
+            cluster slow.
     """
     return ClusterPolicy("efifo", prepared, _deciding(_ForecastLimits(exact_up_to, depth=0)))
 
 
 def elastic_backfill(*, exact_up_to: int = 64, depth: int = 8) -> ClusterPolicy[ForecastContext]:
-    """Like ``elastic_fifo``, but after a refused head later jobs may start if that does not delay the head.
+    """Like ``elastic_fifo``, but later jobs may start after a refused head if they do not delay the head.
 
-    A later job must pass the same admission rule, and the head's fewest GPUs must come free no later with it than
-    without it.
+    A later job must pass the same admission rule, and the head's fewest GPUs must not become free later with the job
+    than without it.
 
     Args:
         exact_up_to: see ``elastic_fifo``.
-        depth: at most this many of the later jobs that could fit are tried at an event, in order of arrival.
+        depth: the most later jobs that could fit and are tried at an event, in order of arrival.
     """
     return ClusterPolicy("ebf", prepared, _deciding(_ForecastLimits(exact_up_to, depth)))
 
@@ -84,7 +84,7 @@ def _admitted(running: Admission, *, pending: list[int], depth: int) -> Admissio
 
 
 def _overtaken(running: Admission, *, head: int, behind: list[int], depth: int) -> Admission:
-    """The running jobs, and those behind a refused head that neither delay it nor raise the mean completion time."""
+    """The running jobs, and jobs behind a refused head that neither delay it nor raise the mean completion time."""
     room = running.spare
     fitting = (job for job in behind if running.context.fewest(job) <= room)
     for job in islice(fitting, depth):
@@ -95,18 +95,18 @@ def _overtaken(running: Admission, *, head: int, behind: list[int], depth: int) 
 
 
 class Admission:
-    """A set of running jobs, and the jobs that may start beside them.
+    """A set of running jobs, and the decision which further jobs may start.
 
     Args:
         running: the running jobs, with the GPUs they hold.
         context: curves and size of the cluster.
-        exact_up_to: futures of sets of running jobs of up to this many jobs are played exactly, those of larger ones
+        exact_up_to: the largest number of running jobs whose future is simulated exactly; futures of more jobs are
             estimated.
     """
 
     def __init__(self, running: RunningJobs, *, context: ForecastContext, exact_up_to: int) -> None:
         self._running, self.context, self._exact_up_to = running, context, exact_up_to
-        # GPUs that would be left if every job had its fewest.
+        # GPUs left if every job had its fewest.
         self.spare = context.gpus - int(context.workload.min_gpus[running.jobs].sum())
         self._free = context.gpus - int(running.held.sum())
 
@@ -118,7 +118,7 @@ class Admission:
         """True if ``job`` may start now."""
         if not self.has_room(job):
             return False
-        # Its fewest GPUs are free: no running job has to give any. Else compare the two futures.
+        # If its fewest GPUs are free, no running job loses GPUs. Else compare the two futures.
         return self.context.fewest(job) <= self._free or self._future.pays(job)
 
     def delays(self, job: int, *, head: int) -> bool:

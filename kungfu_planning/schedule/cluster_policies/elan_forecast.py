@@ -1,11 +1,11 @@
-"""Running jobs, and the estimated rest of their schedule, as needed by Elan's admission: no arrivals, no pauses.
+"""Running jobs, and the estimated rest of their schedule for Elan's admission, without arrivals and pauses.
 
-Allocation: every job has its fewest GPUs; each further GPU goes to the job whose completion time it cuts most,
-``R/T(n) - R/T(n+1)`` for R work left, ties to the earlier arrival, until no GPU is left, all have their most, or no
-gain is above zero. It stops at a local dip of a curve even if two more GPUs would help.
+Allocation: every job has its fewest GPUs; each further GPU is given to the job with the largest decrease of its
+completion time, ``R/T(n) - R/T(n+1)`` for R work left, ties to the earlier arrival, until no GPU is left, all jobs have
+their most, or no gain is above zero. It stops at a local dip of a curve even if two more GPUs would help.
 
-Exact futures share the GPUs again at every completion, which costs one sharing per running job. Estimates share them
-only twice, now and at one later moment; in between and after it each job keeps its GPUs.
+Exact futures share the GPUs again at every completion, at the cost of one sharing per running job. Estimates share
+the GPUs only twice, now and at one later moment; in between and afterwards each job keeps its GPUs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kungfu_planning.schedule.cluster_policies.greedy import Climbers, Ladders, 
 from kungfu_planning.schedule.state import Floats, Ints, State, Workload, remaining_s
 
 NumpyScalar = TypeVar("NumpyScalar", np.int64, np.float64)
-LEAST_WORK = 1e-300  # a weight must stay above zero, or an infinite step times it would not be a number
+LEAST_WORK = 1e-300  # a weight must be above zero, since an infinite step times zero is NaN
 ROUNDING = 1 + 1e-9
-"""Two futures of equal length are equally good, whatever the rounding of their sums."""
+"""Tolerance for the rounding of sums: two futures of equal length are equally good."""
 
 
 @dataclass(frozen=True)
 class JobLadder:
-    """A job's ladder of saved time and its throughput by number of GPUs, and the GPUs beyond which none helps."""
+    """A job's ladder of saved time and its throughput by GPUs, and the number of GPUs beyond which none helps."""
 
     steps: list[float]
     rates: list[float]
@@ -37,7 +37,7 @@ class JobLadder:
 
 @dataclass(frozen=True)
 class ForecastContext:
-    """The jobs, their ladders of saved time and the cluster: all that is constant during a simulation."""
+    """The constants of a simulation: the jobs, their ladders of saved time, and the cluster."""
 
     workload: Workload
     ladders: Ladders
@@ -45,7 +45,7 @@ class ForecastContext:
     _listed: dict[int, JobLadder] = field(default_factory=dict, repr=False)
 
     def ladder(self, job: int) -> JobLadder:
-        """The ladder of one job; jobs with equal ladders share it."""
+        """The ladder of a job; jobs with equal ladders share one object."""
         row = int(self.ladders.row[job])
         if row not in self._listed:
             steps, rates = self.ladders.steps[row], self.workload.rates[self.workload.kind[job]]
@@ -53,7 +53,7 @@ class ForecastContext:
         return self._listed[row]
 
     def fewest(self, job: int) -> int:
-        """The fewest GPUs of one job."""
+        """The fewest GPUs of a job."""
         return int(self.workload.min_gpus[job])
 
     def whole_work(self, job: int) -> float:
@@ -87,7 +87,7 @@ def running_now(state: State) -> RunningJobs:
 
 
 def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> RunningJobs:
-    """The running jobs and ``job``, which has not run yet, on its fewest GPUs: they may be taken from others later."""
+    """The running jobs and a new ``job`` on its fewest GPUs, which may still have to be taken from other jobs."""
     at = int(np.searchsorted(running.jobs, job))
     return RunningJobs(
         _with(running.jobs, job, at=at),
@@ -97,20 +97,20 @@ def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> Runni
 
 
 def allocated(running: RunningJobs, *, context: ForecastContext) -> RunningJobs:
-    """The running jobs with all GPUs shared again."""
+    """The running jobs after all GPUs are shared again."""
     row = context.ladders.row[running.jobs]
     climbers = Climbers(context.ladders.steps, row, np.maximum(running.work, LEAST_WORK))
     return RunningJobs(running.jobs, running.work, fill_gpus(climbers, start=running.held, total=context.gpus))
 
 
 def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDArray[NumpyScalar]:
-    """``np.insert`` of one value, at a fraction of its cost."""
+    """Inserts one value like ``np.insert``, at a fraction of the cost."""
     return np.concatenate((vector[:at], np.array([value], dtype=vector.dtype), vector[at:]))
 
 
 @dataclass(frozen=True)
 class _Opening:
-    """A later moment: its time, the jobs that still run after it, and the sum of all completion times up to it."""
+    """A later moment: its time, the jobs that still run, and the sum of all completion times so far."""
 
     time_s: float
     running: RunningJobs
@@ -118,7 +118,7 @@ class _Opening:
 
 
 class EstimatedFuture:
-    """The rest of a schedule whose GPUs are shared now and once more, when the GPUs for a waiting job come free.
+    """The rest of a schedule with GPUs shared now, and again when the GPUs for a waiting job become free.
 
     Args:
         shared: the running jobs, with all GPUs shared.
@@ -130,7 +130,7 @@ class EstimatedFuture:
         self._with: dict[int, EstimatedFuture] = {}
 
     def pays(self, job: int) -> bool:
-        """True if the sum of completion times is no larger if ``job`` starts now than if it waits."""
+        """True if a start of ``job`` now does not increase the sum of completion times over a later start."""
         wait_s = self._opening_s(self._context.fewest(job))
         wait = self._played(wait_s)
         later = self._shared_with(wait.running, job=job)
@@ -157,7 +157,7 @@ class EstimatedFuture:
 
     @cached_property
     def _openings(self) -> tuple[Floats, Ints]:
-        """The ends of the jobs in their order, and the GPUs that are free after each."""
+        """The ends of the jobs in order of time, and the free GPUs after each."""
         order = np.argsort(self._left, kind="stable")
         free = self._context.gpus - int(self._now.held.sum()) + np.cumsum(self._now.held[order])
         return self._left[order], free
@@ -167,7 +167,7 @@ class EstimatedFuture:
         return float(ends_s[np.searchsorted(free, wanted)])
 
     def _played(self, seconds: float) -> _Opening:
-        """The running jobs some time later, each with the GPUs that it holds, without those that have ended."""
+        """The running jobs after some seconds, each with unchanged GPUs and without ended jobs."""
         now, left = self._now, self._left
         stay = left > seconds
         work = now.work - self._rate(now) * seconds
@@ -175,10 +175,10 @@ class EstimatedFuture:
         return _Opening(seconds, rest, float(left[~stay].sum()))
 
     def _shared_with(self, running: RunningJobs, *, job: int) -> RunningJobs:
-        """All GPUs shared among the running jobs and ``job``.
+        """The running jobs and ``job`` after all GPUs are shared among them.
 
-        The search for its share begins where its steps fall below the least one that is taken now: nearer than from
-        its fewest GPUs, and with the same result.
+        The search for the share of ``job`` begins where its steps fall below the least step taken now, which is closer
+        than its fewest GPUs and has the same result.
         """
         more = joined(running, job=job, context=self._context)
         steps = self._context.ladders.steps[self._context.ladders.row[job]] * self._context.whole_work(job)
@@ -189,7 +189,7 @@ class EstimatedFuture:
 
     @cached_property
     def _least_step(self) -> float:
-        """The least of all taken steps; infinite if all jobs have their fewest GPUs."""
+        """The least of all steps taken; infinite if all jobs have their fewest GPUs."""
         ladders, now = self._context.ladders, self._now
         return float((now.work * ladders.steps[ladders.row[now.jobs], now.held - 1]).min(initial=np.inf))
 
@@ -197,7 +197,7 @@ class EstimatedFuture:
         return allocated(running, context=self._context)
 
     def _left_s(self, running: RunningJobs) -> Floats:
-        """Seconds until each job ends if it keeps the GPUs it holds."""
+        """The seconds until the end of each job on its present GPUs."""
         return running.work / self._rate(running)
 
     def _rate(self, running: RunningJobs) -> Floats:

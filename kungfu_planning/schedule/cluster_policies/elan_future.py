@@ -1,8 +1,8 @@
-"""The exact rest of a schedule, as needed by Elan's admission: GPUs are shared again at every completion.
+"""The exact rest of a schedule for Elan's admission: GPUs are shared again at every completion.
 
-A future is played completion by completion, and no further than a question needs: a sum of completion times is given
-up once it must exceed its limit, and from the moment when all jobs can have all GPUs that help them it is a formula.
-Its vectors are lists of some dozens of numbers, over which plain loops pass sooner than NumPy is called.
+A future is simulated completion by completion, and only as far as a question needs: the computation of a sum of
+completion times ends once it must exceed its limit, and from the moment when all jobs can have all GPUs that help them
+the sum is a formula. Vectors are lists of some dozens of numbers, for which plain loops are faster than NumPy.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from kungfu_planning.schedule.cluster_policies.elan_forecast import (
 
 
 class ExactFuture:
-    """The rest of a schedule without further arrivals, and the same if a waiting job starts now.
+    """The rest of a schedule without further arrivals, with and without a start of a waiting job now.
 
     Args:
-        running: the running jobs, and GPUs that they hold.
+        running: the running jobs, with their present GPUs.
         context: curves and size of the cluster.
     """
 
@@ -35,12 +35,12 @@ class ExactFuture:
             begin.insert(job, ladder=context.ladder(job), work=work, held=held)
         begin.share()
         self._context = context
-        self._moments = [begin]  # now, and after each completion that was asked for
+        self._moments = [begin]  # now, and after each completion needed so far
 
     def pays(self, job: int) -> bool:
-        """True if the sum of completion times is no larger if ``job`` starts now than if it waits.
+        """True if a start of ``job`` now does not increase the sum of completion times over a later start.
 
-        If it waits, it starts at the first completion after which its fewest GPUs are free.
+        The later start is at the first completion after which the job's fewest GPUs are free.
         """
         wait = self._opening(self._context.fewest(job))
         limit_s = self._joined(wait, job=job).sum_of_ends_s() * ROUNDING
@@ -63,7 +63,7 @@ class ExactFuture:
         return after
 
     def _opening(self, wanted: int) -> _Moment:
-        """The first completion after which ``wanted`` GPUs are free, before they are shared again."""
+        """The moment of the first completion that frees ``wanted`` GPUs, before these are shared again."""
         for moment in self._moments[1:]:
             if moment.free >= wanted:
                 return moment
@@ -77,12 +77,12 @@ class ExactFuture:
 
 
 class _Moment:
-    """One moment of a future: its running jobs in order of arrival, as lists of one entry each.
+    """A moment of a future, with lists that have an entry for each running job in order of arrival.
 
     Attributes:
-        free: GPUs that no job holds; below 0 where a job has joined for which they are still to be taken from others.
+        free: GPUs that no job holds; negative if the GPUs of a joined job must still be taken from other jobs.
         now_s: seconds since the beginning.
-        ends_s: the sum of the completion times of the jobs that have ended.
+        ends_s: the sum of the completion times of ended jobs.
     """
 
     def __init__(self, gpus: int) -> None:
@@ -93,22 +93,22 @@ class _Moment:
         self._ladders: list[JobLadder] = []
         self._work: list[float] = []
         self._held: list[int] = []
-        # The throughput on the GPUs held, and on all that help.
+        # The throughput on the present GPUs, and on all that help.
         self._rates: list[float] = []
         self._top_rates: list[float] = []
-        # The seconds that the next GPU would save a unit of work, and that the last one does save.
+        # The seconds per unit of work that the next GPU would save, and that the last one saves.
         self._next: list[float] = []
         self._last: list[float] = []
 
     def copied(self) -> _Moment:
-        """A copy that can go on by itself."""
+        """An independent copy."""
         copy = _Moment(self._gpus)
         for name, value in vars(self).items():
             setattr(copy, name, value.copy() if isinstance(value, list) else value)
         return copy
 
     def insert(self, job: int, *, ladder: JobLadder, work: float, held: int) -> None:
-        """Adds a job, which may leave less than no GPU free."""
+        """Adds a job; the number of free GPUs may become negative."""
         at = bisect_left(self._jobs, job)
         entry = (
             job, ladder, max(work, LEAST_WORK), held,
@@ -124,7 +124,7 @@ class _Moment:
         if not self._jobs:
             return
         up, down, move = list(map(mul, self._work, self._next)), list(map(mul, self._work, self._last)), self._move
-        # GPUs that gain nothing, and those that are handed out and do not exist.
+        # Take back GPUs without gain, and GPUs given beyond the cluster.
         while self.free < 0 or min(down) < 0:
             move(_last_index(down, min(down)), -1, up, down)
         while self.free > 0 and (best := max(up)) > 0:
@@ -146,7 +146,7 @@ class _Moment:
         up[index], down[index] = work * after, work * before
 
     def complete(self) -> None:
-        """Shares the GPUs and goes on to the next completion; several jobs may end at once."""
+        """Shares the GPUs and advances to the next completion; several jobs may end at once."""
         self.share()
         left = list(map(truediv, self._work, self._rates))
         step = min(left)
@@ -159,7 +159,7 @@ class _Moment:
             self._tops -= self._ladders[index].top
             for values in (left, *self._entries()):
                 del values[index]
-        if self._work and min(self._work) < LEAST_WORK:  # what rounding has left of it
+        if self._work and min(self._work) < LEAST_WORK:  # a remainder by rounding
             self._work = [max(work, LEAST_WORK) for work in self._work]
 
     def _entries(self) -> tuple[list[Any], ...]:
@@ -169,9 +169,9 @@ class _Moment:
         )  # fmt: skip
 
     def sum_of_ends_s(self, *, limit_s: float = math.inf) -> float:
-        """The sum of all completion times, in seconds since the beginning; beyond the limit some sum beyond it."""
+        """The sum of all completion times, in seconds since the beginning; inexact if beyond the limit."""
         while self._jobs:
-            # No job can end sooner than with all the GPUs that help it.
+            # No job can end earlier than with all the GPUs that help it.
             least_s: float = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))
             if least_s > limit_s or self._tops <= self._gpus:
                 return least_s

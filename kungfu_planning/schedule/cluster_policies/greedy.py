@@ -1,10 +1,10 @@
-"""Giving GPUs one by one to the job that gains most: the loop that both elastic schedulers share.
+"""The greedy allocation of GPUs, one by one to the job with the largest gain, for both elastic schedulers.
 
-The greedy rule hands out one GPU at a time to the job with the largest next gain (ties: the job that stands first),
-and stops when no GPU is left or no gain is above zero. A job reaches its n-th step only after the steps before, so
-the order in which a step is taken depends on the smallest gain up to it. With *ladders* of such running minima the
-greedy result is simply the set of the best steps. Any guess can therefore be repaired into it, step by step: take
-from the worst taken step, give to the best free one. From the previous event's allocation that is a short way.
+The greedy rule gives one GPU at a time to the job with the largest next gain (ties: the first job in order), and stops
+when no GPU is left or no gain is above zero. A job reaches its n-th step only after its earlier steps, so the order in
+which a step is taken depends on the smallest gain up to it. With *ladders* of these running minima, the greedy result
+is the set of the best steps. Any guess can therefore be corrected step by step: take the GPU of the worst taken step,
+and give it to the best free step. From the previous event's allocation this needs few steps.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def saved_time(rates: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Ladders:
-    """``steps[row, p]`` is the smallest gain on the way from a job's fewest GPUs to p + 1; -inf if it must not go.
+    """``steps[row, p]`` is the smallest gain from a job's fewest GPUs up to p + 1; -inf beyond the job's most.
 
-    Below the fewest it is +inf: those GPUs are never taken away.
+    Below the fewest, the value is +inf: these GPUs are never taken away.
     """
 
     steps: Floats
@@ -47,7 +47,7 @@ class Ladders:
 
 @dataclass(frozen=True)
 class Climbers:
-    """Jobs that compete for GPUs, in the order that breaks ties: each a row of ``steps`` and a weight (> 0) on it."""
+    """Jobs that compete for GPUs, in the order that breaks ties, each with a row of ``steps`` and its weight (> 0)."""
 
     steps: Floats
     row: Ints
@@ -55,14 +55,14 @@ class Climbers:
 
 
 def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: Gain) -> Ladders:
-    """A ladder for each job, shared by jobs with equal curve, fewest and most.
+    """The ladders of jobs; jobs with equal curve, fewest and most share a row.
 
     Args:
         rates: throughput, one row per curve, column p for p GPUs.
         kind: row of ``rates`` of each job.
-        fewest: GPUs each job has in any case, at least 1.
-        most: GPUs it may reach.
-        gain: the worth of each step, given a row of rates.
+        fewest: the fewest GPUs of each job, at least 1.
+        most: the most GPUs of each job.
+        gain: returns the gain of each step, given rows of rates.
     """
     unique, row = np.unique(np.stack((kind, fewest, most), axis=1), axis=0, return_inverse=True)
     steps = np.full((len(unique), rates.shape[1]), -np.inf)
@@ -75,7 +75,7 @@ def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: 
 
 @dataclass
 class _Hand:
-    """The GPUs handed out so far, and for each job the worth of its next step (up) and of its last one (down)."""
+    """The GPUs given so far, and for each job the gain of its next step (up) and of its last step (down)."""
 
     climbers: Climbers
     held: Ints
@@ -90,7 +90,7 @@ class _Hand:
         return int(self.up.argmax())
 
     def worst(self) -> int:
-        return len(self.down) - 1 - int(self._backwards.argmin())  # of equals the last
+        return len(self.down) - 1 - int(self._backwards.argmin())  # the last of equals
 
     def goes_before(self, best: int, worst: int) -> bool:
         up, down = self.up.item(best), self.down.item(worst)
@@ -107,7 +107,7 @@ class _Hand:
         self.down[index] = self._weight.item(index) * self._steps.item(self._row.item(index), held - 1)
 
     def give_back_useless(self) -> int:
-        """Take away GPUs that gain nothing, and return how many."""
+        """Takes back GPUs without gain, and returns their number."""
         count = 0
         while self.down.item(worst := self.worst()) < 0:
             self.take(worst)
@@ -116,12 +116,12 @@ class _Hand:
 
 
 def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
-    """The greedy allocation of ``total`` GPUs, at least the fewest to each; any ``start`` gives the same.
+    """The greedy allocation of ``total`` GPUs, with each job's fewest guaranteed; independent of ``start``.
 
     Args:
         climbers: the jobs; the sum of their fewest GPUs is at most ``total``.
-        start: a guess, each between the job's fewest and most GPUs.
-        total: GPUs to hand out.
+        start: a guess, for each job between its fewest and most GPUs.
+        total: the number of GPUs.
 
     Cost:
         One pass over the jobs for each GPU by which the guess is wrong.
@@ -131,14 +131,14 @@ def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
     hand = _Hand(climbers, start.copy())
     free = total - int(start.sum())
     free += hand.give_back_useless()
-    while free < 0:  # the guess hands out more GPUs than there are
+    while free < 0:  # the guess has more GPUs than the cluster
         hand.take(hand.worst())
         free += 1
-    # GPUs are left: give them while any of them gains something.
+    # GPUs are left: give them while there is a gain.
     while free > 0 and hand.up.item(best := hand.best()) > 0:
         hand.give(best)
         free -= 1
-    # All are given: move single ones from the worst taken step to the best free one.
+    # All are given: move single GPUs from the worst taken step to the best free step.
     while free == 0 and hand.goes_before(best := hand.best(), worst := hand.worst()):
         hand.take(worst)
         hand.give(best)

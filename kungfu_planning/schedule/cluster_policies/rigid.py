@@ -1,10 +1,10 @@
-"""Policies under which a job runs on exactly the GPUs it requested, from its start to its end.
+"""Rigid policies: a job runs on exactly the GPUs it requested, from its start to its end.
 
-FIFO and first fit need nothing but the free GPUs. EASY backfilling reserves for the head of the queue only: its *shadow
-time* is the earliest time at which enough GPUs are free for it, given what runs, and a later job may start now if it
-ends by then or uses only GPUs that are spare then. Conservative backfilling gives every job a reservation that no later
-one may move: run times are known exactly, so nothing ever ends early and a reservation never improves, and each job
-is planned once, at its arrival, into the earliest gap that the earlier ones leave. (Planning all jobs again at every
+FIFO and first fit use only the number of free GPUs. EASY backfilling reserves GPUs for the head of the queue only: its
+*shadow time* is the earliest time at which the running jobs leave enough GPUs for it, and a later job may start now if
+it ends by then or uses only GPUs that are spare then. Conservative backfilling gives every job a reservation that no
+later job may move: run times are known exactly, so no job ends early and a reservation never improves. Each job is
+planned once, at its arrival, into the earliest gap between earlier reservations. (Planning all jobs again at every
 event gives the same starts, as a test shows, at many times the cost.)
 """
 
@@ -20,23 +20,23 @@ from kungfu_planning.schedule.state import ClusterPolicy, Floats, Ints, Schedule
 
 
 def free_gpus(state: State) -> int:
-    """GPUs that no running job holds."""
+    """The number of GPUs that no running job holds."""
     return state.gpus - int(state.progress.gpus[state.running].sum())
 
 
 def fifo() -> ClusterPolicy[None]:
-    """Start the job at the head of the queue while it fits; no job overtakes it. No preemption.
+    """Starts the job at the head of the queue while it fits; no job overtakes it. No preemption.
 
     Cost:
-        Amortised constant work per job, and one prefix sum over those that wait.
+        Amortised constant work per job, and one prefix sum over the waiting jobs.
     """
     return stateless("fifo", decide=_fifo)
 
 
 def first_fit() -> ClusterPolicy[None]:
-    """Start, in order of arrival, every waiting job that fits into the free GPUs. No preemption.
+    """Starts, in order of arrival, every waiting job that fits into the free GPUs. No preemption.
 
-    The head of the queue can starve while small jobs pass it; backfilling prevents that.
+    The head of the queue can starve while small jobs overtake it; backfilling prevents this.
     """
     return stateless("first-fit", decide=_first_fit)
 
@@ -57,7 +57,7 @@ def _starting(state: State, jobs: Ints) -> SchedulePlan:
 
 
 def prefix_that_fits(sizes: Ints, *, free: int) -> int:
-    """The number of first requests that fit together; the first that does not fit blocks all after it.
+    """The number of requests from the first that fit together; the first that does not fit blocks all later ones.
 
     Args:
         sizes: GPUs of each request, in order.
@@ -70,10 +70,10 @@ def prefix_that_fits(sizes: Ints, *, free: int) -> int:
 
 
 def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
-    """True for each request that runs if each, in order, takes its GPUs or is skipped.
+    """True for each request that runs, if each in order gets its GPUs or is skipped.
 
-    A request that does not fit is larger than the free GPUs, so all others of its size and above are skipped with it:
-    there are at most as many rounds as different sizes, each a prefix sum over the remaining requests.
+    A request that does not fit is larger than the free GPUs, so all others of its size and above are skipped with it.
+    So there are at most as many rounds as different sizes, each a prefix sum over the remaining requests.
 
     Args:
         sizes: GPUs of each request, in order.
@@ -85,7 +85,7 @@ def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
     chosen = np.zeros(len(sizes), dtype=np.bool_)
     left = np.flatnonzero(sizes <= free)
     while len(left):
-        # All up to the first request that does not fit run; it is passed over, with all that are larger than the rest.
+        # All up to the first request that does not fit run; it is skipped, with all larger than the remaining GPUs.
         totals = np.cumsum(sizes[left])
         fitting = int(np.searchsorted(totals, free, side="right"))
         chosen[left[:fitting]] = True
@@ -98,7 +98,7 @@ def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Shadow:
-    """The latest start of the head of the queue, and the number of GPUs spare at that time."""
+    """The shadow time of the head of the queue, and the number of spare GPUs at that time."""
 
     time_s: float
     spare: int
@@ -114,18 +114,18 @@ def easy_backfill() -> ClusterPolicy[None]:
 
 
 def shadow_time(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shadow:
-    """The shadow time of a head that wants more than is ``free``, given when which running jobs end.
+    """The shadow time of a head that requests more than ``free`` GPUs, given the ends of running jobs.
 
     Args:
         ends_s: Ends of the running jobs, seconds.
-        sizes: GPUs of each of them.
+        sizes: GPUs of each running job.
         free: GPUs that are free now.
         wanted: GPUs of the head, more than are free.
 
     >>> shadow_time(np.array([10.0, 5.0]), sizes=np.array([3, 1]), free=0, wanted=2)
     Shadow(time_s=10.0, spare=2)
     """
-    # GPUs come free in the order of the ends.
+    # GPUs become free in the order of the ends.
     order = np.argsort(ends_s, kind="stable")
     released = free + np.cumsum(sizes[order])
     time_s = float(ends_s[order[np.searchsorted(released, wanted)]])
@@ -149,7 +149,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
     ends_s = np.concatenate((state.progress.end_s[state.running], state.now_s + work.duration_s[started]))
     sizes = work.gpus[np.concatenate((state.running, started))]
     limit = shadow_time(ends_s, sizes=sizes, free=free, wanted=int(work.gpus[waiting[0]]))
-    # A job may overtake where it ends before the shadow time, or fits into what the head leaves spare then.
+    # A job may overtake if it ends by the shadow time, or fits into the GPUs spare at that time.
     rest = waiting[1:]
     in_time = state.now_s + work.duration_s[rest] <= limit.time_s
     able = (work.gpus[rest] <= free) & (in_time | (work.gpus[rest] <= limit.spare))
@@ -157,7 +157,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
 
 
 def _admit(jobs: Ints, *, sizes: Ints, in_time: npt.NDArray[np.bool_], free: int, spare: int) -> Ints:
-    """Take the jobs one by one; the free and the spare GPUs only shrink."""
+    """Admits jobs one by one, in order, while they fit into the free GPUs and, if not in time, the spare GPUs."""
     chosen = []
     for job, size, early in zip(jobs.tolist(), sizes.tolist(), in_time.tolist(), strict=True):
         if size <= free and (early or size <= spare):
@@ -171,7 +171,7 @@ def _admit(jobs: Ints, *, sizes: Ints, in_time: npt.NDArray[np.bool_], free: int
 
 @dataclass(frozen=True)
 class Gaps:
-    """GPUs that are not reserved: ``free[i]`` from ``time_s[i]`` to ``time_s[i + 1]``, the last one for ever."""
+    """GPUs that are not reserved: ``free[i]`` from ``time_s[i]`` to ``time_s[i + 1]``, the last without end."""
 
     time_s: Floats
     free: Ints
@@ -194,7 +194,7 @@ def conservative_backfill() -> ClusterPolicy[_Reservations]:
 
 
 def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
-    """The first of ``gaps.time_s`` from which ``gpus`` GPUs stay free for ``duration_s`` seconds.
+    """The first of ``gaps.time_s`` from which ``gpus`` GPUs are free for ``duration_s`` seconds.
 
     Args:
         gaps: GPUs that are not reserved, over time.
@@ -205,7 +205,7 @@ def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
     >>> earliest_gap(gaps, gpus=1, duration_s=2.0), earliest_gap(gaps, gpus=1, duration_s=3.0)
     (0.0, 5.0)
     """
-    # For each gap, when the next gap with too few GPUs begins.
+    # For each gap, the beginning of the next gap with too few GPUs.
     short = np.flatnonzero(gaps.free < gpus)
     blocked_s = np.append(gaps.time_s[short], math.inf)
     next_blocked_s = blocked_s[np.searchsorted(short, np.arange(len(gaps.time_s)))]
@@ -213,7 +213,7 @@ def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
 
 
 def with_reservation(gaps: Gaps, *, start_s: float, gpus: int, duration_s: float) -> Gaps:
-    """The gaps that are left when ``gpus`` GPUs are taken from ``start_s`` for ``duration_s`` seconds."""
+    """The gaps after a reservation of ``gpus`` GPUs from ``start_s`` for ``duration_s`` seconds."""
     gaps = _split(_split(gaps, start_s), start_s + duration_s)
     inside = (gaps.time_s >= start_s) & (gaps.time_s < start_s + duration_s)
     return Gaps(gaps.time_s, gaps.free - gpus * inside)

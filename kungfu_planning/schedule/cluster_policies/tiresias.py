@@ -1,12 +1,12 @@
 """Tiresias, rigid and elastic: preemptive least attained service in GPU seconds.
 
-At every event all living jobs are scanned, queue 0 first; each takes the GPUs its user requested when they are left, is
-preempted or skipped when not, and the scan continues with the next. Gu et al., *Tiresias*, NSDI 2019.
+At every event all unfinished jobs are scanned, queue 0 first; each gets the GPUs its user requested if they are left,
+else it is preempted or skipped, and the scan continues with the next job. Gu et al., *Tiresias*, NSDI 2019.
 
 Elastic-Tiresias shrinks jobs while many wait (rule R1) and grows them while none waits (rule R2). Wu et al., 2019,
-section 6.2. Both rules only shape one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
-once. The plan is made from the users' requests at every event: a shrunk job returns to its size when the crowd has
-gone.
+section 6.2. Both rules modify one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
+once. The plan starts from the users' requests at every event: a shrunk job returns to its size when few jobs
+wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Preparation = TypeVar("Preparation")
 
 @dataclass(frozen=True)
 class QueuedMemory(Generic[Preparation]):
-    """The queues after the last decision, and the values prepared once for all decisions."""
+    """The memory of a queued policy: the queues after the last decision, and values prepared once."""
 
     queues: Queues
     prepared: Preparation
@@ -49,12 +49,12 @@ def tiresias(
     """Two-dimensional least attained service with discrete queues.
 
     Args:
-        quanta: GPU seconds after which a job sinks a level, rising; the papers' 10,000 and 200,000 by default.
-        starvation: a preempted job that has waited this many times as long as it had run rises to queue 0;
+        quanta: GPU seconds after which a job sinks a level, increasing; the papers' 10,000 and 200,000 by default.
+        starvation: the factor K: a preempted job that has waited K times as long as it ran rises to queue 0;
             ``None``, the default, never promotes.
 
     Raises:
-        UsageError: for quanta that do not rise, or a factor that is not above 0.
+        UsageError: The quanta do not increase, or the factor is not above 0.
     """
     return queued("tiresias", levels=Levels(quanta, starvation), prepare=lambda _workload: None, placing=_rigid)
 
@@ -66,7 +66,7 @@ def queued(
     prepare: Callable[[Workload], Preparation],
     placing: Callable[[State, Queues, Preparation], Ints],
 ) -> ClusterPolicy[QueuedMemory[Preparation]]:
-    """A policy on these queues: ``placing`` says how many GPUs each job gets, in scan order."""
+    """A policy with multi-level queues; ``placing`` returns the GPUs of each job, in scan order."""
 
     def begin(workload: Workload, _gpus: int) -> QueuedMemory[Preparation]:
         return QueuedMemory(empty_queues(), prepare(workload))
@@ -81,7 +81,7 @@ def queued(
 
 
 def placed_first_fit(sizes: Ints, *, gpus: int) -> Ints:
-    """The size of each request that first fit serves, 0 for the others."""
+    """The sizes of the requests that first fit serves, and 0 for the others."""
     return np.where(first_fit_mask(sizes, free=gpus), sizes, 0)
 
 
@@ -92,16 +92,16 @@ def _rigid(state: State, queues: Queues, _prepared: None) -> Ints:
 def elastic_tiresias(
     *, pending_over: int = 0, quanta: tuple[float, ...] = PAPER_QUANTA, starvation: float | None = None
 ) -> ClusterPolicy[QueuedMemory[Ladders]]:
-    """Tiresias whose jobs shrink and grow.
+    """Tiresias with jobs that shrink and grow.
 
     R1: if a plan with the sizes that users requested leaves more than ``pending_over`` jobs waiting, plan again with
     every job outside queue 0 at half its size (rounded down, at least 1 and at least its ``min_gpus``). R2: if no job
     waits in the plan and GPUs are left, give one at a time to the job with the largest ``(t(p+1) - t(p)) / t(p)``,
     ties to the higher queue, then the earlier arrival; none beyond ``max_gpus`` or without gain.
-    Inelastic jobs (fewest = most = asked) are left alone.
+    Inelastic jobs (fewest = most = requested) are not changed.
 
     Args:
-        pending_over: N of rule R1, at least 0. The paper does not give it; 0 shrinks as soon as a job waits.
+        pending_over: N of rule R1, at least 0. The paper does not state it; 0 shrinks jobs as soon as a job waits.
         quanta: see ``tiresias``.
         starvation: see ``tiresias``.
     """
@@ -115,12 +115,12 @@ def elastic_tiresias(
 
 
 def halved(workload: Workload, *, jobs: Ints) -> Ints:
-    """The GPUs that R1 leaves a job: half of what its user requested, at least 1 and at least its fewest."""
+    """The GPUs of each job under R1: half of its request, at least 1 and at least its fewest."""
     return np.maximum(workload.gpus[jobs] // 2, workload.min_gpus[jobs])
 
 
 def _ladders(workload: Workload) -> Ladders:
-    """For n jobs 2n ladders: job j grows from the user's size on ladder j, from half of it on ladder n + j."""
+    """2n ladders for n jobs: job j grows from its requested size on ladder j, and from half of it on ladder n + j."""
     half = halved(workload, jobs=np.arange(len(workload.gpus)))
     return build_ladders(
         workload.rates,
@@ -144,7 +144,7 @@ def _placed(state: State, *, queues: Queues, ladders: Ladders, pending_over: int
 
 
 def _grown(state: State, *, queues: Queues, held: Ints, ladders: Ladders, shrinks: npt.NDArray[np.bool_]) -> Ints:
-    """Rule R2 from the planned sizes, starting from the present GPUs of the jobs."""
+    """The sizes after rule R2, computed from the planned sizes with the jobs' present GPUs as the guess."""
     order = np.lexsort((queues.job, queues.level))
     jobs = queues.job[order]
     row = ladders.row[jobs + shrinks[order] * len(state.workload.gpus)]

@@ -1,8 +1,8 @@
-"""The multi-level queue: the place of each job, the jobs that sink, and those that are promoted after starvation.
+"""The multi-level queue: the place of each job, demotions, and promotions after starvation.
 
 A job enters the tail of queue 0. Once it has received ``quanta[q]`` GPU seconds it sinks to the tail of queue q+1,
-one level per event. A preempted job that has waited ``starvation`` times as long as it had run rises to the tail of
-queue 0 and its counts begin again. Within a queue those that run stand before those that wait.
+one level per event. A preempted job that has waited ``starvation`` times as long as it ran rises to the tail of
+queue 0, and its counts begin again. Within a queue, running jobs are before waiting jobs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kungfu.errors import UsageError
 from kungfu_planning.schedule.state import Floats, Ints, State
 
 PAPER_QUANTA = (10_000.0, 200_000.0)
-"""GPU seconds after which a job leaves queue 0 and queue 1: the quanta of both papers."""
+"""The quanta of both papers: GPU seconds after which a job leaves queue 0 and queue 1."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Limits of the queues.
+    """The limits of the queues.
 
     Args:
-        quanta: GPU seconds, rising; one queue more than there are quanta.
-        starvation: promotion factor K, above 0; ``None`` never promotes.
+        quanta: GPU seconds, increasing; there is one more queue than quanta.
+        starvation: the promotion factor K, above 0; ``None`` never promotes.
     """
 
     quanta: tuple[float, ...] = PAPER_QUANTA
@@ -44,15 +44,15 @@ class Levels:
 
 @dataclass(frozen=True)
 class Queues:
-    """All living jobs in scan order, queue 0 first, as vectors beside each other.
+    """All unfinished jobs in scan order, queue 0 first, as vectors with an entry per job.
 
     Attributes:
         job: The index of each job.
-        level: Its queue.
-        service: GPU seconds that it has received since its last promotion.
-        executed_s: Seconds for which it ran since then.
-        waited_s: Seconds for which it was preempted since then.
-        now_s: The time up to which all this is counted.
+        level: The queue of each job.
+        service: The GPU seconds of each job since its last promotion.
+        executed_s: The seconds for which it ran since then.
+        waited_s: The seconds for which it was preempted since then.
+        now_s: The time up to which these are counted.
     """
 
     job: Ints
@@ -64,13 +64,13 @@ class Queues:
 
 
 def empty_queues() -> Queues:
-    """No job at all, at time 0."""
+    """The queues at time 0, without jobs."""
     nothing = np.empty(0)
     return Queues(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), nothing, nothing, nothing, 0.0)
 
 
 def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
-    """The queues at the state's time: ended jobs gone, time credited, arrivals in, then sinking and rising."""
+    """The queues at the state's time: without ended jobs, with time credited, arrivals added, and jobs moved."""
     queues = _chosen(queues, which=~state.progress.finished[queues.job])
     queues = _credited(queues, state=state)
     queues = _entered(queues, arrived=state.arrived)
@@ -78,7 +78,7 @@ def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
 
 
 def running_first(queues: Queues, *, runs: npt.NDArray[np.bool_]) -> Queues:
-    """Within each queue those that run before those that do not, otherwise as they stood."""
+    """The queues with running jobs before other jobs in each queue, otherwise in unchanged order."""
     rank = 2 * queues.level + ~runs
     if (rank[1:] >= rank[:-1]).all():
         return queues
@@ -86,21 +86,21 @@ def running_first(queues: Queues, *, runs: npt.NDArray[np.bool_]) -> Queues:
 
 
 _EARLY_S, _LATE_S = 1e-6, 1e-5
-"""Against the rounding of sums of times: a wake may come early by the first, and a limit is reached if only the second
-is missing. The second is larger, so that a job always sinks when it was woken for.
+"""Tolerances for rounding in sums of times: a wake-up may be early by the first, and a limit counts as reached if less
+than the second is missing. The second is larger, so that a job always sinks at the wake-up for it.
 """
 
 
 def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
-    """When the next job will have used up its quantum or its patience, in whole seconds from now.
+    """The time at which the next job exhausts its quantum or its patience, rounded up to whole seconds from now.
 
-    Rounding up to a second is the published simulator's; its times are whole numbers.
+    The rounding is that of the published simulator, which uses whole seconds.
     """
     # The next job to sink, at the rate at which it receives service.
     sinks = (held > 0) & (queues.level < len(levels.quanta))
     left_s = (_limits(levels)[queues.level[sinks]] - queues.service[sinks]) / held[sinks]
     in_s = _whole_s(left_s).min(initial=math.inf)
-    # The next job to rise, where promotion is on.
+    # The next job to rise, if promotion is on.
     if levels.starvation is not None:
         rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0)
         left_s = _patience_s(queues, levels.starvation)[rises] - queues.waited_s[rises]
@@ -109,13 +109,13 @@ def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
 
 
 def _whole_s(left_s: Floats) -> Floats:
-    """Whole seconds to wait; none for a job that has used up two quanta at once, and sinks a level an event."""
+    """Whole seconds to wait; 0 for a job that has exhausted two quanta at once, and sinks one level per event."""
     whole: Floats = np.where(left_s <= _LATE_S, 0.0, np.maximum(np.ceil(left_s - _EARLY_S), 1.0))
     return whole
 
 
 def _patience_s(queues: Queues, starvation: float) -> Floats:
-    """The longest wait of each job, in whole seconds as in the published simulator."""
+    """The longest wait of each job before its promotion, in whole seconds as in the published simulator."""
     patience_s: Floats = np.floor(queues.executed_s * starvation + _LATE_S)
     return patience_s
 
@@ -147,7 +147,7 @@ def _credited(queues: Queues, *, state: State) -> Queues:
 def _entered(queues: Queues, *, arrived: Ints) -> Queues:
     if not len(arrived):
         return queues
-    # Behind all of queue 0.
+    # After all jobs of queue 0.
     at = int(np.searchsorted(queues.level, 0, side="right"))
     fresh = np.zeros(len(arrived))
     return Queues(
@@ -161,16 +161,16 @@ def _entered(queues: Queues, *, arrived: Ints) -> Queues:
 
 
 def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
-    """The queues after each job has sunk by one level or risen to queue 0, where it is due."""
+    """The queues after all due moves: a job sinks by one level, or rises to queue 0."""
     held = state.progress.gpus[queues.job]
-    # Sinks: it runs, and has used up the quantum of its queue.
+    # A job sinks if it runs, and has exhausted the quantum of its queue.
     sinks = (held > 0) & (queues.service + held * _LATE_S >= _limits(levels)[queues.level])
-    # Rises: it was preempted, and has waited its patience out.
+    # A job rises if it is preempted, and has waited for its longest wait.
     rises = np.zeros(len(held), dtype=np.bool_)
     if levels.starvation is not None:
         waited_out = queues.waited_s + _LATE_S >= _patience_s(queues, levels.starvation)
         rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0) & waited_out
-    if not (sinks.any() or rises.any()):  # every job stays in its queue
+    if not (sinks.any() or rises.any()):  # no job moves
         return queues
     queues = replace(
         queues,
@@ -183,7 +183,7 @@ def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
 
 
 def _tailed(queues: Queues, *, moves: npt.NDArray[np.bool_]) -> Queues:
-    """The moved jobs at the tails of their queues, in order of arrival."""
+    """The queues with the moved jobs at the tails, in order of arrival."""
     movers = np.flatnonzero(moves)
     movers = movers[np.argsort(queues.job[movers])]
     order = np.concatenate((np.flatnonzero(~moves), movers))
