@@ -1,4 +1,4 @@
-"""Numbers with units, as people write them: "20m", "$12.24/h", "150 GB", "$0.01/GB"."""
+"""Readers of numbers with units, such as "20m", "$12.24/h", "150 GB" or "$0.01/GB"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PER_GB: Final = rf"^\s*\$\s*({_NUMBER})\s*/\s*GB\s*$"
 
 
 def duration_s(text: str) -> float:
-    """Seconds of a duration such as "20m", "90 s", "1h30m" or "1.5 h"; a bare number is refused, it has no unit.
+    """The seconds of a duration such as "20m", "90 s", "1h30m" or "1.5 h"; a number without a unit is refused.
 
     Raises:
         UsageError: The text is not a duration, or has no unit.
@@ -34,7 +34,7 @@ def duration_s(text: str) -> float:
 
 
 def rate_per_s(text: str) -> float:
-    """Dollars a second of a price such as "$12.24/h".
+    """The dollars per second of a price such as "$12.24/h".
 
     Raises:
         UsageError: The text is not a price per time.
@@ -49,7 +49,7 @@ def rate_per_s(text: str) -> float:
 
 
 def size_gb(text: str) -> float:
-    """Gigabytes (10^9 bytes) of a size such as "150 GB" or "150 MB".
+    """The gigabytes (10^9 bytes) of a size such as "150 GB" or "150 MB".
 
     Raises:
         UsageError: The text is not a size.

@@ -1,4 +1,4 @@
-"""The throughput of a job on p GPUs: measured points, and the assumptions between and beyond them.
+"""The throughput of a job on p GPUs: measured points, and assumptions between and beyond them.
 
 Linear between two points, flat after the last, proportional to p below the first. The papers print plots and no
 formula, so this is a choice: nothing is ever extrapolated upwards.
@@ -16,21 +16,21 @@ import numpy.typing as npt
 
 from kungfu.errors import UsageError
 
-_SLOWEST, _FASTEST = 1e-12, 1e18  # beyond, a gain could be infinite or nothing
+_SLOWEST, _FASTEST = 1e-12, 1e18  # beyond these, a gain could be infinite or 0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Measured throughput: ``rates[i]`` of work a second on ``gpus[i]`` GPUs.
+    """Measured throughput: work per second ``rates[i]`` on ``gpus[i]`` GPUs.
 
-    The unit of work is the caller's (samples, iterations); only ratios of rates reach a schedule.
+    The unit of work is the caller's (samples, iterations); a schedule depends on ratios of rates only.
 
     Args:
         gpus: GPU counts, at least 1, strictly rising.
         rates: one rate for each count, 1e-12 to 1e18.
 
     Raises:
-        UsageError: for an empty curve, a hole (a missing or non-finite rate), a zero, or counts that do not rise.
+        UsageError: The curve is empty, has a hole (a missing or non-finite rate) or a zero, or counts do not rise.
 
     >>> rate_at(Curve((2, 4), (10.0, 16.0)), gpus=3)
     13.0
@@ -68,14 +68,14 @@ def _check_rate(rate: float, *, gpus: int) -> None:
 
 
 MOST_GPUS = 2**20
-"""The largest cluster that is simulated; perfect scaling is stated up to here."""
+"""The largest simulated cluster, and the end of the curve of perfect scaling."""
 
 LINEAR = Curve((1, MOST_GPUS), (1.0, float(MOST_GPUS)))
-"""Perfect scaling, one unit of work a second on each GPU: what a job without a measured curve is taken to have."""
+"""Perfect scaling, one unit of work per second on each GPU: the curve of a job without a measured one."""
 
 
 def rate_at(curve: Curve, *, gpus: int) -> float:
-    """The rate of ``curve`` on ``gpus`` GPUs; 0 on none.
+    """The rate of ``curve`` on ``gpus`` GPUs; 0 on 0 GPUs.
 
     Args:
         curve: The measured points.
@@ -104,7 +104,7 @@ def rates_up_to(curve: Curve, *, gpus: int) -> npt.NDArray[np.float64]:
 
 
 def best_gpus(curve: Curve) -> int:
-    """The measured GPU count with the highest rate, the smallest of several: N_opt of a strong-scaling curve.
+    """The measured GPU count with the highest rate, the smallest in a tie: N_opt of a strong-scaling curve.
 
     Returns:
         One of ``curve.gpus``.
@@ -119,8 +119,8 @@ def ring_curve(communication: float, *, up_to: int = 64) -> Curve:
     """Strong scaling of a fixed batch, relative to one GPU: ``T(p) = 1 / (1/p + c (p - 1)/p + c (p - 1)/16)``.
 
     Compute shrinks with p; a ring all-reduce moves ``2 (p - 1)/p`` of the gradients and takes ``p - 1`` hops, here
-    one sixteenth of a transfer each. So the curve rises, flattens and falls, as measured ones do. It is a stand-in
-    for trying things out, not a measurement.
+    one sixteenth of a transfer each. So the curve rises, flattens and falls like measured curves. It is a stand-in
+    for experiments, not a measurement.
 
     Args:
         communication: c, the time of one exchange as a fraction of one GPU's compute, at least 0.

@@ -1,8 +1,8 @@
-"""One event-driven simulator for every policy.
+"""The event-driven simulator of all policies.
 
-Time jumps from event to event: an arrival, an end, or a wake-up time set by the policy. At each event
-ends come first, then arrivals, then one decision, which is applied at once: so a job is adjusted at most once.
-Between events every rate is constant, and progress is computed only for jobs whose GPUs change.
+Time jumps from event to event: an arrival, an end, or a wake-up time set by the policy. Each event processes ends, then
+arrivals, then one decision, which is applied at once: so a job is adjusted at most once per event. Between events every
+rate is constant, and progress is computed only for jobs whose GPUs change.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ def simulate(
     watch: Watch | None = None,
     keep_allocations: bool = False,
 ) -> SimulationResult:
-    """Run a trace through a policy on an imagined cluster of ``gpus`` equal GPUs.
+    """Runs a trace through a policy on a simulated cluster of ``gpus`` equal GPUs.
 
     Args:
         jobs: sorted by arrival, names unique, none larger than the cluster.
-        gpus: GPUs of the cluster, at least 1; placement is by counting, no topology.
-        policy: what decides at every event.
-        pauses: what adjusting a running job costs; nothing by default.
-        keep_allocations: whether the result holds the GPUs of each job over time.
-        watch: called after each event with the state as committed (its vectors are live views: copy what you keep).
+        gpus: GPUs of the cluster, at least 1; GPUs are counted, without a topology.
+        policy: decides at every event.
+        pauses: the cost of adjusting a running job; nothing by default.
+        keep_allocations: True if the result has the GPUs of each job over time.
+        watch: called after each event with the new state (its vectors are live views: copy those that you keep).
 
     Returns:
         The start, the end and the GPUs of each job, and the utilisation of the cluster over time.
 
     Raises:
-        UsageError: for a trace that breaks a rule above, or a plan that gives away more GPUs than there are.
-        InternalError: if the policy leaves jobs waiting for ever on an idle cluster, or time stands still.
+        UsageError: The trace breaks a rule above, or a plan has more GPUs than the cluster.
+        InternalError: The policy leaves jobs waiting forever on an idle cluster, or time does not advance.
 
     Cost:
         One decision per event; 8 bytes of memory for each different curve and GPU.
@@ -84,7 +84,7 @@ def simulate(
     )
     state = State(0.0, gpus, workload, read_only(simulation.progress), _NOBODY, _NOBODY, _NOBODY)
     memory, wake_s, submitted, repeats = policy.begin(workload, gpus), math.inf, 0, 0
-    # Until nobody arrives, ends or asks to be woken any more.
+    # Until there are no more arrivals, ends or wake-ups.
     while (moment := _next_moment(state, submitted=submitted, wake_s=wake_s)) < math.inf:
         repeats = _count_repeats(repeats, state=state, moment=moment)
         state = _end_and_arrive(state, simulation=simulation, now_s=moment, submitted=submitted)
@@ -95,14 +95,14 @@ def simulate(
         state = _after_plan(state, simulation=simulation, changed=apply_plan(plan, state=state, simulation=simulation))
         if watch is not None:
             watch(state)
-    # No event is left that could start those that wait.
+    # No event is left that could start the waiting jobs.
     if len(state.pending):
         raise InternalError(f"{policy.name} leaves {len(state.pending)} jobs waiting for ever on an idle cluster")
     return finished_result(simulation.record, jobs=jobs, gpus=gpus, policy=policy.name)
 
 
 def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
-    """The time of the next event: an arrival, an end or a wake-up, never before now; infinite if there is none."""
+    """The time of the next arrival, end or wake-up, never before the present time; infinite if there is none."""
     arrivals = state.workload.submit_s
     arrival_s = float(arrivals[submitted]) if submitted < len(arrivals) else math.inf
     end_s = float(state.progress.end_s[state.running].min()) if len(state.running) else math.inf
@@ -110,7 +110,7 @@ def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
 
 
 def _count_repeats(repeats: int, *, state: State, moment: float) -> int:
-    """The number of consecutive events at one instant: a policy that keeps asking to be woken would never end."""
+    """The number of consecutive events at one instant; raises an error for a policy that wakes up without end."""
     if moment > state.now_s:
         return 0
     if repeats > _EVENTS_AT_ONE_INSTANT:
@@ -119,7 +119,7 @@ def _count_repeats(repeats: int, *, state: State, moment: float) -> int:
 
 
 def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submitted: int) -> State:
-    """The state that the policy decides on: first the jobs that end leave, then those that arrive come in."""
+    """The state for the policy's decision: ended jobs are removed first, then arrivals are added."""
     running, pending, arrived = state.running, state.pending, _NOBODY
     ended = running[state.progress.end_s[running] <= now_s]
     if len(ended):
@@ -134,7 +134,7 @@ def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submi
 
 
 def _with_running(state: State, *, simulation: Simulation) -> State:
-    """The state in which those of the arrived jobs that run already hold their GPUs, before any decision."""
+    """The state before any decision, in which arrived jobs that run already hold their GPUs."""
     running = state.arrived[state.workload.runs[state.arrived]]
     if not len(running):
         return state
@@ -143,9 +143,9 @@ def _with_running(state: State, *, simulation: Simulation) -> State:
 
 
 def _after_plan(state: State, *, simulation: Simulation, changed: Ints) -> State:
-    """The state after the plan was applied to the jobs ``changed``."""
+    """The state after a plan has changed the GPUs of the jobs ``changed``."""
     held = state.progress.gpus
-    # A preempted job waits again, in order of arrival, and a started one waits no longer.
+    # A preempted job waits again, in order of arrival, and a started job no longer waits.
     if len(changed):
         stopped = changed[held[changed] == 0]
         running = np.union1d(state.running[held[state.running] > 0], changed[held[changed] > 0])
@@ -163,19 +163,19 @@ _LONGEST_S = 1e9
 
 @dataclass(frozen=True)
 class Pauses:
-    """The cost of an adjustment for a running job: seconds without progress, and a slower run for being elastic at all.
+    """The costs of elasticity for a running job: seconds without progress at an adjustment, and a constant overhead.
 
-    A job that is adjusted during a pause waits until the later of the two ends. Its first start costs nothing.
+    A job that is adjusted during a pause waits until the later end of the two pauses. Its first start costs nothing.
 
     Args:
-        out_s: pause when GPUs are added, 0 to 1e9.
-        in_s: pause when GPUs are taken, 0 to 1e9.
-        overhead: the fraction of throughput that elasticity costs all the time, 0 to 0.99.
-        resume_s: pause of a preempted job when it gets GPUs again, 0 to 1e9: its checkpoint is written and read. The
-            published simulators have 0.
+        out_s: the pause when GPUs are added, 0 to 1e9.
+        in_s: the pause when GPUs are removed, 0 to 1e9.
+        overhead: the fraction of throughput that elasticity costs at all times, 0 to 0.99.
+        resume_s: the pause of a preempted job when it gets GPUs again, 0 to 1e9, to write and read its checkpoint. The
+            published simulators use 0.
 
     Raises:
-        UsageError: for a value outside its range.
+        UsageError: A value is outside its range.
     """
 
     out_s: float = 0.0
@@ -191,7 +191,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The mutable state of the engine: the progress of each job, and its record."""
+    """The mutable state of the engine: the progress of each job, and the record of the simulation."""
 
     progress: JobProgress
     record: SimulationRecord
@@ -199,7 +199,7 @@ class Simulation:
 
 
 def initial_progress(workload: Workload) -> JobProgress:
-    """The progress of every job before it has started."""
+    """The progress of all jobs before their start."""
     count = len(workload.gpus)
     return JobProgress(
         gpus=np.zeros(count, dtype=np.int64),
@@ -212,7 +212,7 @@ def initial_progress(workload: Workload) -> JobProgress:
 
 
 def end_jobs(simulation: Simulation, *, jobs: Ints, now_s: float) -> None:
-    """Take the GPUs of jobs whose work is done."""
+    """Ends jobs whose work is done, and frees their GPUs."""
     progress = simulation.progress
     record_change(simulation.record, jobs=jobs, before=progress.gpus[jobs], after=np.zeros_like(jobs), now_s=now_s)
     simulation.record.finish_s[jobs] = now_s
@@ -224,15 +224,15 @@ def end_jobs(simulation: Simulation, *, jobs: Ints, now_s: float) -> None:
 
 
 def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> Ints:
-    """Give every job of the plan its GPUs, and return the indices of those whose GPUs changed.
+    """Gives every job of a plan its GPUs, and returns the indices of jobs whose GPUs changed.
 
     Raises:
-        UsageError: for a plan with a negative number of GPUs, or one for a job that has ended or not arrived.
+        UsageError: The plan has a negative number of GPUs, or a job that has ended or not arrived.
     """
     changed = plan.gpus != state.progress.gpus[plan.jobs]
     jobs: Ints = plan.jobs[changed]
     after: Ints = plan.gpus[changed]
-    if not len(jobs):  # the plan leaves every job what it holds
+    if not len(jobs):  # the plan changes no job
         return jobs
     progress = simulation.progress
     if after.min() < 0 or progress.finished[jobs].any():
@@ -242,7 +242,7 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
     before = progress.gpus[jobs]
     resumes = (before == 0) & ~np.isnan(simulation.record.start_s[jobs])
     record_change(simulation.record, jobs=jobs, before=before, after=after, now_s=state.now_s)
-    # The work done at the old speed is settled first; from here on the new speed counts.
+    # First account for the work done at the old speed; the new speed counts from now on.
     progress.remaining_s[jobs] = remaining_s(state, jobs=jobs)
     progress.since_s[jobs] = _progress_from_s(
         before, after=after, state=state, jobs=jobs, resumes=resumes, pauses=simulation.pauses
@@ -256,7 +256,7 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
 def _progress_from_s(
     before: Ints, *, after: Ints, state: State, jobs: Ints, resumes: npt.NDArray[np.bool_], pauses: Pauses
 ) -> Floats:
-    """When each job makes progress again: at once where it starts or stops, else after its pause."""
+    """The time from which each job makes progress: now if it starts or stops, else after its pause."""
     adjusted_s = state.now_s + np.where(after > before, pauses.out_s, pauses.in_s)
     adjusted_s = np.maximum(adjusted_s, state.progress.since_s[jobs])
     waiting_s = state.now_s + np.where(resumes, pauses.resume_s, 0.0)

@@ -1,4 +1,4 @@
-"""A job as a trace states it, and the checks on a list of jobs before it is simulated."""
+"""A job of a trace, and the checks on a list of jobs before its simulation."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from unicodedata import decimal
 from kungfu.errors import UsageError
 from kungfu_planning.schedule.curve import LINEAR, MOST_GPUS, Curve
 
-_LATEST_S = 1e10  # 300 years: up to here a float tells a millisecond's work from none
+_LATEST_S = 1e10  # 300 years: up to here a float can represent a millisecond's work
 _SHORTEST_S = 1e-3
 
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """One training job: its request, and its scaling.
+    """A training job: its request, and its scaling.
 
-    Its work is ``duration_s`` seconds at ``gpus`` GPUs, so in units of its curve ``duration_s * T(gpus)``; on p GPUs
-    it takes ``duration_s * T(gpus) / T(p)`` seconds. A job whose least and most are both ``gpus`` is inelastic.
+    Its work is ``duration_s`` seconds on ``gpus`` GPUs, so in units of its curve ``duration_s * T(gpus)``; on p GPUs it
+    takes ``duration_s * T(gpus) / T(p)`` seconds. A job with ``min_gpus`` = ``max_gpus`` = ``gpus`` is inelastic.
 
     Args:
         name: unique within a trace.
-        submit_s: when it arrives, in seconds, 0 to 1e10.
-        gpus: the GPUs its user requested, at least 1.
-        duration_s: seconds it runs on exactly that many, 0.001 to 1e10.
+        submit_s: the time of its arrival, in seconds, 0 to 1e10.
+        gpus: the GPUs requested by its user, at least 1.
+        duration_s: the seconds of its run on exactly ``gpus`` GPUs, 0.001 to 1e10.
         curve: throughput by number of GPUs; perfect scaling by default.
-        min_gpus: the fewest GPUs it can run on, 1 to ``gpus``.
-        max_gpus: the most that it can use, at least ``gpus``; ``None`` for as many as the cluster has.
-        runs: whether it runs on its ``gpus`` GPUs already when the trace begins, at its earliest arrival, which is
-            then ``submit_s``; ``duration_s`` is what is left.
-        user: who submitted it, to tell jobs apart in tables.
-        model: the model that it trains, likewise.
+        min_gpus: the fewest GPUs that it can run on, 1 to ``gpus``.
+        max_gpus: the most GPUs that it can use, at least ``gpus``; ``None`` for the whole cluster.
+        runs: True if it already runs on its ``gpus`` GPUs when the trace begins, at the earliest arrival, which must be
+            ``submit_s``; ``duration_s`` is then the remaining time.
+        user: the name of its user, to group jobs in tables.
+        model: the name of its model, to group jobs in tables.
 
     Raises:
-        UsageError: for a value outside its range.
+        UsageError: A value is outside its range.
     """
 
     name: str
@@ -70,19 +70,19 @@ class ClusterJob:
 
 
 def inelastic(job: ClusterJob) -> ClusterJob:
-    """The same job declared unable to run on any other number of GPUs than it requested."""
+    """The same job, restricted to the number of GPUs that it requested."""
     return replace(job, min_gpus=job.gpus, max_gpus=job.gpus)
 
 
 def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: float) -> tuple[ClusterJob, ...]:
     """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it requested.
 
-    Both ends are rounded down, the lower one to at least 1 GPU, and to no fewer than the job's own least.
+    Both limits are rounded down, the lower one to at least 1 GPU and at least the job's ``min_gpus``.
 
     Args:
         jobs: The jobs of a trace.
-        min_share: Fewest GPUs of a job, as a share of its request, above 0.
-        max_share: Most GPUs of a job, as a multiple of its request.
+        min_share: The fewest GPUs of a job, as a share of its request, above 0.
+        max_share: The most GPUs of a job, as a multiple of its request.
 
     >>> job = with_limits([ClusterJob("a", 0, 6, 10.0)], min_share=0.25, max_share=4)[0]
     >>> job.min_gpus, job.max_gpus
@@ -97,15 +97,15 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
 
 
 def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]:
-    """The jobs in the order of the simulation: by arrival, those of one instant by name.
+    """The jobs in the order of the simulation: by arrival, then by name.
 
-    Jobs that run already come before all others.
+    Jobs that run already are before all others.
 
-    Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file changes nothing.
+    Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file has no effect.
 
     Raises:
-        UsageError: for an empty trace, unsorted arrivals, a name that occurs twice, a job larger than the cluster, or
-            jobs that run already and do not arrive at the earliest time, or need more GPUs than the cluster has.
+        UsageError: The trace is empty, arrivals are unsorted, a name occurs twice, a job is larger than the cluster, or
+            jobs that run already do not arrive at the earliest time, or need more GPUs than the cluster has.
     """
     if not 1 <= gpus <= MOST_GPUS:
         raise UsageError(f"a cluster of {gpus} GPUs cannot be simulated: give 1 to {MOST_GPUS:,}")
@@ -160,17 +160,17 @@ def _check_unique(jobs: Sequence[ClusterJob]) -> None:
 def _name_key(name: str) -> tuple[int, int, str, str]:
     if not name.isdecimal():
         return (1, 0, "", name)
-    digits = "".join(str(decimal(sign)) for sign in name).lstrip("0")  # int() refuses some thousands of them
+    digits = "".join(str(decimal(sign)) for sign in name).lstrip("0")  # int() refuses thousands of digits
     return (0, len(digits), digits, name)
 
 
 def with_load(jobs: Sequence[ClusterJob], *, gpus: int, load: float) -> tuple[ClusterJob, ...]:
-    """The same jobs, arriving faster or slower.
+    """The same jobs with arrival times scaled to a given load.
 
-    Afterwards the GPU seconds requested over ``gpus`` times the time of all arrivals are ``load``.
+    The load is the requested GPU seconds divided by ``gpus`` times the time from the first to the last arrival.
 
     Raises:
-        UsageError: for a load outside 0.001 to 1000, or jobs that all arrive at one instant.
+        UsageError: The load is outside 0.001 to 1000, or all jobs arrive at one instant.
 
     >>> jobs = [ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 100, 2, 10.0)]
     >>> [job.submit_s for job in with_load(jobs, gpus=4, load=0.5)]

@@ -1,9 +1,9 @@
-"""Measured throughput: tables of it by model and batch, and the curve of a batch that follows the GPUs.
+"""Measured throughput: tables by model and batch, and the curve of a batch that adapts to the number of GPUs.
 
 A table is one CSV file per model, with one row per batch size and one column per GPU count. Hybrid scaling keeps the
-batch while strong scaling still pays and doubles it when it no longer does (Xie et al., *Elan*, 2020, algorithm 1).
-Read literally the algorithm also answers for fewer workers: the loop is skipped and the batch shrinks in proportion,
-although the text speaks of adding workers only. Both readings are offered.
+batch while strong scaling still helps, and else doubles it (Xie et al., *Elan*, 2020, algorithm 1). Read literally, the
+algorithm also covers fewer workers: the loop is skipped and the batch shrinks in proportion, although the paper's text
+is about adding workers only. Both readings are available.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kungfu_planning.schedule.curve import Curve, best_gpus, rate_at
 
 @dataclass(frozen=True)
 class MeasuredCurves:
-    """Curves of several models: ``families[model][batch]`` is a ``Curve`` in iterations a second.
+    """The curves of several models: ``families[model][batch]`` is a ``Curve`` in iterations per second.
 
     Args:
         families: the curves by model and total batch size, in samples.
-        measured_only: whether batches and sizes that were not measured are refused instead of interpolated.
+        measured_only: True if batches and sizes that were not measured are refused instead of interpolated.
 
     Raises:
-        UsageError: from its methods, for a model that was not measured, or likewise a batch or a number of GPUs.
+        UsageError: Raised by methods if a model, a batch or a number of GPUs was not measured.
     """
 
     families: Mapping[str, Mapping[int, Curve]]
@@ -44,8 +44,8 @@ class MeasuredCurves:
     def curve(self, model: str, *, batch: int) -> Curve:
         """The strong-scaling curve of ``model`` at a total batch of ``batch`` samples.
 
-        Between two measured batches the time of an iteration is linear in the batch. Below the smallest it stays that
-        of the smallest; beyond the largest the samples a second stay: nothing is extrapolated upwards.
+        Between two measured batches the time of an iteration is linear in the batch. Below the smallest batch the time
+        is constant; beyond the largest, samples per second are constant: nothing is extrapolated upwards.
         """
         family = self.family(model)
         if batch in family:
@@ -55,15 +55,15 @@ class MeasuredCurves:
         return _at_batch(family, batch=batch)
 
     def job_curve(self, model: str, *, batch: int | None, gpus: int) -> tuple[Curve, int]:
-        """The curve of a job, and the fewest GPUs that it may run on.
+        """The curve of a job, and its fewest GPUs.
 
         Args:
-            model: the model that it trains.
-            batch: its total batch size in samples; None for the smallest that was measured.
-            gpus: the GPUs that it asks for.
+            model: the job's model.
+            batch: its total batch size in samples; None for the smallest measured batch.
+            gpus: the GPUs that it requests.
 
         Raises:
-            UsageError: as from ``curve``, or for GPUs that were not measured where only measured ones count.
+            UsageError: As from ``curve``, or ``gpus`` was not measured and ``measured_only`` is set.
         """
         batch = batch or min(self.family(model))
         curve = self.curve(model, batch=batch)
@@ -96,7 +96,7 @@ def _at_batch(family: Mapping[int, Curve], *, batch: int) -> Curve:
 
 
 def staircase(curve: Curve) -> Curve:
-    """The curve without interpolation: on a number of GPUs that was not measured the next smaller measured one counts.
+    """The curve without interpolation: a number of GPUs that was not measured has the rate of the next smaller one.
 
     >>> staircase(Curve((1, 4), (10.0, 30.0)))
     Curve(gpus=(1, 3, 4), rates=(10.0, 10.0, 30.0))
@@ -110,16 +110,16 @@ def staircase(curve: Curve) -> Curve:
 def read_throughputs(path: str | Path, *, measured_only: bool = False) -> MeasuredCurves:
     """The curves of a folder of tables, or of one profile.
 
-    A table is a file ``MODEL.csv`` with the header ``global_batch_size,1,2,4,...`` and cells in iterations a second.
-    An empty cell at either end of a row was not measured; one between two numbers is a hole, and an error.
-    ``MODEL.json`` is a profile of `kungfu profile`. A single profile in place of the folder is that of all jobs.
+    A table is a file ``MODEL.csv`` with the header ``global_batch_size,1,2,4,...`` and cells in iterations per second.
+    An empty cell at either end of a row was not measured; between two numbers it is a hole, and an error.
+    ``MODEL.json`` is a profile by `kungfu profile`. A single profile instead of the folder applies to all jobs.
 
     Args:
         path: the folder, or a file ``profile.json``.
-        measured_only: whether batches and sizes that were not measured are refused.
+        measured_only: True if batches and sizes that were not measured are refused.
 
     Raises:
-        UsageError: for a folder without tables, a hole, a zero, or a cell that is no number: file, line and column.
+        UsageError: The folder has no tables, or a cell is a hole, a zero or no number; names file, line and column.
     """
     path = Path(path)
     try:
@@ -142,7 +142,7 @@ def read_throughputs(path: str | Path, *, measured_only: bool = False) -> Measur
 
 
 ANY_MODEL = ""
-"""The model of a single profile: that of every job of a trace that names none."""
+"""The model of a single profile, for all jobs of a trace without models."""
 
 
 def _profiled(path: Path) -> dict[int, Curve]:
@@ -170,7 +170,7 @@ def _read_table(path: Path) -> dict[int, Curve]:
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines that hold anything, with their numbers."""
+    """The lines that are not empty, with their numbers."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             return [(line, cells) for line, cells in enumerate(csv.reader(lines, strict=True), start=1) if cells]
@@ -221,7 +221,7 @@ def hybrid_batch(
         batch: total batch size before, in samples, at least 1.
         workers: workers before, at least 1.
         target: workers after, at least 1.
-        optimum: the number of workers at which a total batch of that many samples trains fastest.
+        optimum: returns the number of workers at which a given total batch trains fastest.
         scale_in: the effect of fewer workers on the batch: ``"shrink"`` (the algorithm as printed) or ``"keep"``.
 
     >>> best = {64: 32, 128: 64}.__getitem__
@@ -245,17 +245,17 @@ def hybrid_batch(
 
 
 def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale_in: BatchOnScaleIn = "keep") -> Curve:
-    """Samples a second on every number of GPUs when the batch follows ``hybrid_batch``.
+    """The curve in samples per second if the batch is set by ``hybrid_batch`` for every number of GPUs.
 
-    ``T(n) = B(n) * r(B(n), n)`` with B(n) the batch of algorithm 1 and r the measured iterations a second. Only
-    measured batches can be looked up: a batch that was not measured becomes the largest measured one below it, or
-    the smallest if there is none, so the curve never promises a rate that was not measured.
+    ``T(n) = B(n) * r(B(n), n)`` with B(n) the batch of algorithm 1 and r the measured iterations per second. Only
+    measured batches have rates: a batch that was not measured is replaced by the largest measured batch below it, or
+    else by the smallest, so the curve never has a rate that was not measured.
 
     Args:
-        family: iterations a second by total batch size, at least ``batch`` itself.
-        batch: the job's own total batch size, in samples.
-        workers: the GPUs its user requested, at which the batch is ``batch``.
-        scale_in: see ``hybrid_batch``; the default keeps the batch, as small batches were seldom measured.
+        family: curves in iterations per second by total batch size, including ``batch``.
+        batch: the job's total batch size, in samples.
+        workers: the GPUs requested by its user, for which the batch is ``batch``.
+        scale_in: see ``hybrid_batch``; the default keeps the batch, as small batches were rarely measured.
 
     >>> family = {64: Curve((1, 2, 4), (4.0, 6.0, 5.0)), 128: Curve((1, 2, 4), (2.0, 4.0, 6.0))}
     >>> hybrid_curve(family, batch=64, workers=1).rates[-1]  # 4 GPUs: past the optimum of 64, so 128 samples

@@ -1,4 +1,4 @@
-"""The outcome of a simulation: the GPUs of each job over time, and the metrics that scheduling papers compare."""
+"""The outcome of a simulation: the GPUs of each job over time, and the usual metrics of scheduling papers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Usage:
-    """The usage of each job: GPU seconds, seconds on any GPUs at all, and adjustments while it ran."""
+    """The usage of each job: GPU seconds, seconds with at least one GPU, and adjustments while it ran."""
 
     gpu_seconds: Floats
     held_s: Floats
@@ -37,7 +37,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Allocations:
-    """Changes of the GPUs of jobs, in order of time: job ``job[i]`` holds ``gpus[i]`` from ``time_s[i]`` on."""
+    """Changes of jobs' GPUs in order of time: job ``job[i]`` holds ``gpus[i]`` from ``time_s[i]``."""
 
     time_s: Floats
     job: Ints
@@ -60,7 +60,7 @@ class SimulationResult:
 
 @dataclass(frozen=True)
 class SimulationRecord:
-    """The outcome in the making, while the simulation runs; only the engine writes it."""
+    """The outcome so far of a running simulation; only the engine writes it."""
 
     start_s: Floats
     finish_s: Floats
@@ -71,21 +71,21 @@ class SimulationRecord:
 
 
 def empty_record(count: int, *, keep_allocations: bool = False) -> SimulationRecord:
-    """The record of ``count`` jobs of which none has started."""
+    """The record of ``count`` jobs before any start."""
     changes = list[tuple[float, Ints, Ints]]() if keep_allocations else None
     usage = Usage(np.zeros(count), np.zeros(count), np.zeros(count, dtype=np.int64))
     return SimulationRecord(np.full(count, np.nan), np.full(count, np.nan), usage, np.zeros(count), changes=changes)
 
 
 def record_change(record: SimulationRecord, *, jobs: Ints, before: Ints, after: Ints, now_s: float) -> None:
-    """Credit ``jobs`` with what they held until now, and count starts and adjustments."""
-    # What they held since they were touched last; the new number counts from now on.
+    """Adds the GPU seconds of ``jobs`` until now, and counts starts and adjustments."""
+    # The old GPUs count since the last change; the new GPUs count from now.
     elapsed = now_s - record.touched_s[jobs]
     record.usage.gpu_seconds[jobs] += before * elapsed
     record.usage.held_s[jobs] += np.where(before > 0, elapsed, 0.0)
     record.usage.adjustments[jobs] += (before > 0) & (after > 0) & (before != after)
     record.touched_s[jobs] = now_s
-    # A job that was preempted has started once already.
+    # A preempted job has started before.
     first = jobs[(after > 0) & np.isnan(record.start_s[jobs])]
     record.start_s[first] = now_s
     if record.changes is not None:
@@ -93,7 +93,7 @@ def record_change(record: SimulationRecord, *, jobs: Ints, before: Ints, after: 
 
 
 def record_event(record: SimulationRecord, *, now_s: float, busy: int, pending: int) -> None:
-    """Write down the cluster as it is from now on; a later event of the same instant replaces an earlier one."""
+    """Records the cluster's state from now on; a later event of the same instant replaces an earlier one."""
     if record.moments and record.moments[-1][0] == now_s:
         record.moments.pop()
     record.moments.append((now_s, busy, pending))
@@ -102,7 +102,7 @@ def record_event(record: SimulationRecord, *, now_s: float, busy: int, pending: 
 def finished_result(
     record: SimulationRecord, *, jobs: tuple[ClusterJob, ...], gpus: int, policy: str
 ) -> SimulationResult:
-    """The finished result."""
+    """The result of a finished simulation, from its record."""
     moments = np.array(record.moments, dtype=np.float64)
     timeline = Timeline(moments[:, 0], moments[:, 1].astype(np.int64), moments[:, 2].astype(np.int64))
     allocations = None
@@ -118,18 +118,18 @@ SIZE_CLASSES: dict[str, tuple[float, float]] = {
     "median": (1e4, 2e5),
     "large": (2e5, float("inf")),
 }
-"""Size classes of Wu et al., table 2, in GPU seconds requested: from the first number to below the second."""
+"""Size classes of Wu et al., table 2, by requested GPU seconds: from the first number to below the second."""
 
 
 class GroupMetrics(msgspec.Struct, kw_only=True):
-    """Figures of a group of jobs, means where nothing else is said; None for a group without jobs.
+    """The figures of a group of jobs, means unless stated otherwise; None for a group without jobs.
 
     Attributes:
         jobs: Jobs in the group.
         jct_s: Seconds from arrival to end, the job completion time.
-        jct_p50_s: The median of it.
-        jct_p95_s: Its 95th percentile.
-        jct_p99_s: Its 99th percentile.
+        jct_p50_s: The median of the job completion times.
+        jct_p95_s: Their 95th percentile.
+        jct_p99_s: Their 99th percentile.
         wait_s: Seconds from arrival to the first start.
         pending_s: Seconds without any GPUs.
         adjustments: Changes of the number of GPUs while the job ran.
@@ -155,10 +155,10 @@ class Summary(msgspec.Struct, kw_only=True):
         policy: The name of the policy.
         gpus: GPUs of the cluster.
         makespan_s: Seconds from the first arrival to the last end.
-        utilisation: Busy GPU seconds over GPUs times makespan, 0 to 1; None for a makespan that is too short beside the
-            time of day to be told from 0.
+        utilisation: Busy GPU seconds over GPUs times makespan, 0 to 1; None for a makespan that is indistinguishable
+            from 0 relative to the time of day.
         overall: The figures of all jobs.
-        groups: Those of each class of `SIZE_CLASSES`, or of each user or model, by the most GPU seconds first.
+        groups: The figures of each class of `SIZE_CLASSES`, or of each user or model, the most GPU seconds first.
     """
 
     policy: str
@@ -196,7 +196,7 @@ def summary(result: SimulationResult, *, by: By = "size") -> Summary:
 
 
 def _groups(result: SimulationResult, *, by: By) -> dict[str, npt.NDArray[np.bool_]]:
-    """The members of each group."""
+    """The mask of the members of each group, by name."""
     size = np.array([job.gpus * job.duration_s for job in result.jobs])
     if by == "size":
         return {name: (size >= low) & (size < high) for name, (low, high) in SIZE_CLASSES.items()}
@@ -224,7 +224,7 @@ def _figures(result: SimulationResult, *, chosen: npt.NDArray[np.bool_]) -> Grou
 
 
 def reduction(before: float | None, *, after: float | None) -> float | None:
-    """The fraction by which ``after`` is less than ``before``; negative if it is more, None if there is none.
+    """The fraction by which ``after`` is less than ``before``; negative if more, None if either is None.
 
     Args:
         before: The reference, not 0.
@@ -237,13 +237,13 @@ def reduction(before: float | None, *, after: float | None) -> float | None:
 
 
 def write_jobs(result: SimulationResult, *, path: Path) -> None:
-    """Writes a CSV file with a row for each job, whole or not at all.
+    """Writes a CSV file with a row for each job; the file is complete or absent.
 
-    The column ``allocation`` holds the GPUs over time as ``seconds:GPUs`` separated by spaces; empty if the
+    The column ``allocation`` has the GPUs over time as ``seconds:GPUs`` separated by spaces; it is empty if the
     simulation did not keep them.
 
     Raises:
-        UsageError: if the file cannot be written.
+        UsageError: The file cannot be written.
     """
     held: list[list[str]] = [[] for _ in result.jobs]
     if (changes := result.allocations) is not None:

@@ -1,4 +1,4 @@
-"""The outcome of simulations: tables for a terminal, JSON for programs, and a plot over time."""
+"""Reports of simulations: tables for a terminal, JSON for programs, and a plot over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kungfu_planning.schedule.outcome import GroupMetrics, SimulationResult, Sum
 
 
 def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
-    """One block of rows a policy: all jobs, then each group; times in seconds."""
+    """A table with a block of rows per policy: all jobs, then each group; times in seconds."""
     told = [f"{one.policy}: makespan {one.makespan_s:,.0f}, busy {_share(one.utilisation)}" for one in summaries]
     units = "seconds; wait: to the first start; pending: all time without GPUs; moves: adjustments a job"
     table = Table(
@@ -35,7 +35,7 @@ def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
 
 
 def sweep_table(runs: Sequence[SweepRun], *, title: str) -> Table:
-    """A row for each cluster, load and policy; times in seconds."""
+    """A table with a row for each cluster, load and policy; times in seconds."""
     table = Table(title=title, caption="seconds", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     for heading in ("GPUs", "load", "policy", "JCT", "p50", "p95", "p99", "wait", "makespan", "busy"):
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
@@ -70,7 +70,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reduction(msgspec.Struct, kw_only=True):
-    """The fractions by which the first policy has less than the second on one cluster; negative where it has more."""
+    """The fractions by which the first policy's figures are below the second's on one cluster; negative if above."""
 
     gpus: int
     load: float | None
@@ -80,9 +80,9 @@ class Reduction(msgspec.Struct, kw_only=True):
 
 
 class SweepAnswer(msgspec.Struct, kw_only=True):
-    """The fewest GPUs of the sweep with which the 95th percentile of completion times is within the target.
+    """The fewest GPUs of the sweep for which the 95th percentile of completion times is within the target.
 
-    ``gpus`` is None if none of the sweep has it; ``jct_p95_s`` is then the smallest one.
+    If no cluster of the sweep meets the target, ``gpus`` is None and ``jct_p95_s`` the smallest percentile.
     """
 
     policy: str
@@ -97,17 +97,17 @@ class SimulationReport(msgspec.Struct, kw_only=True):
 
     version: Literal[1] = 1
     settings: dict[str, Any]
-    """Every option of the command line, and for each policy the pauses, shares and parameters that it ran with."""
+    """Every option of the command line, and the pauses, shares and parameters of each policy."""
     jobs: int
     skipped_rows: list[str]
-    """The rows that were left out, with what is wrong with each."""
+    """The skipped rows, each with its error."""
     runs: list[SweepRun]
     reductions: list[Reduction]
     answers: list[SweepAnswer]
 
 
 def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
-    """The reductions of each pair of simulations that share cluster and load: the first policy against the second."""
+    """The reductions from the second policy to the first, for each cluster and load."""
     found = []
     for ours, theirs in zip(runs[::2], runs[1::2], strict=True):
         before, after = theirs.summary, ours.summary
@@ -124,7 +124,7 @@ def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
 
 
 def answers(runs: Sequence[SweepRun], *, target_s: float) -> list[SweepAnswer]:
-    """The fewest GPUs of those simulated that meet a target for the 95th percentile, by policy and load."""
+    """The fewest simulated GPUs that meet a target for the 95th percentile, for each policy and load."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
         mine = [run.summary for run in runs if (run.summary.policy, run.load) == (policy, load)]
@@ -140,16 +140,16 @@ _UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 
 
 def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
-    """Write a picture of busy GPUs and waiting jobs over time; the file appears whole or not at all.
+    """Writes a picture of busy GPUs and waiting jobs over time; the file is complete or absent.
 
     Args:
-        results: simulations to compare, at least one.
-        path: where to write; the ending (.png, .svg, .pdf) chooses the format.
+        results: the simulations to compare, at least one.
+        path: the file; its ending (.png, .svg, .pdf) sets the format.
 
     Raises:
-        UsageError: if the file cannot be written, or the ending is unknown.
+        UsageError: The file cannot be written, or the ending is unknown.
     """
-    from matplotlib.figure import Figure  # takes half a second, and most simulations draw nothing
+    from matplotlib.figure import Figure  # imported only here: takes half a second
 
     figure = Figure(figsize=(9, 6), layout="constrained")
     busy, queue = figure.subplots(2, 1, sharex=True)
@@ -173,5 +173,5 @@ def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
 
 
 def _unit(span_s: float) -> str:
-    """The largest unit of which the span has at least two."""
+    """The largest unit of time that is at most half of the span."""
     return next((name for name, seconds in reversed(_UNITS.items()) if span_s >= 2 * seconds), "seconds")

@@ -1,7 +1,7 @@
-"""The state that a policy sees and the plan that it answers: the border between deciding and performing.
+"""The state that a policy reads and the plan that it returns: the interface between deciding and performing.
 
-A policy is a pure function of (state, its own memory) to (plan, new memory). The simulator performs plans on an
-imagined cluster; anything that carries plans out on running jobs can take the simulator's place.
+A policy is a pure function from (state, memory) to (plan, new memory). The simulator performs plans on a simulated
+cluster; an executor for real jobs can replace the simulator.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Memory = TypeVar("Memory")
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs as vectors, one entry per job in order of arrival; a job is known by its index.
+    """The jobs as vectors, one entry per job in order of arrival; a job is identified by its index.
 
     Attributes:
-        gpus: GPUs that the user requested.
-        min_gpus: The fewest that the job runs on.
-        max_gpus: The most that it can use, at most those of the cluster.
+        gpus: The GPUs that the user requested.
+        min_gpus: The fewest GPUs that the job runs on.
+        max_gpus: The most GPUs that it can use, at most all of the cluster.
         submit_s: Arrival, seconds.
         duration_s: Seconds on the GPUs that the user requested.
-        kind: The row of `rates` that holds the job's curve.
-        runs: Whether the job runs already when it arrives.
+        kind: The row of `rates` with the job's curve.
+        runs: True if the job runs already when it arrives.
         rates: ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
     """
 
@@ -52,11 +52,11 @@ class JobProgress:
     """The progress of each job. Only the engine writes it; policies get read-only views.
 
     Attributes:
-        gpus: GPUs that the job holds.
-        remaining_s: Work left at `since_s`, in seconds at the size the user requested.
-        since_s: From when the job makes progress; it lies in the future while the job is paused.
-        speed: Progress per second from then on.
-        end_s: When the job will end; infinite for one that does not run.
+        gpus: The GPUs that the job holds.
+        remaining_s: The work left at `since_s`, in seconds at the requested size.
+        since_s: The time from which the job makes progress; in the future while the job is paused.
+        speed: The progress per second from `since_s`.
+        end_s: The end of the job; infinite if the job does not run.
         finished: True if the job has ended.
     """
 
@@ -75,7 +75,7 @@ class State:
     Attributes:
         now_s: The time, seconds.
         gpus: GPUs of the cluster.
-        workload: All jobs, those to come included.
+        workload: All jobs, including later arrivals.
         progress: The progress of each job.
         running: The indices of the jobs that run, in order of arrival.
         pending: The indices of the jobs that wait, in order of arrival.
@@ -93,12 +93,12 @@ class State:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """GPUs for some jobs; a job that is not named keeps its GPUs.
+    """The new GPUs of some jobs; all other jobs keep their GPUs.
 
     Attributes:
         jobs: The indices of the jobs.
         gpus: The GPUs of each; 0 preempts the job.
-        wake_s: The time to decide again even if no job arrives or ends.
+        wake_s: The time of another decision even if no job arrives or ends.
     """
 
     jobs: Ints
@@ -108,7 +108,7 @@ class SchedulePlan:
 
 @dataclass(frozen=True)
 class ClusterPolicy(Generic[Memory]):
-    """A name, the memory to begin with, and the decision itself."""
+    """A policy: its name, its initial memory, and its decision function."""
 
     name: str
     begin: Callable[[Workload, int], Memory]
@@ -116,12 +116,12 @@ class ClusterPolicy(Generic[Memory]):
 
 
 def stateless(name: str, *, decide: Callable[[State], SchedulePlan]) -> ClusterPolicy[None]:
-    """A policy that needs no memory: a function from a state to a plan."""
+    """A policy without memory, from a function of the state that returns a plan."""
     return ClusterPolicy(name, lambda _workload, _gpus: None, lambda state, memory: (decide(state), memory))
 
 
 def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
-    """The jobs as vectors, in 8 bytes for each different curve and each GPU of the cluster."""
+    """The jobs as vectors; needs 8 bytes per GPU of the cluster for each different curve."""
     kinds = {curve: index for index, curve in enumerate(dict.fromkeys(job.curve for job in jobs))}
     return Workload(
         gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
@@ -136,7 +136,7 @@ def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
 
 
 def remaining_s(state: State, *, jobs: Ints) -> Floats:
-    """Work left now, in seconds at the size the user requested."""
+    """The work left now, in seconds at the requested size."""
     progress = state.progress
     elapsed = np.maximum(state.now_s - progress.since_s[jobs], 0.0)
     left: Floats = np.maximum(progress.remaining_s[jobs] - progress.speed[jobs] * elapsed, 0.0)
@@ -144,7 +144,7 @@ def remaining_s(state: State, *, jobs: Ints) -> Floats:
 
 
 def read_only(progress: JobProgress) -> JobProgress:
-    """Views of the same arrays through which nothing can be written."""
+    """The same progress with read-only views of its arrays."""
     views: dict[str, Any] = {field.name: getattr(progress, field.name).view() for field in fields(progress)}
     for view in views.values():
         view.flags.writeable = False

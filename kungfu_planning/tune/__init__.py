@@ -1,6 +1,6 @@
 """Planning a hyperparameter search: the GPUs of each stage, their time and cost, and the placement of trials.
 
-Deciding only, in plain Python and NumPy: nothing here starts an instance or moves a trial.
+The package only decides, in plain Python and NumPy: it does not start instances or move trials.
 """
 
 from kungfu_planning.tune.baselines import Search, best_naive, best_static, fastest

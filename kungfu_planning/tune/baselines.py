@@ -1,4 +1,4 @@
-"""Baselines of a plan: one static cluster, rigid trials, and the fastest plan.
+"""The baselines of a plan: a static cluster, rigid trials, and the fastest plan.
 
 The module also has the parts shared by all searches: the settings, the limit of GPUs, and the test of a deadline.
 """
@@ -17,30 +17,30 @@ from kungfu_planning.tune.estimation import Estimate, completion_s, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_training
 
 Steps = Literal["instance", "literal"]
-"""The size of a greedy step: also until an instance less is needed, or only to the next fair share as printed."""
+"""The size of a greedy step: also down to one instance less, or only to the next fair share, as in the paper."""
 
 SLACK = 1e-9
-"""Relative: a plan of exactly the deadline meets it, whatever the rounding of its sum."""
+"""Relative tolerance for the rounding of sums, so that a plan of exactly the deadline meets it."""
 
 _JUDGED_BY = (400, 2500)
-"""Runs by which a confidence is judged, the larger number only of plans that the smaller does not settle."""
+"""Numbers of runs for judging a confidence, the larger only for plans that the smaller does not settle."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of the planners.
+    """The settings of the planners.
 
     Args:
-        max_gpus: the most GPUs of any stage, at least 1; None means as many as every trial of the largest stage can
+        max_gpus: the most GPUs of any stage, at least 1; None for as many as all trials of the largest stage can
             use.
-        multiples: multiples of the best static size that a greedy descent starts from, each at least 1.
-        steps: how far one greedy step goes.
-        least_saving: dollars that a step has to save, above 0.
-        confidence: the share of runs that have to meet the deadline, above 0 and below 1; None asks only that the mean
-            completion time does.
+        multiples: the multiples of the best static size from which greedy descents start, each at least 1.
+        steps: the size of a greedy step.
+        least_saving: the dollars that a step must save, above 0.
+        confidence: the share of runs that must meet the deadline, above 0 and below 1; None requires it only of the
+            mean completion time.
 
     Raises:
-        UsageError: for a value out of range.
+        UsageError: A value is out of range.
     """
 
     max_gpus: int | None = None
@@ -61,18 +61,18 @@ class Search:
 
 
 def most_gpus(simulator: Simulator, *, search: Search) -> int:
-    """The most GPUs that a stage may hold."""
+    """The most GPUs of a stage."""
     if search.max_gpus is not None:
         return search.max_gpus
     return max(stage.trials for stage in simulator.experiment.stages) * simulator.scaling.widest
 
 
 def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: Search) -> bool:
-    """True if a plan meets the deadline: its mean completion time, or the share of its runs that the search requests.
+    """True if a plan meets the deadline: by its mean completion time, or by the share of runs that the search requires.
 
-    A share is judged by 400 runs where they settle it, and near the limit by 2,500: it holds where the share of late
-    runs is below ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that just hold in the drawn
-    runs would be late more often in others.
+    A share is judged by 400 runs if they settle it, and near the limit by 2,500: the share of late runs must be below
+    ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that barely hold in the drawn runs would
+    be late more often in other runs.
     """
     limit_s = deadline_s * (1 + SLACK)
     if search.confidence is None or not simulator.is_random:
@@ -90,14 +90,14 @@ def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: S
 
 
 def judged_s(simulator: Simulator, *, found: Estimate, search: Search) -> float:
-    """The completion time by which a plan is judged, in seconds: the mean, or the quantile of the confidence."""
+    """The completion time to judge a plan by, in seconds: the mean, or the quantile of the confidence."""
     if search.confidence is None or not simulator.is_random:
         return found.seconds
     return float(np.quantile(completion_s(simulator, plan=found.gpus, runs=_JUDGED_BY[0]), search.confidence))
 
 
 def cheaper(found: Estimate) -> tuple[float, float]:
-    """Sorts estimates by cost, then by time."""
+    """The sort key of an estimate: cost, then time."""
     return found.dollars, found.seconds
 
 
@@ -105,10 +105,10 @@ _MOST_SIZES = 200_000
 
 
 def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
-    """The cheapest plan with the same number of GPUs in every stage that meets the deadline; ties: the faster.
+    """The cheapest plan with equal GPUs in all stages that meets the deadline; in a tie, the faster plan.
 
     Returns:
-        The plan with its estimate; None when no size up to the limit meets the deadline.
+        The plan with its estimate; None if no size up to the limit meets the deadline.
     """
     met = [
         found
@@ -119,9 +119,9 @@ def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> E
 
 
 def fastest(simulator: Simulator, *, search: Search) -> Estimate:
-    """The fastest plan: each stage at its fastest size, or the fastest static plan if growing costs more time.
+    """The fastest plan: each stage at its fastest size, or the fastest static plan if growth costs more time.
 
-    While an iteration never gets slower with GPUs, nothing can be faster, apart from chance in the set-ups.
+    If more GPUs never slow an iteration, no plan can be faster, except by chance in the set-ups.
     """
     sizes = static_sizes(simulator, search=search)
     stages = range(len(simulator.experiment.stages))
@@ -131,18 +131,18 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
 
 
 def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
-    """The sizes worth judging: all at which some stage's share changes.
+    """The static sizes to compare: all at which some stage's share changes.
 
-    Any other size runs exactly like the next smaller one of these, with GPUs that idle, so it cannot be cheaper: the
-    list stands for all sizes from 1 to the limit.
+    Any other size runs exactly like the next smaller of these with idle GPUs, so it cannot be cheaper: the list covers
+    all sizes from 1 to the limit.
 
     Raises:
-        UsageError: when there are more than 200,000, or none gives a trial as many GPUs as it needs.
+        UsageError: There are more than 200,000 sizes, or no size gives a trial as many GPUs as it needs.
     """
     limit, widest = most_gpus(simulator, search=search), simulator.scaling.widest
     trials = {stage.trials for stage in simulator.experiment.stages}
-    # Where trials are placed on instances, GPUs that a trial cannot use decide too how many instances a stage holds,
-    # and so whether the next one has to wait for others.
+    # If trials are placed on instances, GPUs that a trial cannot use also affect the number of a stage's instances,
+    # and so the next stage's wait for new ones.
     useful = widest if simulator.cloud.packing == "counted" else limit
     shares = [range(1, min(limit, max(trials)) + 1), *(range(n, min(limit, n * useful) + 1, n) for n in trials)]
     count = sum(map(len, shares))
@@ -173,11 +173,11 @@ def _fastest_size(simulator: Simulator, *, stage: int, sizes: Iterable[int]) -> 
 def best_naive(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
     """The cheapest plan of k GPUs for every trial in every stage (k = 1, 2, ...) that meets the deadline.
 
-    The cluster shrinks with the number of trials, but no trial ever grows, so that a long last stage takes long or
-    forces a huge first one.
+    The cluster shrinks with the number of trials, but trials never grow, so that a long last stage is slow or requires
+    a huge first stage.
 
     Returns:
-        The plan with its estimate; None when no k up to the limit meets the deadline.
+        The plan with its estimate; None if no k up to the limit meets the deadline.
 
     Reference:
         Misra et al., 2021, section 6.3.1.

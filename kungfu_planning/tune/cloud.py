@@ -1,4 +1,4 @@
-"""The provider: the instances that it sells, how it bills, and how long it takes to deliver."""
+"""The provider: its instances, its billing, and its delays."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from kungfu.errors import UsageError
 from kungfu_planning.tune.latency import Latency
 
 Billing = Literal["instance", "function"]
-"""The unit of billing: whole instances from delivery to release, or GPUs only while a trial trains on them."""
+"""The unit of billing: whole instances from delivery to release, or GPUs while a trial trains on them."""
 
 Packing = Literal["counted", "placed"]
-"""The count of a stage's instances: GPUs over GPUs per instance, or with every trial's GPUs kept together."""
+"""The count of a stage's instances: GPUs over GPUs per instance, or enough to keep each trial's GPUs together."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One kind of machine.
+    """A kind of machine.
 
     Args:
         gpus: GPUs of one instance, at least 1.
-        dollars_per_s: price in dollars per second, above 0: at a price of 0 every plan would be equally good.
-        minimum_s: least time that is billed, in seconds; 60 at the large providers.
+        dollars_per_s: the price in dollars per second, above 0: at a price of 0 every plan would be equally good.
+        minimum_s: the least billed time, in seconds; 60 at the large providers.
 
     Raises:
-        UsageError: for a value out of range.
+        UsageError: A value is out of range.
     """
 
     gpus: int
@@ -44,7 +44,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The data that every new instance has to fetch once: gigabytes, and dollars for each."""
+    """The data that every new instance fetches once: gigabytes, and dollars per gigabyte."""
 
     gigabytes: float = 0.0
     dollars_per_gb: float = 0.0
@@ -56,13 +56,13 @@ class Dataset:
 
     @property
     def dollars(self) -> float:
-        """Dollars that one provisioned instance pays for data."""
+        """The dollars for the data of one provisioned instance."""
         return self.gigabytes * self.dollars_per_gb
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Time that is not training: the provider's queue, an instance's set-up, a trial's start, a stage's meeting."""
+    """Times without training: the provider's queue, the set-up of an instance, the start of a trial, a synchronisation."""
 
     scale: Latency = field(default_factory=lambda: Latency(0.0))
     init: Latency = field(default_factory=lambda: Latency(0.0))
@@ -72,7 +72,7 @@ class Delays:
 
 @dataclass(frozen=True)
 class Cloud:
-    """All that a simulated provider needs: the instance, the delays, the data, the bill, the packing."""
+    """A simulated provider: its instance, delays, data, billing and packing."""
 
     instance: Instance
     delays: Delays = field(default_factory=Delays)

@@ -1,4 +1,4 @@
-"""A plan beside its baselines: as tables and as a picture for people, as plain data for programs."""
+"""A plan compared with its baselines, as tables and a picture for people, and as plain data for programs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kungfu_planning.units import as_clock
 
 @dataclass(frozen=True)
 class Judged(Estimate):
-    """A plan as the planner saw it, and ``fresh`` runs of it that the planner has not seen."""
+    """A plan with the planner's estimate, and with ``fresh`` runs that the planner has not seen."""
 
     fresh: Outlook
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The plan and the baselines of one experiment; a baseline is None if none of its kind meets the deadline."""
+    """The plan and the baselines of an experiment; a baseline is None if no plan of its kind meets the deadline."""
 
     simulator: Simulator
     search: Search
@@ -42,16 +42,16 @@ class Comparison:
 
 
 def compare(simulator: Simulator, *, deadline_s: float, search: Search, bracket: int = 0) -> Comparison:
-    """Plan one experiment, find its static and naive baselines, and draw fresh runs of each.
+    """Plans an experiment, finds its static and naive baselines, and draws fresh runs of each.
 
     Args:
         simulator: the job and the cloud.
-        deadline_s: when the search has to be done, in seconds from its start.
-        search: settings of the planner.
-        bracket: the number of the experiment among those that run side by side; each has luck of its own.
+        deadline_s: the deadline of the search, in seconds from its start.
+        search: the settings of the planner.
+        bracket: the number of the experiment among parallel ones, which have different draws.
 
     Raises:
-        UsageError: when no plan meets the deadline.
+        UsageError: No plan meets the deadline.
     """
     first_seed = simulator.seed + 1 + bracket * FRESH_SEEDS
 
@@ -75,9 +75,9 @@ def compare(simulator: Simulator, *, deadline_s: float, search: Search, bracket:
 def compare_all(
     simulators: Iterable[Simulator], *, deadline_s: float, search: Search, brackets: int
 ) -> list[Comparison]:
-    """The comparison of each of ``brackets`` experiments that run side by side.
+    """The comparison of each of ``brackets`` parallel experiments.
 
-    All of them have to meet the deadline, so a confidence is asked of each to the power of ``1 / brackets``.
+    All experiments must meet the deadline, so each must have the confidence to the power of ``1 / brackets``.
     """
     if search.confidence is not None:
         search = replace(search, confidence=search.confidence ** (1 / brackets))
@@ -88,9 +88,9 @@ def compare_all(
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """Time and cost of a plan, or of the plans of all brackets side by side.
+    """The time and cost of a plan, or of the plans of all parallel brackets.
 
-    ``seconds`` and ``dollars`` are means over the runs that the planner drew; the rest is of fresh runs.
+    ``seconds`` and ``dollars`` are means over the planner's runs; the other figures are of fresh runs.
     """
 
     seconds: float
@@ -100,20 +100,20 @@ class Figures(msgspec.Struct, kw_only=True):
     dollars_p50: float
     dollars_p95: float
     late_share: float
-    """Share of the fresh runs that end after the deadline, 0 to 1."""
+    """The share of the fresh runs that end after the deadline, 0 to 1."""
     seconds_by_seed: tuple[float, float]
-    """The smallest and the largest mean of the fresh runs of one seed."""
+    """The smallest and the largest mean completion time of the fresh runs of a seed."""
     dollars_by_seed: tuple[float, float]
 
 
 class PlanReport(Figures, kw_only=True):
-    """The plan of one experiment with the resources of its stages, times as means."""
+    """The plan of an experiment with the resources of its stages; times are means."""
 
     stages: tuple[StageUsage, ...]
 
 
 class ExperimentReport(msgspec.Struct):
-    """An experiment's plan and baselines; null where none of its kind meets the deadline."""
+    """An experiment's plan and baselines; a baseline is null if no plan of its kind meets the deadline."""
 
     planned: PlanReport
     static: PlanReport | None
@@ -123,13 +123,13 @@ class ExperimentReport(msgspec.Struct):
 class TuningReport(msgspec.Struct, kw_only=True):
     """The JSON output of ``kungfu plan tuning``.
 
-    Experiments run side by side: dollars add up, the seconds are those of the last to end.
+    Experiments run in parallel: dollars add up, and the seconds are those of the last to end.
     """
 
     version: Literal[1] = 1
     deadline_s: float
     confidence: float | None
-    """The share of runs that has to meet the deadline; null: the mean completion time has to."""
+    """The share of runs that must meet the deadline; null if only the mean completion time must."""
     deadline_holds: Literal["in the mean", "in the share of runs"]
     fresh_runs: int
     settings: dict[str, Any]
@@ -195,7 +195,7 @@ def _experiment(found: Comparison) -> ExperimentReport:
 
 
 def as_tables(found: Sequence[Comparison], *, report: TuningReport) -> Iterator[Table]:
-    """The stages of each planned experiment, then cost and time beside the baselines."""
+    """The tables of each experiment's stages, then of cost and time compared with the baselines."""
     for index, each in enumerate(found):
         title = "Plan" if len(found) == 1 else f"Plan of bracket {index + 1} of {len(found)}"
         yield _stages(each, title=title)
@@ -253,8 +253,8 @@ _SURVIVOR, _OTHER, _IDLE = "#3a9d5d", "#7da7d9", "#eeeeee"
 def draw_comparison(found: Sequence[Comparison]) -> Figure:
     """A figure with one row per experiment: the best static cluster left, the plan right, on the same scales.
 
-    Green is the trial that survives to the end; grey GPUs are held and idle. The titles give means over all drawn runs,
-    the boxes are those of the first run.
+    The trial that survives to the end is green; idle GPUs are grey. The titles have means over all drawn runs, and the
+    boxes are those of the first run.
 
     Reference:
         Misra et al., 2021, figure 1.

@@ -1,7 +1,7 @@
-"""Time and cost of an allocation plan: the stages' longest chains one after another, then the bill.
+"""The time and cost of an allocation plan: the sum of the stages' longest chains, and the bill.
 
 Every stage ends in a synchronisation of all its trials, so the longest path of the whole graph is the sum of the
-longest paths of the stages. That makes a plan cheap to judge; the tests build the graph itself.
+longest paths of the stages. So an estimate is cheap; the tests compare it with the graph itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kungfu_planning.tune.simulator import (
 )
 
 AllocationPlan = tuple[int, ...]
-"""GPUs of each stage."""
+"""The GPUs of each stage."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A plan's drawn runs.
+    """The drawn runs of a plan.
 
     Attributes:
         instances: instances of each stage.
-        ready: (stages, runs) seconds since the start at which the provider has delivered and the bill of new instances
-            starts.
-        ends: (stages, runs) seconds since the start at which the stage is synchronised.
-        dollars: (runs,) cost of each run.
+        ready: (stages, runs) seconds from the start to the delivery of new instances, from which these are
+            billed.
+        ends: (stages, runs) seconds from the start to the end of the stage's synchronisation.
+        dollars: (runs,) the cost of each run.
     """
 
     instances: tuple[int, ...]
@@ -58,19 +58,19 @@ class Sampled:
 def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
     """The mean completion time and cost of a plan.
 
-    Billed per instance, the cost is ``sum max(minimum, release - delivery) * price`` over all instances that ever
-    lived; billed per function, ``sum duration * GPUs * price / GPUs of an instance`` over all trials. The data of every
-    instance ever provisioned are added.
+    Billed per instance, the cost is ``sum max(minimum, release - delivery) * price`` over all provisioned instances;
+    billed per function, ``sum duration * GPUs * price / GPUs of an instance`` over all trials. The cost of the data of
+    every provisioned instance is added.
 
     Args:
         simulator: the job and the cloud.
-        plan: GPUs of each stage, all at least 1.
+        plan: the GPUs of each stage, all at least 1.
 
     Raises:
-        UsageError: for a plan with another number of stages, or a stage without GPUs.
+        UsageError: The plan has another number of stages, or a stage without GPUs.
 
     Cost:
-        About 50 us for ten stages that were seen before.
+        About 50 us for ten stages with cached parts.
 
     >>> from kungfu_planning.tune import Cloud, Instance, Simulator, scaling, successive_halving
     >>> job = successive_halving(4, least=1, most=7, eta=2)
@@ -92,17 +92,17 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
 
 
 def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Seconds:
-    """The completion times of ``runs`` drawn runs of a plan, fewer of very large searches: shape (runs,), seconds."""
+    """The completion times of ``runs`` drawn runs of a plan, fewer for very large searches: (runs,) seconds."""
     return np.asarray(sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1])
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """A plan in runs that no planner has seen.
+    """The fresh runs of a plan, which no planner has seen.
 
     Attributes:
-        seconds: (seeds, runs) completion time of each run, drawn from one seed after another.
-        dollars: (seeds, runs) cost of each run.
+        seconds: (seeds, runs) the completion time of each run, by seed.
+        dollars: (seeds, runs) the cost of each run.
     """
 
     seconds: Seconds
@@ -110,18 +110,18 @@ class Outlook:
 
 
 FRESH_SEEDS, FRESH_RUNS = 5, 400
-"""Seeds and runs of each by which an `Outlook` is drawn; fewer runs of searches of more than 25,000 trials."""
+"""The number of seeds of an `Outlook`, and of runs per seed; fewer runs for more than 25,000 trials."""
 
 
 def outlook(simulator: Simulator, *, plan: AllocationPlan, first_seed: int) -> Outlook:
-    """The outlook of a plan, from the seeds from ``first_seed`` on; one run where nothing is random."""
+    """The outlook of a plan, with seeds from ``first_seed``; a single run if nothing is random."""
     seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.is_random else 1))
     drawn = [sample(redrawn(simulator, samples=FRESH_RUNS, seed=seed), plan=plan) for seed in seeds]
     return Outlook(np.stack([each.ends[-1] for each in drawn]), np.stack([each.dollars for each in drawn]))
 
 
 def sample(simulator: Simulator, *, plan: AllocationPlan) -> Sampled:
-    """Draw the runs of ``plan``: when each stage is delivered and ends, and what each run costs."""
+    """Draws the runs of a plan: the delivery and the end of each stage, and the cost of each run."""
     _check(simulator, plan=plan)
     instances = tuple(stage_instances(simulator, stage=stage, gpus=gpus) for stage, gpus in enumerate(plan))
     ready: list[Seconds] = []
@@ -163,14 +163,14 @@ def _bill(
 
 
 def _bill_per_function(simulator: Simulator, *, plan: AllocationPlan) -> Seconds:
-    """The bill per function: (runs,) dollars."""
+    """The cost of each run if billed per function: (runs,) dollars."""
     instance = simulator.cloud.instance
     gpu_s = [stage_training(simulator, stage=stage, gpus=gpus).gpu_s for stage, gpus in enumerate(plan)]
     return np.asarray(np.sum(gpu_s, axis=0) * (instance.dollars_per_s / instance.gpus))
 
 
 def _bill_per_instance(simulator: Simulator, *, instances: Sequence[int], ready: Seconds, ends: Seconds) -> Seconds:
-    """The bill per instance: (runs,) dollars."""
+    """The cost of each run if billed per instance: (runs,) dollars."""
     groups = tenancies(instances)
     counts = np.array([group.count for group in groups], dtype=np.float64)
     seconds = ends[[group.last for group in groups]] - ready[[group.first for group in groups]]
@@ -190,8 +190,8 @@ class Tenancy:
 def tenancies(instances: Sequence[int]) -> tuple[Tenancy, ...]:
     """The instances of a plan, grouped by the first and last stage in which they are held.
 
-    A stage that needs more instances provisions the difference; one that needs fewer releases the oldest before it
-    starts: they are the first past their minimum bill, so no other order of release is cheaper.
+    A stage that needs more instances provisions the difference; a stage that needs fewer releases the oldest before it
+    starts: these are the first past their minimum bill, so no other order of release is cheaper.
 
     Args:
         instances: The number of instances of each stage.
@@ -221,7 +221,7 @@ def _release(alive: deque[tuple[int, int]], *, surplus: int, last: int) -> list[
         first, count = alive.popleft()
         gone = min(count, surplus)
         ended.append(Tenancy(first, last, gone))
-        # Of the oldest group, some stay.
+        # Some instances of the oldest group are kept.
         if gone < count:
             alive.appendleft((first, count - gone))
         surplus -= gone

@@ -1,4 +1,4 @@
-"""The stages of parallel trials that a search runs, and the two early-stopping methods that produce them."""
+"""The stages of parallel trials in a search, and two early-stopping methods that produce them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kungfu.errors import UsageError
 
 @dataclass(frozen=True)
 class Stage:
-    """One rung: ``trials`` trials that each train for ``iterations`` more iterations, then are compared."""
+    """A rung: ``trials`` trials that each train for ``iterations`` more iterations and are then compared."""
 
     trials: int
     iterations: int
@@ -21,13 +21,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The stages of one job, in order: all that a planner needs to know of an early-stopping method.
+    """The stages of a job, in order: the planner's input from an early-stopping method.
 
     Args:
-        stages: the work per trial that each stage *adds*, not totals.
+        stages: the stages, with the work per trial that each stage *adds*, not totals.
 
     Raises:
-        UsageError: when there is no stage.
+        UsageError: There is no stage.
 
     Reference:
         Misra et al., 2021, figure 6.
@@ -41,16 +41,16 @@ class Experiment:
 
 
 def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Experiment:
-    """SHA(n, r, R, eta): keep the best 1/eta after each stage, and give the kept ones eta times the work.
+    """SHA(n, r, R, eta): keeps the best 1/eta of the trials after each stage, and gives them eta times the work.
 
-    Stage i holds ``n_i = floor(n / eta^i)`` trials, while that is at least 1, and adds ``r * eta^i`` iterations to
-    each. The stage that would pass R in total is cut to reach exactly R and is the last; otherwise the last stage
-    gets all that is missing to R. With a large n the search may therefore end with more than one trial.
+    Stage i has ``n_i = floor(n / eta^i)`` trials, while this is at least 1, and adds ``r * eta^i`` iterations to
+    each. The stage that would exceed R in total is cut to reach exactly R and is the last; otherwise the last stage
+    gets all iterations missing to R. With a large n the search may therefore end with more than one trial.
 
     Args:
-        trials: n, trials of the first stage, at least 1.
-        least: r, iterations of the first stage, at least 1.
-        most: R, iterations that a survivor has in the end, at least r.
+        trials: n, the trials of the first stage, at least 1.
+        least: r, the iterations of the first stage, at least 1.
+        most: R, the final iterations of a survivor, at least r.
         eta: the best 1/eta of the trials survive a stage; an integer of at least 2.
 
     Raises:
@@ -62,7 +62,7 @@ def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Exper
     [1, 3, 9, 37]
 
     Reference:
-        Jamieson and Talwalkar, 2016; the increments as in Misra et al., 2021, table 3.
+        Jamieson and Talwalkar, 2016; the increments are from Misra et al., 2021, table 3.
     """
     _check_halving(trials, least=least, most=most, eta=eta)
     stages: list[Stage] = []
@@ -76,19 +76,19 @@ def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Exper
 
 
 def hyperband(most: int, *, least: int, eta: int) -> tuple[Experiment, ...]:
-    """Hyperband as a collection of successive halvings, one per bracket, the one with the most trials first.
+    """Hyperband as successive halvings, one per bracket, the bracket with the most trials first.
 
     With ``s_max = floor(log_eta(R / r))``, bracket s (from s_max down to 0) starts
     ``ceil((s_max + 1) * eta^s / (s + 1))`` trials with ``floor(R / eta^s)`` iterations each.
 
     Args:
-        most: R, iterations of a survivor.
+        most: R, the iterations of a survivor.
         least: r, from 1 to R.
         eta: the best 1/eta of the trials survive a stage; an integer of at least 2.
 
     Returns:
-        One experiment per bracket. They are independent jobs: run side by side, their costs add up and the last one to
-        end decides the time.
+        One experiment per bracket. The experiments are independent jobs: in parallel their costs add up, and the last
+        to end determines the time.
 
     Raises:
         UsageError: for a value out of range.

@@ -1,4 +1,4 @@
-"""Durations: the law of one latency, and the time of an iteration by its number of GPUs."""
+"""Durations: the distribution of a latency, and the time of an iteration by its number of GPUs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kungfu.errors import UsageError
 Seconds = NDArray[np.float64]
 
 _EXACT_DRAWS = 64
-"""The number of summands up to which each is drawn by itself; beyond, the sum is normal for every practical purpose."""
+"""The most summands that are drawn one by one; beyond, the sum is practically normal."""
 
 _LOGIT_BOUND, _PER_LOGIT = 36, 100
 
 
 @dataclass(frozen=True)
 class Latency:
-    """A duration of N(``mean_s``, ``sigma_s``) seconds, conditional on not being negative.
+    """A duration of N(``mean_s``, ``sigma_s``) seconds, truncated at 0.
 
     Args:
-        mean_s: the mean of the normal law *before* truncation, in seconds; with sigma_s = 0 the duration itself.
+        mean_s: the mean of the normal law *before* truncation, in seconds; the duration itself if sigma_s = 0.
         sigma_s: the standard deviation of the normal law *before* truncation, in seconds.
 
     Raises:
-        UsageError: for a value that is negative or not finite.
+        UsageError: A value is negative or not finite.
     """
 
     mean_s: float
@@ -55,10 +55,10 @@ def expected_s(latency: Latency) -> float:
 
 
 def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
-    """The duration below which a share of the law lies, accurate to 1e-5 sigma.
+    """The quantile of a latency's law, accurate to 1e-5 sigma.
 
-    Drawing by quantiles means that the same random number gives a longer time under a slower law, so two plans are
-    compared with the same draws.
+    With draws by quantiles, the same random number gives a longer time under a slower law, so two plans are compared
+    with the same draws.
 
     Args:
         latency: the law.
@@ -69,14 +69,14 @@ def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
     """
     if latency.sigma_s == 0:
         return np.full_like(uniform, latency.mean_s)
-    # The law is cut off at 0: shares are taken of what lies above.
+    # The law is truncated at 0: shares are of the part above 0.
     below_zero = _normal_cdf(-latency.mean_s / latency.sigma_s)
     share = below_zero + uniform * (1.0 - below_zero)
     return np.maximum(latency.mean_s + latency.sigma_s * _normal_quantile(share), 0.0)
 
 
 def total(latency: Latency, *, count: int, samples: int, generator: np.random.Generator) -> Seconds:
-    """The sum of ``count`` independent durations, ``samples`` times: shape (samples,), seconds.
+    """The sum of ``count`` independent durations, drawn ``samples`` times: (samples,) seconds.
 
     Beyond 64 summands the sum is drawn from the normal law with the exact mean and variance.
     """
@@ -90,7 +90,7 @@ def total(latency: Latency, *, count: int, samples: int, generator: np.random.Ge
 
 
 def _moments(latency: Latency) -> tuple[float, float]:
-    """Mean and standard deviation of the truncated law."""
+    """The mean and the standard deviation of the truncated law."""
     if latency.sigma_s == 0:
         return latency.mean_s, 0.0
     ratio = latency.mean_s / latency.sigma_s
@@ -104,9 +104,9 @@ def _normal_cdf(z: float) -> float:
 
 
 def _normal_quantile(share: Seconds) -> Seconds:
-    """The inverse of the normal distribution function, by chords of a table that is even in log(share / (1 - share)).
+    """The inverse of the normal distribution function, by linear interpolation in log(share / (1 - share)).
 
-    There it is nearly straight, and an even table needs no search: a plan needs millions of these.
+    In this variable the inverse is nearly linear, and an even table needs no search: a plan needs millions of values.
     """
     inside = np.clip(share, 1e-15, 1 - 1e-15)
     place = (np.log(inside / (1.0 - inside)) + _LOGIT_BOUND) * _PER_LOGIT
@@ -117,7 +117,7 @@ def _normal_quantile(share: Seconds) -> Seconds:
 
 @functools.cache
 def _quantile_table() -> tuple[Seconds, Seconds]:
-    """Scores at every hundredth of a logit, and the steps between them."""
+    """The table of normal scores at every hundredth of a logit, and of the steps between them."""
     logits = np.arange(-_LOGIT_BOUND * _PER_LOGIT, _LOGIT_BOUND * _PER_LOGIT + 1) / _PER_LOGIT
     low = np.exp(-np.abs(logits)) / (1.0 + np.exp(-np.abs(logits)))
     scores = np.sign(logits) * -np.array([NormalDist().inv_cdf(share) for share in low])
@@ -126,15 +126,15 @@ def _quantile_table() -> tuple[Seconds, Seconds]:
 
 @dataclass(frozen=True)
 class ScalingCurve:
-    """Seconds per iteration of one trial on p GPUs: build it with `scaling`.
+    """The seconds per iteration of a trial on p GPUs; built by `scaling`.
 
     Throughput 1/t is linear between measured points, flat after the last and proportional to p below the first.
 
     Attributes:
-        gpus: The measured numbers of GPUs, rising.
-        seconds: Seconds per iteration on each of them.
-        sigma_s: The standard deviation of one iteration (before truncation at 0), the same on any number of GPUs.
-        measured_only: True if a trial uses the next smaller measured number of GPUs, in place of interpolation.
+        gpus: The measured numbers of GPUs, increasing.
+        seconds: The seconds per iteration on each of these.
+        sigma_s: The standard deviation of an iteration (before truncation at 0), the same on any number of GPUs.
+        measured_only: True if a trial uses the next smaller measured number of GPUs instead of an interpolation.
     """
 
     gpus: tuple[int, ...]
@@ -144,16 +144,16 @@ class ScalingCurve:
 
     @property
     def widest(self) -> int:
-        """The largest measured number of GPUs; more GPUs are never faster."""
+        """The largest measured number of GPUs; more GPUs are not faster."""
         return self.gpus[-1]
 
     @property
     def least(self) -> int:
-        """The fewest GPUs that a trial may have: 1, or the fewest measured."""
+        """The fewest GPUs of a trial: 1, or the fewest measured if ``measured_only``."""
         return self.gpus[0] if self.measured_only else 1
 
     def iteration(self, gpus: int) -> Latency:
-        """The law of one iteration on ``gpus`` >= 1 GPUs."""
+        """The latency of an iteration on ``gpus`` >= 1 GPUs."""
         if self.measured_only:
             if gpus < self.gpus[0]:
                 raise UsageError(
@@ -161,7 +161,7 @@ class ScalingCurve:
                     " interpolation"
                 )
             gpus = max(measured for measured in self.gpus if measured <= gpus)
-        # Below the first measured point, time is inverse to GPUs.
+        # Below the first measured point, time is inversely proportional to GPUs.
         if gpus < self.gpus[0]:
             return Latency(self.seconds[0] * self.gpus[0] / gpus, self.sigma_s)
         rate = np.interp(gpus, self.gpus, [1.0 / seconds for seconds in self.seconds])
@@ -169,14 +169,14 @@ class ScalingCurve:
 
 
 def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> ScalingCurve:
-    """A scaling profile from measured seconds per iteration, ``{GPUs of the trial: seconds}``.
+    """A scaling curve from measured seconds per iteration, ``{GPUs of the trial: seconds}``.
 
     Args:
         seconds_by_gpus: finite seconds above 0, by GPUs of at least 1.
         sigma_s: standard deviation of one iteration in seconds, at least 0.
 
     Raises:
-        UsageError: when there is no point, or one is a hole (None, NaN), zero or negative.
+        UsageError: There is no point, or a point is a hole (None, NaN), zero or negative.
 
     >>> curve = scaling({1: 10.0, 4: 4.0})
     >>> [round(curve.iteration(gpus).mean_s, 3) for gpus in (1, 2, 4, 9)]
@@ -192,16 +192,16 @@ def scaling(seconds_by_gpus: Mapping[int, float], *, sigma_s: float = 0.0) -> Sc
 
 
 def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) -> ScalingCurve:
-    """A curve by Amdahl's law, ``t(p) = seconds * (serial + (1 - serial) / p)``, for a first look before measuring.
+    """A curve by Amdahl's law, ``t(p) = seconds * (serial + (1 - serial) / p)``, for use before a measurement.
 
     Args:
         seconds: time of an iteration on 1 GPU, above 0.
-        serial: the share of it that GPUs do not shorten, from 0 to 1.
-        widest: GPUs beyond which nothing is gained, at least 1.
+        serial: the share of ``seconds`` that GPUs do not shorten, from 0 to 1.
+        widest: the number of GPUs beyond which there is no gain, at least 1.
         sigma_s: standard deviation of one iteration in seconds, at least 0.
 
     Returns:
-        A scaling profile with a point at every number of GPUs.
+        A scaling curve with a point at every number of GPUs.
 
     Raises:
         UsageError: for a value out of range.

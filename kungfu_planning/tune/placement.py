@@ -1,4 +1,4 @@
-"""The assignment of GPUs of nodes to trials: the values that the placement controller works on."""
+"""The assignment of nodes' GPUs to trials, for a placement controller."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from kungfu.errors import UsageError
 
 Allocation = Mapping[str, int]
-"""GPUs of each trial, at least 1."""
+"""The GPUs of each trial, at least 1."""
 
 
 class Slot(NamedTuple):
-    """One GPU: the name of its node, and its index there."""
+    """A GPU: the name of its node, and its index on the node."""
 
     node: str
     gpu: int
@@ -25,7 +25,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class Nodes:
-    """Equal machines: their names, in an order that breaks ties, and how many GPUs each has."""
+    """Equal machines: their names, in the order that breaks ties, and the number of GPUs of each."""
 
     names: tuple[str, ...]
     gpus: int
@@ -40,7 +40,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class TrialPlacement:
-    """The GPUs of each placed trial; no GPU belongs to two."""
+    """The GPUs of each placed trial; no GPU belongs to two trials."""
 
     slots: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
 
@@ -57,46 +57,46 @@ class TrialPlacement:
 
 
 def free_gpu_slots(placement: TrialPlacement, *, nodes: Nodes) -> dict[str, list[Slot]]:
-    """The GPUs of each node that no trial has, in order."""
+    """The free GPUs of each node, in order."""
     taken = {slot for slots in placement.slots.values() for slot in slots}
     every = {name: [Slot(name, gpu) for gpu in range(nodes.gpus)] for name in nodes.names}
     return {name: [slot for slot in slots if slot not in taken] for name, slots in every.items()}
 
 
 def moves(before: TrialPlacement, *, after: TrialPlacement) -> tuple[str, ...]:
-    """The trials that are placed in both and do not keep all their GPUs, in order of their names: those to migrate."""
+    """The trials to migrate, in order of their names: placed before and after, but not on the same GPUs."""
     both = before.slots.keys() & after.slots.keys()
     return tuple(sorted(trial for trial in both if set(before.slots[trial]) != set(after.slots[trial])))
 
 
 def unplaced(allocation: Allocation, *, placement: TrialPlacement) -> tuple[str, ...]:
-    """The trials of ``allocation`` that have no GPUs, in order of their names: they have to wait."""
+    """The trials of ``allocation`` without GPUs, which have to wait, in order of their names."""
     return tuple(sorted(allocation.keys() - placement.slots.keys()))
 
 
 def place(
     allocation: Allocation, *, last: TrialPlacement, nodes: Nodes, reserved: Collection[str] = frozenset()
 ) -> TrialPlacement:
-    """A placement of ``allocation`` that starts from ``last`` and keeps as much of it as possible.
+    """A placement of ``allocation`` that keeps as much as possible of the placement ``last``.
 
-    A trial of at most one node's GPUs is on one node; a larger one has whole nodes, and the remainder is one
-    more share of a node. Largest first, a trial gets the fullest node that still holds it; if none does, the node
-    with the most room is cleared of strictly smaller trials, which are then placed again. A trial placed in this round
-    is never displaced, nor is one of ``reserved`` (reassigned earlier and not yet confirmed by its workers).
+    A trial of at most one node's GPUs is on one node; a larger trial has whole nodes, and one more share of a node for
+    the remainder. Largest first, a trial gets the fullest node with enough room; if there is none, the node with the
+    most room is cleared of strictly smaller trials, which are then placed again. Trials placed in this round and
+    ``reserved`` trials (reassigned earlier and not yet confirmed by their workers) are never displaced.
 
     Args:
-        allocation: GPUs of each trial.
-        last: the placement that is in force.
-        nodes: the nodes that there are now.
+        allocation: the GPUs of each trial.
+        last: the present placement.
+        nodes: the present nodes.
         reserved: trials that must not be displaced.
 
     Returns:
-        ``last`` itself when it already fits. All trials have GPUs when none is reserved, the allocations add up to no
-        more than there is, and a node's GPUs and the allocations are powers of two (or multiples of a node); otherwise
-        some may be `unplaced`.
+        ``last`` itself if it already fits. All trials have GPUs if none is reserved, the allocations do not exceed the
+        nodes, and a node's GPUs and the allocations are powers of two (or multiples of a node); otherwise some may be
+        `unplaced`.
 
     Raises:
-        UsageError: for an allocation below 1, or a reserved trial that is to change.
+        UsageError: An allocation is below 1, or a reserved trial would change.
 
     >>> nodes = Nodes(("n0", "n1"), gpus=4)
     >>> placed = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=nodes)
@@ -117,7 +117,7 @@ def place(
 
 @dataclass(frozen=True)
 class _Room:
-    """One round of placing: the slots of each trial so far, the free slots of each node, and trials that must stay."""
+    """A round of placing: the slots of each trial so far, the free slots of each node, and fixed trials."""
 
     slots: dict[str, tuple[Slot, ...]]
     free: dict[str, list[Slot]]
@@ -129,7 +129,7 @@ def _fill(
 ) -> TrialPlacement:
     room = _Room(dict(kept), free_gpu_slots(TrialPlacement(kept), nodes=nodes), set(reserved))
     queue = sorted((-gpus, trial) for trial, gpus in allocation.items() if trial not in kept)
-    # Largest first; displaced trials are strictly smaller, and queue up again, so that the loop ends.
+    # Largest first; displaced trials are strictly smaller and queue again, so the loop ends.
     while queue:
         trial = queue.pop(0)[1]
         for displaced in _seat(trial, allocation=allocation, room=room, node_gpus=nodes.gpus):
@@ -138,20 +138,20 @@ def _fill(
 
 
 def _seat(trial: str, *, allocation: Allocation, room: _Room, node_gpus: int) -> list[str]:
-    """Places one trial, wholly or not at all; returns the trials that were displaced for it."""
+    """Places a trial, wholly or not at all; returns the trials displaced for it."""
     units = _units(allocation[trial], node_gpus=node_gpus)
     chosen: list[tuple[str, int, list[str]]] = []
     for unit in units:
         used = {node for node, _, _ in chosen}
-        # Best fit first, since it moves nobody; else a node is cleared of smaller trials.
+        # Best fit first, since it moves no trial; else clear a node of smaller trials.
         found = _best_fit(room, unit=unit, used=used) or _cleared(
             room, unit=unit, used=used, allocation=allocation, below=allocation[trial]
         )
-        # One part finds no place: nothing has changed yet, and the trial waits.
+        # A part has no place: nothing has changed yet, and the trial waits.
         if found is None:
             return []
         chosen.append((found[0], unit, found[1]))
-    # A trial on several nodes is displaced from all of them, though one is cleared.
+    # A trial on several nodes is displaced from all of them, even if only one is cleared.
     displaced = sorted({other for _, _, others in chosen for other in others})
     for other in displaced:
         _remove(room, trial=other)
@@ -166,7 +166,7 @@ def _units(gpus: int, *, node_gpus: int) -> list[int]:
 
 
 def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]] | None:
-    """The node with the least room that holds ``unit`` without displacing a trial."""
+    """The node with the least room that has room for ``unit`` without displacing a trial."""
     fits = [node for node, free in room.free.items() if node not in used and len(free) >= unit]
     return (min(fits, key=lambda node: len(room.free[node])), []) if fits else None
 
@@ -174,7 +174,7 @@ def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]
 def _cleared(
     room: _Room, *, unit: int, used: set[str], allocation: Allocation, below: int
 ) -> tuple[str, list[str]] | None:
-    """The node with the most room that can be made to hold ``unit``, and the trials that have to leave it."""
+    """The node with the most room that can be cleared for ``unit``, and the trials to displace."""
     for node in sorted(room.free, key=lambda name: -len(room.free[name])):
         tenants = {
             trial: sum(slot.node == node for slot in slots)
@@ -188,11 +188,11 @@ def _cleared(
 
 
 def _fewest(tenants: Mapping[str, int], *, needed: int) -> list[str] | None:
-    """The fewest tenants that hold ``needed`` GPUs together: the largest, but the last one as small as will do."""
+    """The fewest tenants with ``needed`` GPUs in total: the largest, and last the smallest that is enough."""
     going: list[str] = []
     left = sorted(tenants, key=lambda trial: (tenants[trial], trial))
     while needed > 0 and left:
-        # The smallest that is enough alone, else the largest.
+        # The smallest tenant that is enough alone, else the largest.
         enough = [trial for trial in left if tenants[trial] >= needed]
         trial = enough[0] if enough else left[-1]
         left.remove(trial)
@@ -229,12 +229,12 @@ def _check(allocation: Allocation, *, last: TrialPlacement, reserved: Collection
 
 
 _CHOICES = 1000
-"""The number of sets of nodes up to which all are tried; beyond, only the one with the fewest trials on it."""
+"""The most sets of nodes that are all tried; beyond, only the set with the fewest trials."""
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """``placement`` leaves the nodes ``released`` empty; ``moved`` are the trials to migrate before they go."""
+    """A ``placement`` without the nodes ``released``; ``moved`` are the trials to migrate before their release."""
 
     placement: TrialPlacement
     released: tuple[str, ...]
@@ -242,19 +242,19 @@ class Shrunk:
 
 
 def shrink(placement: TrialPlacement, *, nodes: Nodes, keep: int, reserved: Collection[str] = frozenset()) -> Shrunk:
-    """Pack the placed trials onto ``keep`` of the nodes, moving as few as possible.
+    """Packs the placed trials onto ``keep`` of the nodes, with the fewest moves.
 
-    Up to 1,000 possible sets of released nodes, each is tried and the one with the fewest moves wins (ties: with the
-    fewest GPUs moved); beyond that the nodes with the fewest trials are released.
+    Up to 1,000 possible sets of released nodes, all are tried, and the set with the fewest moves wins (ties: the fewest
+    moved GPUs); beyond, the nodes with the fewest trials are released.
 
     Args:
-        placement: the placement in force.
-        nodes: the nodes that there are now.
-        keep: how many of them stay.
+        placement: the present placement.
+        nodes: the present nodes.
+        keep: the number of nodes to keep.
         reserved: trials that must not move.
 
     Raises:
-        UsageError: when ``keep`` is not between 0 and the number of nodes, or no such set of nodes holds all trials.
+        UsageError: ``keep`` is not between 0 and the number of nodes, or ``keep`` nodes cannot hold all trials.
 
     >>> from kungfu_planning.tune.placement import Slot
     >>> before = TrialPlacement({"A": (Slot("n0", 0),), "B": (Slot("n1", 0),), "C": (Slot("n2", 0), Slot("n2", 1))})
@@ -284,7 +284,7 @@ def _burden(shrunk: Shrunk) -> tuple[int, int]:
 
 
 def _choices(placement: TrialPlacement, *, nodes: Nodes, count: int) -> Iterable[tuple[str, ...]]:
-    """Sets of nodes to release, those preferred first."""
+    """The sets of nodes to try to release, in order of preference."""
     load = dict.fromkeys(nodes.names, (0, 0))
     for slots in placement.slots.values():
         for name in {slot.node for slot in slots} & load.keys():
@@ -303,7 +303,7 @@ def _release(
     allocation = {trial: len(slots) for trial, slots in placement.slots.items()}
     after = place(allocation, last=placement, nodes=left, reserved=reserved)
     moved = moves(placement, after=after)
-    # These nodes cannot go: a trial would be left without GPUs, or one that must stay would move.
+    # Not possible: a trial would have no GPUs, or a reserved trial would move.
     if unplaced(allocation, placement=after) or set(moved) & set(reserved):
         return None
     return Shrunk(after, tuple(name for name in nodes.names if name in released), moved)

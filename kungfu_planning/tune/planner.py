@@ -1,4 +1,4 @@
-"""The planner: greedy descents from several feasible plans, judged by the simulator."""
+"""The planner: greedy descents from several feasible plans, evaluated by the simulator."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _DEFAULT = Search()
 def plan_elastic(
     simulator: Simulator, *, deadline_s: float, search: Search = _DEFAULT, known: Iterable[AllocationPlan] = ()
 ) -> Estimate:
-    """A cheap plan that meets the deadline, with its own number of GPUs for each stage.
+    """A cheap plan that meets the deadline, with a separate number of GPUs for each stage.
 
-    From each warm start (the best static size and its multiples, the best naive plan, and ``known`` plans) descend
-    greedily; the cheapest end wins. It meets the deadline, in the mean or with ``search.confidence``, and is never
-    more expensive than the best static or naive plan under the same simulator. It need not be the optimum, and a looser
-    deadline may give a more expensive plan: see `plan_deadlines`.
+    A greedy descent runs from each warm start (the best static size and its multiples, the best naive plan, and
+    ``known`` plans), and the cheapest result is returned. It meets the deadline, in the mean or with
+    ``search.confidence``, and is never more expensive than the best static or naive plan under the same simulator. It
+    may not be optimal, and a looser deadline may give a more expensive plan: see `plan_deadlines`.
 
     Args:
         simulator: the job and the cloud.
-        deadline_s: when the search has to be done, in seconds from its start.
-        search: settings of the planner.
-        known: plans to descend from besides the warm starts.
+        deadline_s: the deadline of the search, in seconds from its start.
+        search: the settings of the planner.
+        known: further plans to descend from.
 
     Raises:
-        UsageError: when nothing meets the deadline; it names the fastest time there is.
+        UsageError: No plan meets the deadline; the message has the fastest possible time.
 
     >>> from kungfu_planning.tune import Cloud, Instance, Simulator, scaling, successive_halving
     >>> job = successive_halving(4, least=1, most=7, eta=2)
@@ -60,12 +60,12 @@ def plan_elastic(
 def plan_deadlines(
     simulator: Simulator, *, deadlines_s: Iterable[float], search: Search = _DEFAULT
 ) -> dict[float, Estimate]:
-    """A plan for each deadline, from the tightest on, each also started from the plan before it.
+    """A plan for each deadline, in increasing order; each search also starts from the previous plan.
 
-    So the cost never rises with the deadline.
+    So the cost never increases with the deadline.
 
     Raises:
-        UsageError: when the tightest deadline cannot be met.
+        UsageError: The tightest deadline cannot be met.
     """
     found: dict[float, Estimate] = {}
     known: tuple[AllocationPlan, ...] = ()
@@ -78,7 +78,7 @@ def plan_deadlines(
 def warm_starts(
     simulator: Simulator, *, deadline_s: float, search: Search, known: Iterable[AllocationPlan] = ()
 ) -> list[Estimate]:
-    """The feasible plans that descents begin from, each once; the fastest plan if no static one is feasible.
+    """The feasible plans that descents start from, each once; the fastest plan if no static plan is feasible.
 
     Raises:
         UsageError: when nothing meets the deadline.
@@ -92,11 +92,11 @@ def warm_starts(
 
 
 def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search: Search) -> Estimate:
-    """Steps down from a plan while a step saves money and the deadline holds.
+    """Descends from a plan while a step saves money and the deadline holds, and returns the last plan.
 
-    Each step goes to the neighbour with the largest ``(C - C') / (T' - T)``, dollars saved per second lost; one that
-    saves without losing time comes first. Neighbours that miss the deadline are excluded before choosing, while the
-    paper chooses first and then gives up.
+    Each step chooses the neighbour with the largest ``(C - C') / (T' - T)``, dollars saved per second lost; a neighbour
+    that saves without losing time is preferred. Neighbours that miss the deadline are excluded before the choice, while
+    the paper chooses first and stops if the choice misses it.
 
     Args:
         simulator: the job and the cloud.
@@ -124,7 +124,7 @@ def _benefit(found: Estimate, *, than: Estimate) -> tuple[float, float]:
 
 
 def _multiples(simulator: Simulator, *, static: Estimate | None, search: Search) -> list[AllocationPlan]:
-    """The best static plan and its multiples, none above the limit."""
+    """The best static plan and its multiples up to the limit."""
     if static is None:
         return []
     limit = most_gpus(simulator, search=search)
@@ -146,7 +146,7 @@ def _fastest_or_refuse(simulator: Simulator, *, deadline_s: float, search: Searc
 
 @functools.cache
 def next_fair(trials: int, *, gpus: int) -> int | None:
-    """The largest number of GPUs below ``gpus`` that is a multiple or a divisor of ``trials``; None below 1.
+    """The largest number of GPUs below ``gpus`` that is a multiple or a divisor of ``trials``; None if there is none.
 
     Args:
         trials: The trials of the stage.
@@ -155,25 +155,25 @@ def next_fair(trials: int, *, gpus: int) -> int | None:
     >>> [next_fair(10, gpus=24), next_fair(10, gpus=20), next_fair(10, gpus=10), next_fair(10, gpus=1)]
     [20, 10, 5, None]
     """
-    # More GPUs than trials: each trial gets the same number. Else as many trials share a GPU on each.
+    # With more GPUs than trials, each trial gets the same number. Else each GPU gets the same number of trials.
     if gpus > trials:
         return (gpus - 1) // trials * trials
     return next((smaller for smaller in range(gpus - 1, 0, -1) if trials % smaller == 0), None)
 
 
 def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> Iterator[AllocationPlan]:
-    """Each plan that differs from ``plan`` in one stage, by one step down.
+    """The plans that differ from ``plan`` in one stage, by one step down.
 
     Args:
         simulator: the job and the cloud.
-        plan: GPUs of each stage.
+        plan: the GPUs of each stage.
         steps: ``literal`` gives the next fair share; ``instance`` also gives the first fair share that needs
-            fewer instances. If whole instances are paid, 23 GPUs cost the same as 24, six instances of four, and only
-            take longer: a descent by literal steps ends on that plateau.
+            fewer instances. If whole instances are billed, 23 GPUs cost the same as 24, six instances of four, and are
+            only slower: a descent by literal steps ends on this plateau.
     """
     for stage, gpus in enumerate(plan):
         smaller = next_fair(simulator.experiment.stages[stage].trials, gpus=gpus)
-        # One GPU for all trials of the stage, or as few as a trial may have: there is no step down.
+        # No step down: one GPU for all trials of the stage, or the fewest GPUs of a trial.
         if smaller is None or not _is_enough(simulator, stage=stage, gpus=smaller):
             continue
         yield _with(plan, stage=stage, gpus=smaller)
@@ -184,7 +184,7 @@ def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> I
 
 
 def _is_enough(simulator: Simulator, *, stage: int, gpus: int) -> bool:
-    """True if each trial of the stage has as many GPUs as it needs."""
+    """True if each trial of a stage has at least its fewest GPUs."""
     least = simulator.scaling.least
     return least == 1 or gpus >= least * simulator.experiment.stages[stage].trials
 

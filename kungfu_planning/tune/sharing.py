@@ -1,4 +1,4 @@
-"""The shares of a stage's GPUs: trials side by side, in a queue, and the number of instances."""
+"""The sharing of a stage's GPUs: trials at once and in a queue, and the number of instances."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kungfu_planning.tune.latency import Seconds
 
 @dataclass(frozen=True)
 class Share:
-    """``at_once`` trials train side by side on ``gpus_per_trial`` GPUs each; the others queue."""
+    """A share: ``at_once`` trials train at once on ``gpus_per_trial`` GPUs each; the others queue."""
 
     gpus_per_trial: int
     at_once: int
 
 
 def share(stage: Stage, *, gpus: int) -> Share:
-    """A fair share: ``floor(gpus / trials)`` each, or one GPU each for as many as there are GPUs.
+    """The fair share of a stage: ``floor(gpus / trials)`` GPUs per trial, or one GPU each for ``gpus`` trials.
 
-    GPUs that do not divide stay idle.
+    The remaining GPUs are idle.
 
     Args:
         stage: The stage.
-        gpus: GPUs of the stage, at least 1.
+        gpus: the GPUs of the stage, at least 1.
 
     >>> share(Stage(trials=3, iterations=9), gpus=14), share(Stage(trials=32, iterations=1), gpus=24)
     (Share(gpus_per_trial=4, at_once=3), Share(gpus_per_trial=1, at_once=24))
@@ -42,8 +42,8 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
 
     Args:
         stage: the stage.
-        gpus: its GPUs.
-        node: GPUs of an instance.
+        gpus: the GPUs of the stage.
+        node: the GPUs of an instance.
         packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough that each trial
             below ``node`` GPUs stays on one instance, and each larger one has whole instances.
 
@@ -60,7 +60,7 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
 
 
 def assign(seconds: list[float], *, chains: int) -> list[int]:
-    """For each trial the trial that it waits for, -1 for none: list scheduling in the trials' order.
+    """The trial that each trial waits for, -1 for none, by list scheduling in the trials' order.
 
     Args:
         seconds: The duration of each trial.
@@ -82,15 +82,15 @@ def assign(seconds: list[float], *, chains: int) -> list[int]:
 
 
 def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
-    """The end of the last of the trials; ``seconds`` is (trials, samples), the result (samples,).
+    """The end of the last trial; ``seconds`` is (trials, samples), the result (samples,).
 
-    Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials it is the longest trial.
+    Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials, the longest trial counts.
     """
     trials = len(seconds)
     # All at once.
     if chains >= trials:
         return np.asarray(seconds.max(axis=0))
-    # Equal durations go in waves.
+    # Equal durations run in waves.
     if np.ptp(seconds) == 0:
         return np.asarray(seconds[0] * -(-trials // chains))
     return np.array([_list_schedule(column.tolist(), chains=chains) for column in seconds.T])

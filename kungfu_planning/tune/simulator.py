@@ -1,8 +1,8 @@
-"""A job on a cloud, ready to judge plans: each part of a plan's time is drawn once and cached.
+"""A simulated job on a cloud, for the evaluation of plans: each part of a plan's time is drawn once and cached.
 
 The parts are the provider's queue, the set-up of instances, the training of a stage's trials, and the synchronisation
-at the end of a stage. A random duration is keyed by its purpose and never by the time of its request, so that two plans
-are compared with the same draws.
+at the end of a stage. A random duration is keyed by its purpose, not by the order of requests, so that two plans are
+compared with the same draws.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MOST_DRAWN = 10_000_000
 
 @dataclass(frozen=True)
 class Simulator:
-    """A job on a cloud; it caches every part of a plan that it has simulated.
+    """A simulated job on a cloud, which caches every simulated part of a plan.
 
     Two plans are compared with the same draws, and the same seed gives the same result.
 
     Args:
         experiment: the stages of the job.
-        scaling: how a trial speeds up with GPUs.
+        scaling: the scaling curve of a trial.
         cloud: the provider.
-        samples: drawn runs that an estimate is the mean of, at least 1; ignored when nothing is random: one is exact.
-        seed: seed of the draws, at least 0.
+        samples: the number of drawn runs per estimate, at least 1; ignored if nothing is random, as one run is exact.
+        seed: the seed of the draws, at least 0.
 
     Raises:
-        UsageError: for no sample, a negative seed, or more than ten million durations in one stage.
+        UsageError: There is no sample, the seed is negative, or a stage has more than ten million durations.
     """
 
     experiment: Experiment
@@ -62,7 +62,7 @@ class Simulator:
 
     @property
     def is_random(self) -> bool:
-        """True if runs of one plan differ."""
+        """True if runs of a plan differ."""
         delays = self.cloud.delays
         latencies = (delays.scale, delays.init, delays.startup, delays.sync)
         return self.scaling.sigma_s > 0 or any(latency.sigma_s > 0 for latency in latencies)
@@ -82,9 +82,9 @@ def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -
 
 
 def redrawn(simulator: Simulator, *, samples: int, seed: int) -> Simulator:
-    """The same job and cloud with other drawn runs; made once.
+    """The same job and cloud with other drawn runs; cached.
 
-    A search too large for ``samples`` runs gets as many as the bound on durations allows.
+    A search that is too large for ``samples`` runs gets as many as the bound on durations allows.
     """
     trials = max(stage.trials for stage in simulator.experiment.stages)
     samples = max(1, min(samples, _MOST_DRAWN // trials))
@@ -99,13 +99,13 @@ _SYNC: Final = 3
 
 
 def _drawn(simulator: Simulator, latency: Latency, *, kind: int, stage: int, count: int = 1) -> Seconds:
-    """``count`` durations in each run, of shape (count, runs); row k is the same for every count."""
+    """Draws ``count`` durations in each run: (count, runs); row k does not depend on ``count``."""
     uniform = _generator(simulator.seed, kind=kind, stage=stage).random((count, simulator.runs))
     return quantile(latency, uniform=uniform)
 
 
 def _drawn_trials(simulator: Simulator, iteration: Latency, *, stage: int) -> Seconds:
-    """Start-up and all iterations of each trial of a stage: shape (trials, runs)."""
+    """Draws the time of start-up and all iterations of each trial of a stage: (trials, runs)."""
     work, startup, samples = simulator.experiment.stages[stage], simulator.cloud.delays.startup, simulator.runs
     # Nothing is random: one duration for all.
     if iteration.sigma_s == 0 and startup.sigma_s == 0:
@@ -122,7 +122,7 @@ def _generator(seed: int, *, kind: int, stage: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class StageTraining:
-    """``seconds`` from the first iteration to the end of the synchronisation, and ``gpu_s`` trained: both (runs,)."""
+    """A stage's ``seconds`` from the first iteration to the end of the synchronisation, and its ``gpu_s``: (runs,)."""
 
     seconds: Seconds
     gpu_s: Seconds
@@ -136,7 +136,7 @@ def stage_instances(simulator: Simulator, *, stage: int, gpus: int) -> int:
 
 
 def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
-    """The provider's queue when stage ``stage`` requests more: (runs,)."""
+    """The wait in the provider's queue for new instances of stage ``stage``: (runs,)."""
 
     def compute() -> Seconds:
         return np.asarray(_drawn(simulator, simulator.cloud.delays.scale, kind=_SCALE, stage=stage)[0])
@@ -145,7 +145,7 @@ def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
 
 
 def instance_setups(simulator: Simulator, *, stage: int, count: int) -> Seconds:
-    """The set-up of each of ``count`` new instances: (count, runs)."""
+    """The set-up time of each of ``count`` new instances: (count, runs)."""
     return _drawn(simulator, simulator.cloud.delays.init, kind=_INIT, stage=stage, count=count)
 
 
@@ -155,13 +155,13 @@ def slowest_setup(simulator: Simulator, *, stage: int, count: int) -> Seconds:
     def compute() -> Seconds:
         return np.asarray(instance_setups(simulator, stage=stage, count=count).max(axis=0))
 
-    # Where set-ups do not vary, that of one instance is that of any number.
+    # If set-ups do not vary, the time is the same for any number of instances.
     distinct = count if simulator.cloud.delays.init.sigma_s > 0 else 1
     return remember(simulator, key=("setup", stage, distinct), compute=compute)
 
 
 def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
-    """The synchronisation at the end of stage ``stage``: (runs,)."""
+    """The time of the synchronisation at the end of stage ``stage``: (runs,)."""
 
     def compute() -> Seconds:
         return np.asarray(_drawn(simulator, simulator.cloud.delays.sync, kind=_SYNC, stage=stage)[0])
@@ -170,7 +170,7 @@ def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
 
 
 def trial_times(simulator: Simulator, *, stage: int, gpus_per_trial: int) -> Seconds:
-    """The training time of each trial of the stage, start-up included: (trials, runs)."""
+    """The training time of each trial of a stage, including start-up: (trials, runs)."""
 
     def compute() -> Seconds:
         return _drawn_trials(simulator, simulator.scaling.iteration(gpus_per_trial), stage=stage)
@@ -182,7 +182,7 @@ def stage_training(simulator: Simulator, *, stage: int, gpus: int) -> StageTrain
     """The training of stage ``stage`` on ``gpus`` GPUs."""
 
     def compute() -> StageTraining:
-        # Trials that do not run at once queue up behind each other; the slowest chain ends the stage.
+        # Trials that do not run at once form chains; the slowest chain ends the stage.
         shared = share(simulator.experiment.stages[stage], gpus=gpus)
         drawn = trial_times(simulator, stage=stage, gpus_per_trial=shared.gpus_per_trial)
         seconds = slowest_chain(drawn, chains=shared.at_once) + stage_sync(simulator, stage=stage)

@@ -11,9 +11,9 @@ from kungfu_planning.tune.simulator import Simulator, stage_training, trial_time
 
 @dataclass(frozen=True)
 class StageUsage:
-    """One stage of a plan; times are in seconds since the start.
+    """The resources of a stage of a plan; times are in seconds since the start.
 
-    From ``ready_s`` on the provider has delivered ``instances``; before it, those of the stage before are held.
+    The provider has delivered ``instances`` at ``ready_s``; until then the previous stage's instances are held.
     """
 
     trials: int
@@ -27,7 +27,7 @@ class StageUsage:
 
 @dataclass(frozen=True)
 class Box:
-    """A trial's training in a stage: ``gpus`` GPUs from number ``first_gpu`` on, in the first drawn run."""
+    """A trial's training in a stage of the first drawn run, on ``gpus`` GPUs from number ``first_gpu``."""
 
     trial: int
     first_gpu: int
@@ -37,12 +37,12 @@ class Box:
 
 
 def mean_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
-    """The resources and times of each stage of ``plan``, means of all runs; one begins when the one before ends."""
+    """The resources and mean times of each stage of ``plan``; a stage begins at the end of the previous one."""
     return _usage(simulator, plan=plan, runs=slice(None))
 
 
 def first_run_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
-    """The resources and times of the first drawn run, which surround its `boxes`."""
+    """The resources and times of each stage in the first drawn run, which `boxes` shows."""
     return _usage(simulator, plan=plan, runs=slice(1))
 
 
@@ -65,10 +65,10 @@ def _usage(simulator: Simulator, *, plan: AllocationPlan, runs: slice) -> tuple[
 
 
 def boxes(simulator: Simulator, *, plan: AllocationPlan) -> tuple[Box, ...]:
-    """Every trial's training as a box of GPUs and time.
+    """Each trial's training as a box of GPUs and time.
 
-    A box ends with its trial, so the rest of a stage is idle. The trials that survive are not known when planning:
-    the first ones stand for them.
+    A box ends with its trial, so the rest of a stage is idle. The surviving trials are unknown during planning, and
+    represented by the first ones.
 
     Args:
         simulator: the job and the cloud; its first drawn run is shown.
@@ -95,7 +95,7 @@ def _stage_boxes(seconds: list[float], *, chains: int, width: int, begin_s: floa
     found: list[Box] = []
     free_chain = 0
     for trial, (duration, before) in enumerate(zip(seconds, assign(seconds, chains=chains), strict=True)):
-        # One of the first trials begins a chain of GPUs; every other one follows the trial that it waited for.
+        # The first trials begin chains of GPUs; every other trial follows the trial that it waited for.
         if before < 0:
             first_gpu, start_s, free_chain = free_chain, begin_s, free_chain + width
         else:

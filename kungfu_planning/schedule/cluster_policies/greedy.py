@@ -36,7 +36,7 @@ def saved_time(rates: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Ladders:
-    """``steps[row, p]`` is the smallest gain from a job's fewest GPUs up to p + 1; -inf beyond the job's most.
+    """``steps[row, p]`` is the smallest gain from a job's fewest GPUs up to p + 1; -inf if a step is excluded.
 
     Below the fewest, the value is +inf: these GPUs are never taken away.
     """

@@ -1,4 +1,4 @@
-"""The lines of a CSV file, and the values of their cells: each error names file, line and column."""
+"""The lines of a CSV file, and the values of their cells; each error names file, line and column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kungfu.errors import UsageError
 
 @dataclass(frozen=True)
 class TraceRow:
-    """One line: its cells by column, and ``FILE:LINE`` for messages."""
+    """A line: its cells by column, and ``FILE:LINE`` for messages."""
 
     cells: dict[str, str]
     where: str
@@ -30,20 +30,20 @@ class TraceRow:
 
 
 def read_rows(path: Path, *, skip: Callable[[UsageError], None] | None = None) -> tuple[list[str], Iterator[TraceRow]]:
-    """The header and all rows of a CSV file, plain or gzipped; blank lines are passed over.
+    """The header and all rows of a CSV file, plain or gzipped; blank lines are skipped.
 
-    A header with ``|`` in it has them between its cells, as `sacct -P` prints.
+    If the header contains ``|``, this is the separator of cells, as in the output of `sacct -P`.
 
     Args:
         path: the file.
-        skip: takes the error of each row that is left out for too many or too few cells; ``None`` leaves none out.
+        skip: called with the error of each row that is skipped for too many or too few cells; ``None`` skips no row.
 
     Raises:
-        UsageError: for a file that cannot be read, has no rows or a column twice; while rows are read, for one with
-            too many or too few cells.
+        UsageError: The file cannot be read, or has no rows, or a column twice; during the reading, a row has too many
+            or too few cells.
     """
     text = _text(path)
-    # What `sacct -P` prints, whose cells hold commas.
+    # The output of `sacct -P`, with commas in cells.
     piped = "|" in text.partition("\n")[0]
     if piped:
         lines = csv.reader(io.StringIO(text), strict=True, delimiter="|", quoting=csv.QUOTE_NONE)
@@ -80,7 +80,7 @@ def _text(path: Path) -> str:
         packed = path.read_bytes()
         return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode(
             "utf-8-sig"
-        )  # spreadsheets write a mark
+        )  # spreadsheets write a byte-order mark
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected a readable CSV file in UTF-8, plain or .gz: {error}") from error
 
@@ -110,7 +110,7 @@ _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6}(?:\.\d{1,
 
 
 def positive_s(cell: str, *, where: str) -> float:
-    """A duration above 0 in seconds: a number, or days, hours, minutes and seconds as Slurm writes them.
+    """A duration above 0 in seconds: a number, or days, hours, minutes and seconds in Slurm's format.
 
     >>> positive_s("90", where=""), positive_s("02:30", where=""), positive_s("1-02:03:04", where="")
     (90.0, 150.0, 93784.0)
@@ -128,7 +128,7 @@ _TRES = re.compile(r"(?:^|,)gres/gpu=(\d{1,9})(?:,|$)")
 
 
 def gpu_count(cell: str, *, where: str) -> int:
-    """GPUs of a job: a whole number of at least 1, or Slurm's trackable resources.
+    """The GPUs of a job: a whole number of at least 1, or Slurm's trackable resources.
 
     >>> gpu_count("4", where=""), gpu_count("billing=8,cpu=16,gres/gpu=2,mem=64G,node=1", where="")
     (4, 2)
@@ -145,7 +145,7 @@ _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 
 def truth(cell: str, *, where: str) -> bool:
-    """Yes or no: 1, true, yes; 0, false, no, or nothing."""
+    """True for 1, true or yes; False for 0, false, no or an empty cell."""
     value = _TRUTH.get(cell.strip().lower())
     if value is None:
         raise UsageError(f"{where}: expected 1 or 0, got {cell!r}")
@@ -161,7 +161,7 @@ def whole_number(cell: str, *, where: str) -> int:
 
 
 def word(cell: str, *, where: str) -> str:
-    """Any text but none.
+    """The text of a cell that is not empty.
 
     Args:
         cell: The text of the cell.

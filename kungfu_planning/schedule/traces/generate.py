@@ -1,8 +1,8 @@
-"""Generated traces: seeded, with the shapes that the papers describe.
+"""Generated traces, seeded, with the distributions that the papers describe.
 
-Arrivals are a Poisson process whose rate may follow the day; run times are log-normal, so that most jobs are small
-and few large ones do most of the work; sizes are powers of two. The arrival rate is chosen such that the jobs ask,
-on average, for the wanted share of the cluster.
+Arrivals are a Poisson process with a rate that may follow the day; run times are log-normal, so that most jobs are
+small and a few large jobs do most of the work; sizes are powers of two. The arrival rate is chosen such that the jobs
+request, on average, the wanted share of the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kungfu_planning.schedule.state import Floats, Ints
 _DAY_S = 86_400.0
 _MOST_JOBS = 10_000_000
 _MODELS = (0.0, 0.01, 0.03, 0.06, 0.12)
-"""Communication of five stand-in models, from a perfectly scaling one to one that is best on a few GPUs."""
+"""The communication of five stand-in models, from perfect scaling to an optimum at a few GPUs."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class TraceShape:
     """The distributions from which the jobs of a trace are drawn.
 
     Args:
-        sizes: how often a job requests 1, 2, 4, ... GPUs; need not sum to one.
+        sizes: the weights of requests for 1, 2, 4, ... GPUs; they need not sum to 1.
         median_s: median run time, in seconds.
         spread: standard deviation of the logarithm of the run time.
-        longest_s: run times are cut here.
-        daily: how strongly arrivals follow the day, 0 (not at all) to below 1.
+        longest_s: the limit to which run times are cut.
+        daily: the amplitude with which arrivals follow the day, from 0 (none) to below 1.
     """
 
     sizes: tuple[float, ...]
@@ -46,7 +46,7 @@ SHAPES: dict[str, TraceShape] = {
     "itp": TraceShape((0.45, 0.02, 0.06, 0.4, 0.03, 0.02, 0.01), 4_500.0, 1.6, 10 * _DAY_S, 0.3),
     "elan": TraceShape((0.35, 0.1, 0.2, 0.25, 0.08, 0.02), 1_200.0, 0.9, 3.0 * 3600, 0.6),
 }
-"""Philly and ITP: mostly 1-GPU or 8-GPU jobs with a long tail. Elan: two days squeezed into ten hours."""
+"""Philly and ITP: mostly 1-GPU or 8-GPU jobs with a long tail. Elan: two days compressed into ten hours."""
 
 
 def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int = 0) -> tuple[ClusterJob, ...]:
@@ -54,13 +54,13 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
 
     Args:
         shape: a name in ``SHAPES``.
-        jobs: how many, 1 to ten million.
-        gpus: the cluster that it is made for; no job requests more.
-        load: GPU seconds requested over GPUs times the time in which the jobs arrive, 0.001 to 1000.
+        jobs: the number of jobs, 1 to ten million.
+        gpus: the GPUs of the cluster; no job requests more.
+        load: the requested GPU seconds over GPUs times the time of all arrivals, 0.001 to 1000.
         seed: any whole number of at least 0.
 
     Raises:
-        UsageError: for an unknown shape or a value outside its range.
+        UsageError: The shape is unknown, or a value is outside its range.
 
     >>> trace = generated("philly", jobs=100, gpus=64, seed=1)
     >>> len(trace), trace == generated("philly", jobs=100, gpus=64, seed=1)
@@ -78,7 +78,7 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
     sizes = _sizes(form, jobs=jobs, gpus=gpus, random=random)
     # Log-normal run times, cut at both ends.
     runs_s = np.clip(np.exp(random.normal(np.log(form.median_s), form.spread, jobs)), 10.0, form.longest_s).round()
-    # The time in which jobs that ask for this work use the wanted share of the cluster.
+    # The time over which the requested work is the wanted share of the cluster.
     span_s = float((sizes * runs_s).sum()) / (gpus * load)
     arrivals = _arrivals(form, jobs=jobs, span_s=span_s, random=random)
     models = [ring_curve(communication, up_to=256) for communication in _MODELS]
@@ -100,11 +100,11 @@ def _sizes(form: TraceShape, *, jobs: int, gpus: int, random: np.random.Generato
 
 
 def _arrivals(form: TraceShape, *, jobs: int, span_s: float, random: np.random.Generator) -> Floats:
-    """Sorted whole seconds: uniform times thinned by the hour of the day."""
+    """The sorted arrival times in whole seconds: uniform times, thinned by the hour of the day."""
     kept = np.empty(0)
     while len(kept) < jobs:
         drawn = random.uniform(0.0, span_s, jobs)
-        # Rejection: a time is kept in proportion to the rate of its hour.
+        # Rejection sampling: a time is kept with a probability proportional to the rate of its hour.
         likely = 1.0 + form.daily * np.sin(2 * np.pi * drawn / _DAY_S)
         kept = np.concatenate((kept, drawn[random.uniform(0.0, 1.0 + form.daily, jobs) < likely]))
     return np.sort(kept[:jobs]).round()

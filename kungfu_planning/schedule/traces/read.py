@@ -1,7 +1,7 @@
-"""Reading a trace into jobs: which column holds what, every cell checked, every fault named by its place.
+"""The reader of traces: maps columns to fields of jobs, checks every cell, and locates every error.
 
-A trace here is a file of jobs as clusters publish them, one row per job; the trace of a training run is read in
-`kungfu.record`. A new format is one more entry of `FORMATS`, or a `Columns` of your own.
+A trace here is a published file of a cluster's jobs, one row per job; the trace of a training run is read in
+`kungfu.record`. A new format is another entry of `FORMATS`, or a custom `Columns`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Columns:
     """The names of a format's columns.
 
     Args:
-        submit: arrival: seconds, or a date and time like ``2017-10-09 07:01:55``.
-        gpus: GPUs requested, a whole number.
-        duration: seconds on that many GPUs.
-        name: the job's name; ``None`` names it after its line.
-        model: the model, to look up a throughput curve; ``None`` if the trace has none.
-        batch: its total batch size in samples; ``None`` if the trace has none.
-        user: who submitted it; ``None`` if the trace has none.
-        running: 1 for a job that runs already when the trace begins, at its earliest arrival, 0 for others; ``None``:
-            none does.
-        order: ``"sorted"`` if rows must come by arrival, ``"any"`` to have the reader sort them.
+        submit: the arrival: seconds, or a date and time like ``2017-10-09 07:01:55``.
+        gpus: the requested GPUs, a whole number.
+        duration: the seconds on the requested GPUs.
+        name: the job's name; ``None`` names jobs by their lines.
+        model: the model, to look up a throughput curve; ``None`` if the trace has no models.
+        batch: the total batch size in samples; ``None`` if the trace has no batch sizes.
+        user: the job's user; ``None`` if the trace has no users.
+        running: 1 for a job that runs already when the trace begins, at its earliest arrival, 0 for others; ``None``
+            if no job does.
+        order: ``"sorted"`` if rows must be in order of arrival, ``"any"`` if the reader sorts them.
     """
 
     submit: str
@@ -69,15 +69,15 @@ FORMATS: dict[str, Columns] = {
     "philly": Columns("timestamp", "num_gpus", "duration", order="any"),
     "sacct": Columns("Submit", "AllocTRES", "Elapsed", "JobID", user="User", order="any"),
 }
-"""Formats by name: the Tiresias simulator's, Microsoft's ITP, one Philly virtual cluster, all of Philly, and Slurm's
+"""Formats by name: Tiresias' simulator, Microsoft's ITP, one Philly virtual cluster, all of Philly, and Slurm's
 ``sacct -X -P -o JobID,User,Submit,Elapsed,AllocTRES``."""
 
 
 def detected(header: Sequence[str], *, where: str) -> Columns:
-    """The format whose columns are all in ``header``; of several the one that uses most of them.
+    """The known format with all of its columns in ``header``; of several, the one with the most columns.
 
     Raises:
-        UsageError: if no format fits.
+        UsageError: No format fits.
 
     >>> detected(["timestamp", "duration", "num_gpus", "gpu_time", "cluster"], where="philly.csv:1").gpus
     'num_gpus'
@@ -90,10 +90,10 @@ def detected(header: Sequence[str], *, where: str) -> Columns:
 
 
 def own_columns(text: str) -> Columns:
-    """Columns from text like ``submit=arrived,gpus=n,duration=secs,order=any``.
+    """The columns in a text like ``submit=arrived,gpus=n,duration=secs,order=any``.
 
     Raises:
-        UsageError: for a word that is no field of ``Columns``, or if submit, gpus or duration is missing.
+        UsageError: A word is not a field of ``Columns``, or submit, gpus or duration is missing.
 
     >>> own_columns("submit=a,gpus=g,duration=d").duration
     'd'
@@ -102,7 +102,7 @@ def own_columns(text: str) -> Columns:
     given = dict(pairs)
     allowed = set(Columns.__dataclass_fields__)
     wrong = [word for word, value in pairs if word not in allowed or not value]
-    # A word that is given twice.
+    # Words that are given twice.
     wrong += [word for word in given if [key for key, _ in pairs].count(word) > 1]
     missing = [word for word in ("submit", "gpus", "duration") if word not in given]
     if wrong or missing or given.get("order", "any") not in ("any", "sorted"):
@@ -117,7 +117,7 @@ def own_columns(text: str) -> Columns:
 
 BatchScaling = Literal["strong", "hybrid"]
 _CurveOf = Callable[[str, int | None, int], tuple[Curve, int]]
-"""From model, batch and GPUs to the curve, and the fewest GPUs that the job may run on."""
+"""From model, batch and GPUs: the curve, and the fewest GPUs of the job."""
 
 
 def read_job_trace(
@@ -131,14 +131,14 @@ def read_job_trace(
     """The jobs of a CSV file, plain or gzipped, by arrival.
 
     Args:
-        path: the file; a name that ends in ``.gz`` is unpacked on the way.
-        columns: which column holds what; by default the known format that fits the header.
+        path: the file; a file whose name ends in ``.gz`` is decompressed.
+        columns: the names of the columns; by default the known format that fits the header.
         measured: throughput tables, looked up by the columns model and batch; without them jobs scale perfectly.
-        scaling: ``"strong"`` keeps each job's batch, ``"hybrid"`` lets it follow the number of GPUs.
-        skip: takes the error of each row that is left out for it; ``None`` leaves none out.
+        scaling: ``"strong"`` keeps each job's batch, ``"hybrid"`` adapts it to the number of GPUs.
+        skip: called with the error of each skipped row; ``None`` skips no row.
 
     Raises:
-        UsageError: for a file that is missing, empty, or malformed: file, line, column, what was expected.
+        UsageError: The file is missing, empty or malformed; names file, line, column and the expected value.
     """
     skipped: list[UsageError] = []
     note = None if skip is None else skipped.append
@@ -157,16 +157,16 @@ def read_job_trace(
         for error in skipped:
             skip(error)
     _check_unique(jobs, rows=rows, columns=columns)
-    # The format promises no order: jobs are sorted by arrival.
+    # The format has no order: sort jobs by arrival.
     if columns.order == "any":
         return tuple(sorted(jobs, key=lambda job: job.submit_s))
-    # The format promises an order: a row out of it is a fault of the file.
+    # The format has an order: a row out of order is an error of the file.
     _check_sorted(jobs, rows=rows, columns=columns)
     return tuple(jobs)
 
 
 def _is_step(row: TraceRow) -> bool:
-    """True for a row of `sacct` about a part of a job: its number is followed by a dot."""
+    """True for a row of `sacct` about a step of a job: the job's number is followed by a dot."""
     return "AllocTRES" in row.cells and "." in row.cells.get("JobID", "")
 
 
@@ -197,7 +197,7 @@ def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> Clust
 
 
 def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> tuple[Curve, int]:
-    """The throughput curve of a job, perfect scaling where no table is given, and the fewest GPUs it may run on."""
+    """The throughput curve of a job, perfect scaling without a table, and the job's fewest GPUs."""
     if curve_of is None:
         return LINEAR, 1
     batch = None if columns.batch is None else whole_number(row.cells[columns.batch], where=row.at(columns.batch))
@@ -224,7 +224,7 @@ def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _Curve
 def _check_lookup(
     columns: Columns, *, measured: MeasuredCurves | None, scaling: BatchScaling, path: str | Path
 ) -> None:
-    """Refuses tables that no column looks up: perfect scaling would be taken for the curves that were given."""
+    """Refuses tables that no column looks up, since the jobs would silently scale perfectly."""
     if measured is None:
         if scaling == "hybrid":
             raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")

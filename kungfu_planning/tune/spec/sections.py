@@ -1,7 +1,7 @@
-"""The sections and keys of a specification, as pydantic models: which values each takes, its meaning, its default.
+"""The sections and keys of a specification as pydantic models, with the values, meaning and default of each key.
 
-Values arrive as the text that stands in the file (see `yaml_document`); a default is given as it would be written
-there. Every description completes the sentence "give ...".
+Values are texts as written in the file (see `yaml_document`), and so are defaults. Every description completes the
+sentence "give ...".
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kungfu_planning.tune.experiment import Experiment, hyperband, successive_ha
 from kungfu_planning.tune.latency import Latency, ScalingCurve, scaling
 
 LAW = "law"
-"""The tag that pydantic puts into the location of a latency that is given as a law."""
+"""The tag in pydantic's locations for a latency given as a law."""
 
 
 def shown(value: object) -> str:
-    """A value of the document for a message: its text, or its kind.
+    """The text or the kind of a value of the document, for messages.
 
     Args:
         value: A text, a list or a mapping.
@@ -51,7 +51,7 @@ def shown(value: object) -> str:
 
 
 def _refused(reason: str) -> PydanticCustomError:
-    """A refusal whose reason continues a sentence that begins with the key."""
+    """A refusal of a value; ``reason`` continues a sentence that begins with the key."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason})
 
 
@@ -62,7 +62,7 @@ def _text(value: object) -> str:
 
 
 def _unit(parse_unit: Callable[[str], float]) -> BeforeValidator:
-    """Reads a number with a unit by ``parse_unit``."""
+    """A validator that reads a number with a unit by ``parse_unit``."""
 
     def read(value: object) -> float:
         text = _text(value)
@@ -75,7 +75,7 @@ def _unit(parse_unit: Callable[[str], float]) -> BeforeValidator:
 
 
 def _written(pattern: str, *, example: str) -> WithJsonSchema:
-    """The description of a number with a unit in a schema."""
+    """The schema of a number with a unit."""
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
@@ -89,7 +89,7 @@ def _above_zero(advice: str) -> AfterValidator:
 
 
 def _whole(least: int) -> BeforeValidator:
-    """Reads an integer of up to 12 digits from ``least`` on."""
+    """A validator that reads an integer of up to 12 digits, at least ``least``."""
 
     def read(value: object) -> int:
         text = _text(value)
@@ -116,12 +116,12 @@ _Factor = Annotated[int, Field(ge=2), _whole(2)]
 class Section(BaseModel):
     """A mapping of the document; a key that it does not name is an error."""
 
-    # An error that showed its input would write out aliases of aliases, as many as a small file can multiply.
+    # Errors hide their input: nested aliases in a small file can expand to a huge text.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def _left_out(schema: dict[str, Any]) -> None:
-    """Keeps None, the value of a key that is left out, from being shown as a default: it cannot be written."""
+    """Removes the default None from a schema: it marks an omitted key, and cannot be written."""
     del schema["default"]
 
 
@@ -150,7 +150,7 @@ class ExperimentSection(Section):
     eta: _Factor = Field(description="the best 1/eta of the trials survive a stage")
 
     def experiments(self) -> tuple[Experiment, ...]:
-        """One experiment for successive halving, one per bracket for Hyperband."""
+        """The experiments: one for successive halving, one per bracket for Hyperband."""
         least, most = self.least_iterations, self.most_iterations
         if self.method == "hyperband":
             if self.trials is not None:
@@ -164,7 +164,7 @@ class ExperimentSection(Section):
 class ScalingSection(Section):
     """The time of a trial's iteration by GPUs."""
 
-    # What is left out is empty: a None beside each type would hide in errors which key is wrong.
+    # An omitted key is empty: with None in each type, errors would not show the wrong key.
     seconds_per_iteration: dict[_Gpus, _IterationSeconds] = Field(
         {},
         min_length=1,
@@ -196,8 +196,8 @@ class ScalingSection(Section):
         """The scaling curve through the measured points.
 
         Args:
-            folder: that of the document, in which the file of ``profile`` is looked for.
-            profile: one to take in its place.
+            folder: the folder of the document, for the file of the key ``profile``.
+            profile: a profile to use instead of the document's.
         """
         named = profile or (folder / self.profile if self.profile else None)
         if named is None:
@@ -219,7 +219,7 @@ class ScalingSection(Section):
         return scaling({size: samples / speed for size, speed in found.points.items()}, sigma_s=self.sigma)
 
     def unmeasured(self) -> ScalingCurve:
-        """A stand-in for the curve of a profile that is still to be measured."""
+        """A placeholder for the curve of a profile that is not measured yet."""
         self._refuse_seconds("a profile that is to be measured")
         return scaling({1: 1.0}, sigma_s=self.sigma)
 
@@ -268,7 +268,7 @@ class CloudSection(Section):
     )
 
     def cloud(self, data: DataSection) -> Cloud:
-        """The provider as the simulator takes it."""
+        """The provider in the simulator's form."""
         laws = (self.scale_latency, self.init_latency, self.startup_latency, self.sync_latency)
         latencies = [Latency(law.mean, law.sigma) if isinstance(law, LatencyLaw) else Latency(law) for law in laws]
         return Cloud(

@@ -1,7 +1,7 @@
-"""Reading a specification: from a YAML text to the values that the planner takes, or an error with file and line.
+"""The reader of specifications: converts a YAML text to the planner's input, or raises an error with file and line.
 
-The models of `sections` check the document. Pydantic reports what is wrong as data (a kind, a location, the value);
-here that is put into words, and the document adds file and line.
+The models of `sections` check the document. Pydantic reports errors as data (a kind, a location, the value), which are
+converted to messages here; the document adds file and line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kungfu_planning.tune.spec.yaml_document import YamlDocument, load_yaml, par
 
 @dataclass(frozen=True)
 class TuningSpec:
-    """A specification as read: one experiment for successive halving, one per bracket for Hyperband."""
+    """A parsed specification, with one experiment for successive halving, and one per bracket for Hyperband."""
 
     experiments: tuple[Experiment, ...]
     scaling: ScalingCurve
@@ -38,7 +38,7 @@ class TuningSpec:
     seed: int
 
     def simulators(self) -> tuple[Simulator, ...]:
-        """A simulator of each experiment."""
+        """The simulators, one per experiment."""
         return tuple(Simulator(each, self.scaling, self.cloud, self.samples, self.seed) for each in self.experiments)
 
 
@@ -47,11 +47,11 @@ def read_spec(path: Path, *, profile: Path | None = None, measured_only: bool = 
 
     Args:
         path: the file.
-        profile: a profile.json of `kungfu profile` that gives its scaling, in place of what the file says.
-        measured_only: whether a trial uses measured numbers of GPUs only, in place of interpolation.
+        profile: a profile.json by `kungfu profile` for the scaling, instead of the file's.
+        measured_only: True if a trial uses measured numbers of GPUs only, instead of an interpolation.
 
     Raises:
-        UsageError: that names the file and line of what is wrong.
+        UsageError: The specification is invalid; the message has file and line.
     """
     return _checked(load_yaml(path), folder=path.parent, profile=profile, measured_only=measured_only)
 
@@ -60,12 +60,12 @@ def parse_spec(content: str, *, file: str = "SPEC.yaml", folder: Path = Path()) 
     """The specification in a text.
 
     Args:
-        content: YAML; ``kungfu plan tuning --schema`` prints what it may hold.
-        file: its name in messages.
-        folder: that in which the file of a profile is looked for.
+        content: YAML; ``kungfu plan tuning --schema`` prints the schema.
+        file: the name of the file for messages.
+        folder: the folder for the file of a profile.
 
     Raises:
-        UsageError: for anything that cannot be planned: file, line, key, value, and what to write.
+        UsageError: The text cannot be planned; the message has file, line, key, value, and what to write.
 
     >>> spec = parse_spec('''
     ... experiment: {method: successive-halving, trials: 32, least_iterations: 1, most_iterations: 50, eta: 3}
@@ -121,18 +121,18 @@ _Built = TypeVar("_Built")
 
 
 def _located(document: YamlDocument, section: str, *, build: Callable[[], _Built]) -> _Built:
-    """The result of ``build()``; its error gets the file and line of the section."""
+    """Returns the result of ``build()``, and adds the section's file and line to an error."""
     try:
         return build()
     except UsageError as error:
         raise document.refusal([section], reason=f"cannot be planned: {error}") from error
 
 
-# What pydantic reports, in our words.
+# The messages for pydantic's errors.
 
 
 def _first_refusal(error: ValidationError, *, document: YamlDocument) -> UsageError:
-    """The error for one of the mistakes: for an unknown key first, since a misspelt key is often also a missing one."""
+    """The error for one of the mistakes, preferably an unknown key, as a misspelt key is often also missing."""
     details = error.errors(include_url=False)
     first = min(details, key=lambda each: each["type"] != "extra_forbidden")
     if first["type"] == "missing":
@@ -170,7 +170,7 @@ def _nearest(location: tuple[int | str, ...]) -> str:
 
 
 def _lacking(location: tuple[int | str, ...], *, details: list[ErrorDetails]) -> str:
-    """Every key that the mapping at ``location`` lacks, with its meaning."""
+    """The missing keys of the mapping at ``location``, with their meanings."""
     names = [each["loc"][-1] for each in details if each["type"] == "missing" and each["loc"][:-1] == location]
     path = "".join(f"{step}." for step in location if step != LAW)
     return "lacks " + "; ".join(f"{path}{name}: {_field((*location, name)).description}" for name in names)
@@ -193,10 +193,10 @@ def _section(location: tuple[int | str, ...]) -> type[Section]:
 
 
 def read_unmeasured(path: Path) -> TuningSpec:
-    """The specification in a file whose scaling is to be measured; an iteration of 1 s stands in its place.
+    """The specification in a file whose scaling is not measured yet, with a placeholder of 1 s per iteration.
 
     Raises:
-        UsageError: as from `read_spec`, also for a scaling that cannot stand beside a profile.
+        UsageError: As from `read_spec`, or the scaling contradicts a profile.
     """
     document = load_yaml(path)
     given = _validated(document)

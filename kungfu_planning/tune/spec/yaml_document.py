@@ -1,7 +1,7 @@
-"""A YAML file as plain data whose values remember their lines: what a good error message needs.
+"""A YAML file as plain data, with the line of each value for error messages.
 
-Values are handed on as text, exactly as they stand in the file, and not as YAML would guess their type: "12:30" is no
-number of seconds here, and a number without its unit can be refused by what was written.
+Values are texts exactly as written in the file, without YAML's guess of their types: "12:30" is not a number of
+seconds here, and the refusal of a number without a unit can quote it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_PROGRESS = object()
 class YamlDocument:
     """A parsed file: its name for messages, the root of its syntax tree, and its plain data.
 
-    ``data`` holds dictionaries, lists and the text of each single value; a value that is left empty is "".
+    ``data`` has dictionaries, lists and the texts of scalar values; an empty value is "".
     """
 
     file: str
@@ -30,12 +30,12 @@ class YamlDocument:
     data: Any
 
     def refusal(self, location: Sequence[int | str], *, reason: str) -> UsageError:
-        """The error that says where the wrong value stands, by file, line and dotted path, and why it is refused.
+        """The error for a wrong value, with its file, line and dotted path, and the reason.
 
         Args:
-            location: the keys and indices that lead to the value. Those that the document does not hold, such as a key
-                that is missing, are skipped, so that the error names the closest value that is there.
-            reason: the rest of the sentence whose subject is the path.
+            location: the keys and indices that lead to the value. Entries that the document lacks, such as a missing
+                key, are skipped for the line, so that the error names the closest existing value.
+            reason: the rest of the sentence, with the path as its subject.
         """
         node, path = self.root, ""
         for step in location:
@@ -47,7 +47,7 @@ class YamlDocument:
 
 
 def load_yaml(path: Path) -> YamlDocument:
-    """The document in a file. Raises: UsageError when it cannot be read, or is no YAML."""
+    """The document in a file; raises ``UsageError`` if the file cannot be read or is not YAML."""
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), file=str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -55,11 +55,11 @@ def load_yaml(path: Path) -> YamlDocument:
 
 
 def parse_yaml(content: str, *, file: str) -> YamlDocument:
-    """The document in a text; ``file`` is its name in messages.
+    """The document in a text; ``file`` is the name for messages.
 
     Raises:
-        UsageError: for text that is no YAML or holds nothing, a key that is given twice or is no word, and lists and
-            mappings that lie too deep in each other.
+        UsageError: The text is not YAML or is empty, a key occurs twice or is not a word, or lists and mappings are
+            nested too deeply.
     """
     try:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
@@ -70,7 +70,7 @@ def parse_yaml(content: str, *, file: str) -> YamlDocument:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise UsageError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
-    except RecursionError:  # without its chain, which is as long as the nesting is deep
+    except RecursionError:  # without its chain, which is as long as the nesting
         raise UsageError(
             f"{file}: lists and mappings lie too deep in each other to be read; a specification needs three levels: "
             "see examples/tuning.yaml"
@@ -78,7 +78,7 @@ def parse_yaml(content: str, *, file: str) -> YamlDocument:
 
 
 class _Reader:
-    """Turns nodes into plain data, each node once: aliases of a large value share it, and never multiply it."""
+    """Converts nodes to plain data, each node once: aliases of a large value share the data."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -116,7 +116,7 @@ def _child(node: yaml.Node, step: int | str) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == step), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return node.value[step]  # type: ignore[no-any-return]  # the type information of PyYAML leaves it open
+        return node.value[step]  # type: ignore[no-any-return]  # not typed in PyYAML's stubs
     return None
 
 
