@@ -11,8 +11,7 @@ The table also has the times on a modelled cluster, with joiners that take as lo
 that is busy, or has few cores, the starts of processes dominate.
 
 The runs without the policy, the run without stragglers, and the 100 s are computed from the same curve, with a peer
-that joins exactly every 5 s. A short real job of 8 peers, slowed by each factor in turn, shows the error of this
-computation.
+that joins exactly every 5 s. A short real job of 8 peers, slowed by each factor in turn, shows the error of that.
 
 Prints a table with the paper's figures next to ours, draws ``runs/benchmarks/stragglers.png``, and prints a JSON object
 as its last line: for each factor, as in ``reduction_4x``, the share of the time that the policy saves, and

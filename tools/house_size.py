@@ -106,7 +106,7 @@ def name_of(node: ast.AST | None) -> str:
 
 
 def classes_of(trees: Iterable[ast.Module]) -> dict[str, ast.ClassDef]:
-    """The classes of modules, by name."""
+    """The classes that modules define, by name."""
     return {one.name: one for tree in trees for one in ast.walk(tree) if isinstance(one, ast.ClassDef)}
 
 

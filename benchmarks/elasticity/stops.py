@@ -16,7 +16,7 @@ AROUND = 5  # steps before and after the first step of a new size, for the gaps 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a job's size from ``before`` to ``after``; its stop is the longest excess of a survivor's gap."""
+    """A change of a job's size from ``before`` to ``after``; the stop is the longest gap minus a normal step."""
 
     before: int
     after: int

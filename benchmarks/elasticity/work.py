@@ -1,9 +1,8 @@
 """The training that all systems share: the same state and the same step.
 
 The state is mostly ballast: 25 variables of equal size that are not trained, because an all-reduce of all of them would
-dominate the step. Each step writes one of them, so that no system can use an old copy. A small network is
-trained. The device time of a step is a sleep, since the machine may have fewer cores than the job
-has workers.
+dominate the step. Each step writes one of them, so that no system can use an old copy. A small network is trained. The
+device time of a step is a sleep, since the machine may have fewer cores than the job has workers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A peer under kungfu-run with an emulated device: the seconds of a step are read from a table by the job's size.
 
 Peers, graph, messages, policies and decisions are real; only the computation is a sleep. The table's seconds include
-the exchange of gradients, so a step is due that long after the last step: a device that is fed ahead
-hides Python's part, and up to `HIDDEN_S` of the exchange. Longer delays (waiting for a slow peer, a barrier) are not
-hidden.
+the exchange of gradients, so a step is due that long after the last step: a device that is fed ahead hides Python's
+part, and up to `HIDDEN_S` of the exchange. Longer delays (waiting for a slow peer, a barrier) are not hidden.
 """
 
 from __future__ import annotations

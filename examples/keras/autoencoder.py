@@ -35,7 +35,7 @@ class Autoencoder(keras.Model):
         return [self.loss_tracker, self.pixels, self.divergence]
 
     def losses_of(self, data: object) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """For each image: the reconstruction error, the divergence of its codes from normal ones, and the sum."""
+        """The losses of each image: the reconstruction error, the divergence of its codes from normal ones, the sum."""
         images, noise, _ = keras.utils.unpack_x_y_sample_weight(data)
         mean, log_variance = self.encoder(images)
         if noise is None:

@@ -40,7 +40,7 @@ def build_base() -> keras.Model:
 
 
 def compiled(base: keras.Model, rate: float) -> keras.Model:
-    """The shared layers and a new head, compiled."""
+    """A model of the shared layers and a new head, compiled."""
     model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(5, activation="softmax")])
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model

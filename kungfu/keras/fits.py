@@ -32,7 +32,7 @@ class Evaluations:
         self._used = 0  # by this peer, if it skips the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
-        """Adds the peers' results on the data with this description."""
+        """Adds the peers' results of a call; ``data`` is the number of batches and their checksum."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 

@@ -62,7 +62,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Delays:
-    """Times without training: the provider's queue, the set-up of an instance, the start of a trial, a synchronisation."""
+    """Times without training: the provider's queue, an instance's set-up, a trial's start, a synchronisation."""
 
     scale: Latency = field(default_factory=lambda: Latency(0.0))
     init: Latency = field(default_factory=lambda: Latency(0.0))

@@ -70,7 +70,7 @@ def _situation(path: str) -> str:
 
 
 def _raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The name and the message of each created error."""
+    """The class name and the message of each error that a module creates."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args:
             text = _template(node.args[0])

@@ -1,4 +1,4 @@
-"""The choice of a reader for the kind of data given to ``fit``."""
+"""Chooses the reader for the kind of data given to ``fit``."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _rows(leaf: Any, rows: Any) -> Any:
 
 
 def _checksum(data: Any, *, batch_size: int = 0) -> int:
-    """The checksum of exact rows spread over the data, and of the division into batches."""
+    """The checksum of a sample of the data's rows, all bits included, and of the division into batches."""
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
     return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])

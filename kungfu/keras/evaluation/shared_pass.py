@@ -3,8 +3,8 @@
 A pass has two meetings. In the first the peers check that they do the same work on the same data, and split the
 batches that are not done yet into contiguous runs. Each peer processes its part by Keras' ``evaluate`` or ``predict``.
 In the second the parts are combined: the states of metrics are added up, or combined by the program's ``combine``, and
-predictions become one array in the order of the data. The part of a lost peer is lost: the next attempt processes the
-missing batches.
+predictions become one array in the order of the data. After a loss of peers, the next attempt processes the
+batches of the lost parts.
 
 Each peer processes all batches if the work cannot be shared: for data without numbers, fewer batches than peers, data
 that differ between the peers, metrics without a known combination, and layers that keep statistics of the data.
@@ -69,7 +69,7 @@ class SharedPass:
         """Runs the pass, or continues it after a loss of peers.
 
         Args:
-            meet: Holds a meeting; False if peers were lost over it.
+            meet: Holds a meeting; returns False if peers were lost during it.
 
         Returns:
             True if ``result`` is available; False if peers were lost, and the others must call this again.
@@ -179,7 +179,7 @@ class SharedEvaluation:
         self.began = False  # on_test_begin was called; callbacks may change the weights in it
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """See `Work`."""
+        """Evaluates a part; True if the parts of the peers can be joined."""
         if not self._states.can_be_combined:
             return False
         if not self.began:
@@ -192,14 +192,14 @@ class SharedEvaluation:
         return not memory.put_back() and set(logs) == set(self._model.get_metrics_result())
 
     def do_all(self) -> dict[str, Any]:
-        """See `Work`."""
+        """Evaluates all batches on this peer, and returns the metrics by name."""
         if self.began:
             self._callbacks.on_test_end({})  # of the attempt that does not count
         more = {"callbacks": self._callbacks, "return_dict": True}
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
     def join(self, peers: PeerGroup, *, count: int) -> dict[str, Any]:
-        """See `Work`."""
+        """Combines the metrics of all parts; returns them by name, on all peers."""
         self._states.join(peers)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
         self._callbacks.on_test_end(logs)
@@ -224,7 +224,7 @@ class SharedPrediction:
         self._began = False
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """See `Work`."""
+        """Predicts a part; True if the parts of the peers can be joined."""
         if not self._began:
             self._began = True
             self._callbacks.on_predict_begin()
@@ -242,13 +242,13 @@ class SharedPrediction:
         self._rows[number] = int(first.shape[0] or 0) if first.shape.rank else 0
 
     def do_all(self) -> Any:
-        """See `Work`."""
+        """Predicts all batches on this peer."""
         if self._began:
             self._callbacks.on_predict_end()  # of the attempt that does not count
         return type(self._model).predict(self._model, **{**self._given, "callbacks": self._callbacks})
 
     def join(self, peers: PeerGroup, *, count: int) -> Any | None:
-        """See `Work`."""
+        """Joins the predictions of all parts in the order of the data; ``None`` if their shapes do not fit."""
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
         own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]

@@ -5,8 +5,7 @@ else it is preempted or skipped, and the scan continues with the next job. Gu et
 
 Elastic-Tiresias shrinks jobs while many wait (rule R1) and grows them while none waits (rule R2). Wu et al., 2019,
 section 6.2. Both rules modify one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
-once. The plan starts from the users' requests at every event: a shrunk job returns to its size when few jobs
-wait.
+once. The plan starts from the users' requests at every event: a shrunk job returns to its size when few jobs wait.
 """
 
 from __future__ import annotations
