@@ -86,7 +86,7 @@ def stragglers() -> Iterable[Case]:
 
 
 def data_prices() -> Iterable[Case]:
-    """Figure 10: each instance fetches ImageNet or CIFAR-10 once. The paper omits the deadline; here 20 min."""
+    """Figure 10: each instance fetches ImageNet or CIFAR-10 once. The paper omits the deadline; 20 min as figure 11."""
     for name, gigabytes in (("150 GB", 150.0), ("150 MB", 0.15)):
         for price in (0.0, 0.01, 0.02, 0.04, 0.08, 0.16):
             simulator = Simulator(_job(64), _curve(4.0), Cloud(P3_8XLARGE, data=Dataset(gigabytes, price)))
