@@ -1,4 +1,4 @@
-"""The record of a run: what every step offered to its policies, read back and replayed."""
+"""The recorded inputs and decisions of a run's policies, step by step: reading and replaying them."""
 
 from kungfu.record.reader import RecordedStep, Snapshot, Trace, parse_trace, read_plan, read_trace
 from kungfu.record.replaying import Replayed, replay

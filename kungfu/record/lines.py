@@ -1,7 +1,7 @@
-"""The lines of ``trace.jsonl``: how each kind is made, and what it has to hold to be read.
+"""The lines of ``trace.jsonl``: functions that write each kind, and the fields that a reader requires.
 
-A line is a JSON object. The *header* comes once, first of its run: the plan. A *step* line is one peer's share of one
-step; a *snapshot* is what one peer's folds held after a step. ``docs/trace.md`` is the schema in words.
+Each line is a JSON object. A *header* line begins a phase and holds its plan. A *step* line is one peer's share of
+a step. A *snapshot* line holds the states of one peer's folds after a step. ``docs/trace.md`` explains the schema.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LineKind = Literal["header", "step", "snapshot", "cut", "unknown"]
 LineFields = Mapping[str, Any]
 Texts = Mapping[str, str]
 
-# Of a finite number; nine digits distinguish any two float32.
+# The format of a finite number; nine digits distinguish any two float32.
 CONVERSIONS = {"float32": "%.9g", "int64": "%d"}
 
 _KINDS: Mapping[str, LineKind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
@@ -28,14 +28,14 @@ _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 def header_line(
     plan: LineFields | None, *, policies: Sequence[str], every: int, phase: int = 1, first: int = 1
 ) -> dict[str, Any]:
-    """The first line of a phase of the job.
+    """The header line of a phase of the job.
 
     Args:
-        plan: Its plan as JSON.
+        plan: The plan of the phase, as JSON.
         policies: The policies that ``--policy`` named.
         every: The number of steps between two snapshots.
-        phase: Its number; that of the first one is not written.
-        first: Its first step.
+        phase: The number of the phase, from 1; the number of the first phase is not written.
+        first: The first step of the phase.
     """
     header = {"trace": TRACE_SCHEMA, "policies": list(policies), "snapshot_every": every, "plan": plan}
     return header if phase == 1 else {**header, "phase": phase, "first_step": first}
@@ -44,11 +44,10 @@ def header_line(
 def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
     """The format of a step line, one peer's share of one step; ``%`` fills in the numbers.
 
-    Each value is text: the entry of ``CONVERSIONS`` for its type, where a number is filled in later, or the result of
-    ``json_literal``.
+    Each value is text: an entry of ``CONVERSIONS``, to be filled with a number later, or the output of `json_literal`.
 
     Args:
-        position: Step, view and rank.
+        position: The step, the view and the rank.
         local: The sources of this peer, by name.
         agreed: The agreed sources, by name; None on all ranks but 0, since one copy is enough.
         fired: The rules that fired, with the number that each requested; empty on all ranks but 0.
@@ -62,7 +61,7 @@ def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: T
 
 
 def json_literal(value: float | bool) -> str:
-    """A value that stands in a form itself."""
+    """A value as JSON text that `step_format` inserts unchanged."""
     return json.dumps(_written(value), allow_nan=False)
 
 
@@ -80,7 +79,7 @@ def line_kind(line: LineFields) -> LineKind:
 
 
 def number_from_json(value: Any) -> Any:
-    """A value as it was before it was written; JSON knows no NaN and no infinity.
+    """The original value of a number from a trace, in which NaN and infinities have substitutes.
 
     Args:
         value: A number, a truth value, None for NaN, the name of an infinity, or a list of these.
@@ -96,7 +95,7 @@ def number_from_json(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """A value as JSON has it: floats with nine digits, which distinguish any two float32, and NaN as null."""
+    """A value for JSON: floats with nine digits, which distinguish any two float32, and NaN as null."""
     if isinstance(value, list):
         return [_written(one) for one in value]
     if not isinstance(value, float):

@@ -1,8 +1,8 @@
-"""Reads a recorded trace: the steps of which the lines of all peers are there, and the snapshots between them.
+"""Reads a recorded trace: the steps with lines from all peers, and the snapshots between these steps.
 
-Lines come from several peers in any order, some are missing or cut short where a peer was killed, and a step that was
-undone by a failure stands in two views. Reading gathers lines by step, view and rank first, and then keeps what is
-whole; everything else becomes a remark, never an error.
+Lines arrive from several peers in any order. Some are missing or cut short because a peer was killed, and a step that
+a failure undid occurs in two views. The reader groups the lines by step, view and rank, and keeps complete groups;
+anything else results in a remark, never in an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.record.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
-# The header comes from rank 0 of the first view; other peers may have written some steps by then.
+# Rank 0 of the first view writes the header; other peers may have written some steps before it.
 _HEADER_WITHIN_LINES = 10_000
 
 
@@ -28,10 +28,10 @@ class RecordedStep:
     """One step of the whole cluster.
 
     Attributes:
-        step: Its number, from 1.
-        view: The version of the view in which it was done.
-        local: Each peer's local sources by name, in rank order; gradient reductions stand among them under their names,
-            as in ``norm_squared(grads)``.
+        step: The number of the step, from 1.
+        view: The version of the view in which the step was done.
+        local: Each peer's local sources by name, in rank order, including local gradient reductions under names like
+            ``norm_squared(grads)``.
         agreed: The agreed sources by name, with the agreed gradient reductions.
         fired: The rules that fired, each with the number that it requested.
     """
@@ -44,7 +44,7 @@ class RecordedStep:
 
     @property
     def size(self) -> int:
-        """Peers in the view."""
+        """The number of peers in the view."""
         return len(self.local)
 
 
@@ -54,8 +54,8 @@ class Snapshot:
 
     Attributes:
         after: The step; 0 before the first.
-        view: The version of the view that takes the next step.
-        peers: The ids of its peers, in rank order.
+        view: The version of the view that does the next step.
+        peers: The ids of the view's peers, in rank order.
         folds: For each rank, the fields of its local folds by name, and on rank 0 those of the agreed folds too.
     """
 
@@ -70,9 +70,9 @@ class Trace:
     """A recorded run.
 
     Attributes:
-        steps: Its whole steps, in order.
-        snapshots: The whole snapshots, in order.
-        plan: The plan that ran, None if the record does not hold it.
+        steps: The complete steps, in order.
+        snapshots: The complete snapshots, in order.
+        plan: The plan that ran; None if the record does not hold it.
         policies: The policies that ``kungfu-run --policy`` named.
         remarks: The parts of the record that could not be used, and why.
     """
@@ -86,20 +86,20 @@ class Trace:
 
 @dataclass
 class _Gathered:
-    """The lines that were read so far: of each step (and snapshot) and view, one line for each rank."""
+    """The lines read so far: for each step (or snapshot) and view, one line per rank."""
 
     header: LineFields | None = None
     steps: dict[tuple[int, int], dict[int, LineFields]] = field(default_factory=dict)
     snapshots: dict[tuple[int, int], dict[int, LineFields]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
-    ends: int | None = None  # the first step of the second phase, whose plan may be another one
+    ends: int | None = None  # the first step of the second phase, which may have another plan
 
 
 def read_trace(folder: Path) -> Trace:
-    """The trace of the run in `folder` (or the file itself); needs about five times the file's size of memory.
+    """The trace of the run in `folder` (or the trace file itself); needs about five times the file's size of memory.
 
     Raises:
-        UsageError: There is none, or no whole step in it.
+        UsageError: There is no trace, or it holds no complete step.
     """
     path = folder if folder.suffix == ".jsonl" else folder / "trace.jsonl"
     try:
@@ -115,7 +115,7 @@ def read_trace(folder: Path) -> Trace:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """The plan of the run in `folder`, also of one that runs; ``None`` if no trace holds it.
+    """The plan of the finished or running job in `folder`; ``None`` if no trace holds the plan.
 
     Only the beginning of the trace is read.
 
@@ -136,7 +136,7 @@ def read_plan(folder: Path) -> Plan | None:
 
 
 def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
-    """The trace that these lines are; see `read_trace`. ``name`` is what errors call it."""
+    """Parses lines of a trace like `read_trace`; errors call the file ``name``."""
     gathered = _Gathered()
     for number, text in enumerate(lines, start=1):
         if text.strip():
@@ -153,7 +153,7 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
 
 
 def _end_with_phase(gathered: _Gathered) -> None:
-    """Leaves out what the job did after its first phase, with policies that may be others."""
+    """Leaves out the steps after the job's first phase, since later phases may have other policies."""
     ends = gathered.ends
     if ends is None:
         return
@@ -172,7 +172,7 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
     except (ValueError, RecursionError):
         line = None
     kind = line_kind(line) if isinstance(line, dict) else "unknown"
-    # A line that a kill cut short, or that is of another file.
+    # A line that a kill cut short, or a line from another file.
     if kind == "unknown":
         gathered.remarks.append(f"{where}: this line is none of a trace, or half-written; it was left out")
     elif kind == "step":
@@ -182,7 +182,7 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
     # The last line of a record that reached its limit.
     elif kind == "cut":
         gathered.remarks.append(f"{where}: the record ends here, at its limit of {line.get('limit_bytes')} bytes")
-    # A header: that of the first phase counts, and the steps of that phase.
+    # A header. The header of the first phase applies, and only the steps of that phase are kept.
     else:
         _check_header(line, where=where)
         if (first := line.get("first_step")) is None or gathered.header is None:
@@ -199,17 +199,17 @@ def _check_header(line: LineFields, *, where: str) -> None:
 
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
-    """The complete steps; of a step that was done in two views, because a failure undid the first, the later one."""
-    # Sorted by step and view, so that the last view in which a step was done stands in the mapping.
+    """The complete steps; if a failure undid a step, its version in the later view."""
+    # Sorted by step and view, so that the mapping keeps the last view in which a step was done.
     latest = dict(sorted(gathered.steps))
     before: int | None = None
     lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
-        # No peer has reported some steps at all.
+        # No peer has reported the steps in this gap.
         if before is not None and step > before + 1:
             gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
         before, shares = step, gathered.steps[step, view]
-        # Some ranks have reported this one, and others have not.
+        # Some ranks have reported this step, and others have not.
         if missing := _missing(shares):
             lacking.append((step, missing))
             continue
@@ -220,7 +220,7 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
 
 
 def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """A remark on each row of steps that lack the same: a peer that is killed takes some with it."""
+    """A remark on each row of steps that lack the same reports: the last reports of a killed peer are lost."""
     for missing, those in itertools.groupby(lacking, key=lambda one: one[1]):
         for first, last in rows_without_gap(step for step, _ in those):
             if first == last:
@@ -230,7 +230,7 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
 
 
 def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of each row of steps that follow each other.
+    """The first and the last step of each row of consecutive steps.
 
     Examples:
         >>> rows_without_gap([3, 4, 5, 9])

@@ -1,8 +1,8 @@
-"""A plan over a recorded trace: what it decides in each step, and where that differs from what the run did.
+"""Replays a plan over a recorded trace, and compares the decisions with those of the run.
 
 The run's own plan is replayed with the run's membership: local folds follow their peers from view to view, and every
-snapshot of the record is compared with the replayed states. Where steps are missing the states are *lost*: nothing is
-replayed until a snapshot gives them again. Another plan starts with fresh folds and is compared with nothing.
+snapshot of the record is compared with the replayed states. After missing steps the states are *lost*: the replay
+resumes at the next snapshot. Another plan starts with fresh folds and is compared with nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kungfu.errors import UsageError
 from kungfu.record.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 from kungfu.signal import NEST
 
-# Between TensorFlow or the native library and NumPy, over a few hundred steps of averages.
+# The tolerance between TensorFlow or the native library and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
-# What a replay knows by itself, or where records of older versions lack it takes from what these hold.
+# Sources that a replay computes, or derives from other fields where an older record lacks them.
 _KNOWN_OTHERWISE = frozenset(
     {"size", "view", "host_joiners", "replaced_peers", "replacing", "replacement_refused"}
     | {"barrier_due", "change_due", "target_size"}
@@ -37,7 +37,7 @@ class Replayed:
 
     Attributes:
         decisions: The rules that fired, in order.
-        differences: The differences from the recorded run, for the run's own plan only; at most some twenty.
+        differences: The differences from the recorded run, for the run's own plan only; about twenty at most.
         remarks: The steps of the record that were not replayed, and why.
     """
 
@@ -53,10 +53,10 @@ class _Playing:
     Attributes:
         replay: The plan with the states of its folds.
         against: The snapshots to compare with, by step and view.
-        previous: The step before this one.
-        differences: Found so far.
+        previous: The step before the current one.
+        differences: The differences found so far.
         is_lost: True if the states are unknown until the next snapshot.
-        skipped: Steps that were passed over meanwhile.
+        skipped: The steps that were skipped while the states were unknown.
     """
 
     replay: Replay
@@ -68,13 +68,13 @@ class _Playing:
 
 
 def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
-    """The decisions of `plan` over the steps of `trace`, from the first step that is at least `start`.
+    """Replays `plan` over the steps of `trace`, from the first step with a number of at least `start`.
 
     Args:
         plan: The plan.
         trace: The recorded run.
         whose: "the run's" plan starts from the snapshot before `start`, and its folds and decisions are compared with
-            those of the run; "another" starts with fresh folds, and what it decides does not change what it sees.
+            those of the run; "another" plan starts with fresh folds, and its decisions do not change its inputs.
         start: The first step to replay; 0 for all.
 
     Raises:
@@ -134,7 +134,7 @@ def _check_recorded(plan: Plan, trace: Trace) -> None:
         )
 
 
-# ---- where a replay begins, and from view to view ------------------------------------------------------------------
+# ---- the start of a replay, and changes of the view ------------------------------------------------------------------
 
 
 def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
@@ -147,12 +147,12 @@ def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
 def _beginning(
     trace: Trace, *, start: int, snapshots: Mapping[tuple[int, int], Snapshot]
 ) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
-    """The steps of the run's own plan, and the snapshot that they begin with: ``None`` at the run's first step."""
+    """The steps to replay with the run's own plan, and the snapshot before them; ``None`` at the run's first step."""
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for index, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))
-        # The run's first step needs no snapshot; any other start needs one right before it, the latest that is early
-        # enough.
+        # The run's first step needs no snapshot; any other start needs a snapshot right before it. The latest early
+        # enough is chosen.
         if index == 0 and step.step == 1:
             best = trace.steps, found
         elif found is not None and (best is None or step.step <= max(start, 1)):
@@ -164,13 +164,13 @@ def _beginning(
 
 
 def _enter(playing: _Playing, step: RecordedStep) -> None:
-    """Enters the view of a step: local folds go with their peers, which the snapshots around the change name."""
+    """Enters the view of a step: local folds follow their peers, which the snapshots around the change name."""
     before, replaying = playing.previous, playing.replay
-    # The first step, or the same view.
+    # The first step, or a step in the same view.
     if before is None or before.view == step.view:
         return
     replaying.rescale(step.size, stayed=_survivors(playing, before, step))
-    # A view begins with a snapshot, which shows whether the replay went through the change as the run did.
+    # A view begins with a snapshot, which shows whether the replay handled the change as the run did.
     snapshot = playing.against.get((step.step - 1, step.view))
     if snapshot is not None and not playing.is_lost and step.step == before.step + 1:
         _compare_states(playing, snapshot)
@@ -180,14 +180,14 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
     """True if the states of the folds before `step` are unknown, because earlier steps are missing in the record."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
-    # A gap: no peer lived to report the steps in it, or they could not be written.
+    # A gap: no peer survived to report its steps, or the steps could not be written.
     if before is not None and step.step > before.step + 1:
         playing.is_lost = True
-    # A snapshot after a gap gives the states again.
+    # A snapshot after a gap restores the states.
     if playing.is_lost and snapshot is not None:
         _restore(playing.replay, snapshot)
         playing.is_lost = False
-    # Still in the dark: this step is passed over, and remembered for the remark.
+    # The states are still unknown: the step is skipped, and remembered for the remark.
     if playing.is_lost:
         playing.previous = step
         playing.skipped.append(step.step)
@@ -195,7 +195,7 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
 
 
 def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
-    """A remark on each row of steps without a gap."""
+    """A remark on each row of consecutive steps that were not replayed."""
     for first, last in rows_without_gap(steps):
         which = f"step {first} was" if first == last else f"steps {first} to {last} were"
         yield (
@@ -205,10 +205,10 @@ def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
 
 
 def _survivors(playing: _Playing, before: RecordedStep, step: RecordedStep) -> list[int]:
-    """The ranks of the old view that are in the new one, in its order; peers that stay come before those that join."""
+    """The old ranks of the peers that are in both views, in the new view's order; joiners come after them."""
     views = {one.view: one.peers for one in playing.against.values()}
     old, new = views.get(before.view), views.get(step.view)
-    # Without snapshots the peers that left are not known: the last ones are taken for them.
+    # Without snapshots the peers that left are unknown: the last ranks are assumed to have left.
     if old is None or new is None:
         return list(range(min(before.size, step.size)))
     return [old.index(peer) for peer in new if peer in old]
@@ -226,18 +226,18 @@ def _restore(replaying: Replay, snapshot: Snapshot) -> None:
 
 
 def _held(snapshot: Snapshot, name: str) -> list[Any]:
-    """A field of a fold's state on every peer: an agreed one is written down by rank 0 alone."""
+    """A field of a fold's state on every peer; rank 0 alone records an agreed field."""
     agreed = snapshot.folds[0].get(name, math.nan)
     return [one.get(name, agreed) for one in snapshot.folds]
 
 
-# ---- what it decided, and what the run did -------------------------------------------------------------------------
+# ---- comparison of the replay with the run ---------------------------------------------------------------------------
 
 
 def _compare(playing: _Playing, step: RecordedStep, found: Sequence[FiredRule]) -> None:
     decided = {one.rule: one.value for one in found}
     for name in sorted(decided.keys() | step.fired.keys()):
-        # It fires in the one and not in the other, or asks for another number.
+        # The rule fires in only one of the two, or requests another number.
         if name not in step.fired:
             _differ(playing, f"step {step.step}: {name} fires in the replay, and did not in the run")
         elif name not in decided:
