@@ -1,4 +1,4 @@
-"""For the tests of those who write policies: what a policy decides, without training anything."""
+"""Tests of policies without training: the decisions of a policy on a recorded run, on arrays or on a model."""
 
 from kungfu.compiler import FiredRule
 from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start

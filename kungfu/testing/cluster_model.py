@@ -1,4 +1,4 @@
-"""A small model of a job on a cluster: how fast it is, how noisy its gradients are, who is slow, where peers run."""
+"""A small model of a job on a cluster: its throughput, gradient noise, slow peers and hosts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kungfu.testing.simulated_hosts import HostSlots
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a job: its peers and the limits of their number, its samples, and the learning rate.
+    """The start of a job: the number of peers with its limits, the samples and the learning rate.
 
     Args:
-        size: Peers.
-        min_size: The fewest peers that it may have.
-        max_size: The most peers that it may have.
-        global_batch_size: Samples of a step.
+        size: The number of peers.
+        min_size: The least number of peers that the job may have.
+        max_size: The largest number of peers that the job may have.
+        global_batch_size: Samples of a step, over all peers.
         learning_rate: The learning rate of the first step.
-        epoch_samples: Samples of an epoch, the last step of which may be smaller than the others; 0 for a job that does
-            not know of epochs.
-        job_samples: Samples of the whole job, which ends with them; 0 for a job that does not know.
+        epoch_samples: Samples of an epoch, whose last step may be smaller than the others; 0 for a job without known
+            epochs.
+        job_samples: Samples of the whole job, after which the job ends; 0 if unknown.
 
     Raises:
-        UsageError: A number that makes no sense.
+        UsageError: A number is out of its range.
     """
 
     size: int = 2
@@ -66,12 +66,12 @@ class Rescaling:
     """The cost of a change of the cluster.
 
     Args:
-        joining_steps: Steps between the barrier that requests new peers and the one at which they can join.
+        joining_steps: Steps between the barrier that requests new peers and the barrier at which they can join.
         stop_s: Seconds for which a change of the view stops all peers.
-        joining_s: Seconds that a new peer takes at least to get ready; it is awaited for the longer one of both times.
+        joining_s: Least seconds that a new peer takes to get ready; both the steps and the seconds must have passed.
 
     Raises:
-        UsageError: A number that makes no sense.
+        UsageError: A number is out of its range.
     """
 
     joining_steps: int = 2
@@ -91,16 +91,16 @@ class Rescaling:
 
 
 class SimulatedStep(int):
-    """The number of a step of a modelled job, from 1, and how the job stands in it.
+    """The number of a step of a modelled job, from 1, with the state of the job at that step.
 
-    It is a whole number, so that a function of the step's number takes it as well.
+    It is an int, so functions of a plain step number accept it as well.
 
     Attributes:
-        size: Peers in the view.
+        size: The number of peers in the view.
         samples: Samples of this step.
-        samples_done: Samples of the steps before it.
-        learning_rate: Its learning rate.
-        seconds: Since the first step began.
+        samples_done: Samples of the steps before this one.
+        learning_rate: The learning rate of the step.
+        seconds: Seconds since the first step began.
     """
 
     size: int
@@ -128,29 +128,29 @@ def _unknown(step: int) -> float:
 
 @dataclass(frozen=True)
 class ClusterModel:
-    """A job by step and by size: the decisions of a policy change what it sees next.
+    """A model of a job by step and by size, in which the decisions of a policy change its later inputs.
 
     Args:
-        throughput_by_size: Samples / s of all peers together, as a function of their number or a table of it, with
-            straight lines between the entries and the nearest entry outside.
-        steps: The most steps to run; fewer if a rule stops the job or its samples are done.
+        throughput_by_size: Samples / s of all peers together, as a function of the number of peers or as a table, which
+            is interpolated linearly between its entries and constant outside.
+        steps: The largest number of steps; the run is shorter if a rule stops the job or the job's samples are done.
         start: The start of the job.
-        noise_by_step: The gradient noise scale, samples, as a function of a `SimulatedStep`: of the number of the step,
-            and where it is read also of batch, learning rate, size or samples done. The norms of the gradients have the
-            values that follow from it on average, with ``|G|² = 1``.
-        loss_by_step: The loss, equal on all peers; a function as that of the noise. The gradients are finite where the
-            loss is, and everywhere where it is left out.
-        speed_by_peer: Fractions of a peer's full speed, by the number of the peer: those at the start are 0 to
-            size - 1, each that joins is the next one. All wait for the slowest.
+        noise_by_step: The gradient noise scale in samples, as a function of a `SimulatedStep`, which serves as the step
+            number and holds batch, learning rate, size and samples done. The norms of the gradients have the
+            expected values for this noise scale and ``|G|² = 1``.
+        loss_by_step: The loss, equal on all peers; a function like ``noise_by_step``. Gradients are finite in a step
+            with a finite loss, and always if this is left out.
+        speed_by_peer: Fractions of a peer's full speed, by the number of the peer: the peers at the start have the
+            numbers 0 to size - 1, each joiner the next number. All peers wait for the slowest.
         rescaling: The steps and the seconds that a change of the cluster takes.
-        speeds: The jitter of each peer's step, and who is slow where and when.
-        hosts: The hosts of the peers, and the cost for a host of others that start there.
+        speeds: The jitter of each peer's step, and the peers or places that are slow, by step.
+        hosts: The hosts of the peers, and the slowdown of a host while joiners start there.
         published_by_step: The values that the program's step publishes, by name, equal on all peers.
-        fed_by_step: The values that the program feeds before a step, by name, NaN for none.
+        fed_by_step: The values that the program feeds before a step, by name; NaN for a value that is not fed.
 
     Raises:
-        UsageError: A number that makes no sense, a slow host or slot that the cluster lacks, or no room for the first
-            peers.
+        UsageError: A number is out of its range, a slow host or slot does not exist in the cluster, or the hosts have
+            no room for the first peers.
     """
 
     throughput_by_size: Callable[[int], float] | Mapping[int, float]
@@ -191,7 +191,7 @@ class ClusterModel:
                 raise UsageError(f"ClusterModel(speeds=...): {one!r} is none of the places of {self.hosts!r}")
 
     def throughput(self, size: int) -> float:
-        """Samples a second with this many peers at full speed; raises `UsageError` for a model that has none."""
+        """Samples a second with this many peers at full speed; raises `UsageError` if the model has no such value."""
         table = self.throughput_by_size
         found = float(table(size)) if callable(table) else _interpolated(table, size)
         if not 0 < found < math.inf:

@@ -1,4 +1,4 @@
-"""The speeds of single peers of a modelled job: slow ones, and the jitter of each peer's own step."""
+"""The speeds of single peers of a modelled job: slow peers, and the jitter of each peer's step times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.signal.whole_number import is_whole_number
 
-CUT = 3.0  # standard deviations beyond which a draw is made again
+CUT = 3.0  # in standard deviations: larger draws are drawn again
 _BLOCK = 128
 
 
@@ -19,19 +19,19 @@ _BLOCK = 128
 class SlowPeer:
     """A peer, or a place for peers, that runs at a fraction of full speed.
 
-    A peer is named by its id, a place by its host, or by a host and a slot there: whichever peer runs in it is slow. A
-    peer that replaces another one has an id of its own, so it is slow only in a slow place.
+    An id names a peer; a host, or a host and a slot on it, names a place, in which every peer is slow. A peer that
+    replaces another one has a new id, so only a slow place makes it slow.
 
     Args:
-        speed: The fraction of full speed, above 0; where several entries name one peer, their product.
-        peer: The id: those at the start are 0 to size - 1, each that joins is the next one.
+        speed: The fraction of full speed, above 0; entries for the same peer multiply.
+        peer: The id: the peers at the start have the ids 0 to size - 1, each joiner has the next id.
         host: The number of the host, from 0.
-        slot: The number of the slot on that host, from 0; ``None`` for all of them.
-        from_step: The first step in which it is slow.
-        until_step: The first step in which it is as fast as the others again; ``None`` for never.
+        slot: The number of the slot on that host, from 0; ``None`` for all slots.
+        from_step: The first slow step.
+        until_step: The first step at full speed again; ``None`` for never.
 
     Raises:
-        UsageError: A number that makes no sense, or neither a peer nor a host, or both.
+        UsageError: A number is out of its range, or the entry names both a peer and a host, or neither.
     """
 
     speed: float
@@ -59,7 +59,7 @@ class SlowPeer:
             raise UsageError(f"SlowPeer({steps}): takes whole numbers with 1 <= from_step < until_step")
 
     def names(self, peer: int, place: tuple[int, int], step: int) -> bool:
-        """True if it is about this peer, which runs at this place (host, slot), in this step."""
+        """True if this entry applies to a peer at a place (host, slot) in a step."""
         if step < self.from_step or (self.until_step is not None and step >= self.until_step):
             return False
         if self.peer is not None:
@@ -69,16 +69,16 @@ class SlowPeer:
 
 @dataclass(frozen=True)
 class PeerSpeeds:
-    """The causes that make single peers slower than the model's throughput, or their steps uneven.
+    """The causes of slow peers and of uneven step times, on top of the model's throughput.
 
     Args:
-        jitter: The standard deviation of each peer's own step time, as a fraction of that time: each peer draws from a
+        jitter: The standard deviation of each peer's step time, as a fraction of the mean: each peer draws from a
             normal distribution in every step, cut at 3 standard deviations. Below 1/3, so that no time is negative.
-        seed: The seed of the draws, a whole number from 0 on. The draws of a peer depend on this and on its id alone.
+        seed: The seed of the draws, a whole number from 0. The draws of a peer depend only on the seed and on its id.
         slow: The slow peers and places.
 
     Raises:
-        UsageError: A number that makes no sense.
+        UsageError: A number is out of its range.
     """
 
     jitter: float = 0.0
@@ -101,9 +101,9 @@ class PeerSpeeds:
 
 @dataclass
 class SpeedSampler:
-    """The draws of each peer, one per step: by which factor its step takes longer.
+    """Draws the relative step time of each peer, once per step.
 
-    They come from NumPy's legacy generator, the stream of which is the same in every version.
+    The draws come from NumPy's legacy generator, which gives the same stream in every version.
 
     Attributes:
         speeds: The jitter and the seed.
@@ -114,7 +114,7 @@ class SpeedSampler:
     streams: dict[int, Iterator[float]] = field(default_factory=dict)
 
     def durations(self, peers: Sequence[int]) -> list[float]:
-        """For each of these peers the time of its next step, as a multiple of the mean."""
+        """The time of the next step of each of these peers, as a multiple of the mean."""
         if not self.speeds.jitter:
             return [1.0] * len(peers)
         return [next(self.streams.setdefault(peer, _draws(self.speeds, peer))) for peer in peers]

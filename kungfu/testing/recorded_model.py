@@ -1,4 +1,4 @@
-"""A model of a job that was recorded: what it would have been like at other sizes, as far as its record shows."""
+"""A model of a recorded job, which estimates its course at other sizes as far as the record allows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from kungfu.testing.peer_speeds import CUT, PeerSpeeds
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
 _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
 _MOST_JITTER = 0.33
-_ALIKE = 0.8  # of the median speed: a peer below is a straggler
+_ALIKE = 0.8  # of the median speed: a slower peer is a straggler
 _WINDOW = 30  # steps over which the noise scale is averaged
-_OFTEN = 20  # so many times the recorded steps are run at most, where a policy makes the batch smaller
+_OFTEN = 20  # the limit of steps, as a multiple of the recorded ones, for a policy that makes the batch smaller
 
 
 @dataclass(frozen=True)
 class SizeMeasured:
-    """The measurements with one number of peers.
+    """The measurements at one size.
 
     Args:
-        size: Peers.
-        steps: Steps whose time is known: not the first two of a view.
-        samples_per_s: Their samples over their seconds.
+        size: The number of peers.
+        steps: The number of steps with a known time, without the first two of each view.
+        samples_per_s: The samples of these steps divided by their seconds.
         spread: The standard deviation of a step's throughput, as a fraction of its mean.
     """
 
@@ -46,18 +46,18 @@ class SizeMeasured:
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """A recorded job in numbers.
+    """The measurements of a recorded job.
 
     Args:
         sizes: The measurements, by size.
-        changes: The size of each view: the first step of the view, and its peers.
+        changes: The size of each view, as the first step of the view and its number of peers.
         samples: Samples of all recorded steps.
-        seconds: From the first recorded step to the end of the last one.
-        peer_seconds: The peer-seconds of all peers together, each in the views that it was in.
-        other_s: The part of these seconds that is neither steps of a measured size nor stops: the first steps of views,
-            pauses, checkpoints. They are not the policy's.
-        rescaling: The stops and the time of joiners as measured, or guessed.
-        guesses: The guesses among these, in words.
+        seconds: Seconds from the first recorded step to the end of the last one.
+        peer_seconds: The seconds of all peers together, each counted in the views that included it.
+        other_s: The part of these seconds outside steps of measured sizes and stops: the first steps of views,
+            pauses, checkpoints. It does not depend on the policy.
+        rescaling: The cost of rescales and of joining, measured or guessed.
+        guesses: The guesses among these numbers, in words.
     """
 
     sizes: Mapping[int, SizeMeasured]
@@ -71,11 +71,11 @@ class RecordedJob:
 
 
 def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob:
-    """Measures the speed of the job from a record.
+    """Measures a job from its record.
 
     Args:
         trace: The recorded steps.
-        events: The events of the run; without them the cost of a rescale is guessed.
+        events: The events of the run; without events the cost of a rescale is guessed.
     """
     steps, rescales = trace.steps, of_topics(events, "rescale")
     timed = list(_timed(steps))
@@ -98,10 +98,10 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
 
 
 def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
-    """The model on which `plan` would have run this job.
+    """The model of a recorded job on which `plan` can be simulated.
 
     Raises:
-        UsageError: The job had one size only, so that its speed at another one is not known.
+        UsageError: The record holds a single size, so the speed at other sizes is unknown.
     """
     if len(job.sizes) < 2:
         raise UsageError(_one_size(job))
@@ -131,17 +131,17 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
 
 
 def throughput_between(speeds: Mapping[int, float], size: int) -> float:
-    """Samples a second with this many peers, from the sizes that were measured.
+    """Estimates the throughput at this size from the measured sizes.
 
-    Between two sizes that were seen it is a straight line; below the smallest one a peer is as fast as there; above the
-    largest one each more adds what each of the last added, and never less than nothing.
+    The estimate is linear between two measured sizes. Below the smallest size, a peer is as fast as there. Above
+    the largest size, each further peer adds as much as each peer between the two largest sizes, and never less than 0.
 
     Args:
-        speeds: Samples a second by size.
-        size: Peers.
+        speeds: Samples a second by measured size.
+        size: The number of peers.
 
     Returns:
-        Samples a second; NaN for a size above the only one that was seen.
+        Samples a second; NaN for a size above a single measured one.
 
     >>> [throughput_between({2: 200.0, 4: 300.0}, size) for size in (1, 3, 6)]
     [100.0, 250.0, 400.0]
@@ -150,7 +150,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
     if size <= seen[0]:
         return speeds[seen[0]] * size / seen[0]
     if size > seen[-1]:
-        # What one peer more adds was never seen.
+        # The gain from one more peer was never measured.
         if len(seen) < 2:
             return math.nan
         before, last = seen[-2:]
@@ -160,13 +160,13 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
-    """The guesses of the model of a job, in words.
+    """The guesses in the model of a job, in words.
 
     Args:
         job: The job.
-        trace: Its steps.
-        sizes: The sizes that were reached on the model.
-        batches: The batches that were.
+        trace: The recorded steps of the job.
+        sizes: The sizes that the model reached.
+        batches: The batches that the model reached.
     """
     seen = sorted(job.sizes)
     between = sorted({one for one in sizes if one not in seen and seen[0] < one < seen[-1]})
@@ -214,7 +214,7 @@ def _peers(sizes: Sequence[int]) -> str:
     return f"{', '.join(map(str, sizes))} peers were" if sizes != [1] else "1 peer was"
 
 
-# ---- what the steps show ---------------------------------------------------------------------------------------------
+# ---- measurements from the steps -------------------------------------------------------------------------------------
 
 
 def _samples(step: RecordedStep) -> int:
@@ -226,7 +226,7 @@ def _samples(step: RecordedStep) -> int:
 
 
 def _timed(steps: Sequence[RecordedStep]) -> Iterator[tuple[RecordedStep, float, int]]:
-    """Each step whose whole time is known, with its seconds and samples: the next one of its view has its time."""
+    """Each step with a known time, with its seconds and samples; the next step of the view records the time."""
     for one, after in itertools.pairwise(steps):
         seconds = _finite(after.local[0].get("step_seconds"), 0.0)
         if after.view == one.view and after.step == one.step + 1 and seconds > 0:
@@ -240,10 +240,10 @@ def _measured(size: int, steps: Sequence[tuple[float, int]]) -> SizeMeasured:
 
 
 def _durations(steps: Sequence[RecordedStep], sizes: Mapping[int, SizeMeasured]) -> Iterator[float]:
-    """For each step the seconds from its beginning to that of the next one, as rank 0 counts them."""
+    """The seconds from the beginning of each step to the beginning of the next one, on the clock of rank 0."""
     for one, after in itertools.pairwise(steps):
         passed = after.local[0].get("clock_seconds", math.nan) - one.local[0].get("clock_seconds", math.nan)
-        # Another rank 0 counts from another moment, and a gap in the record is no step.
+        # A new rank 0 counts from another moment, and a gap in the record is no step.
         yield passed if 0 < passed < math.inf and after.step == one.step + 1 else _usual(one, sizes)
     yield _usual(steps[-1], sizes)
 
@@ -254,7 +254,7 @@ def _usual(step: RecordedStep, sizes: Mapping[int, SizeMeasured]) -> float:
 
 
 def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, ...]]:
-    """The cost of a change of the cluster: the medians of what was measured."""
+    """The cost of a change of the cluster, as medians of the measurements, and the guesses in it."""
     guesses = []
     stop_s, joining_s = usual_times(rescales)
     if stop_s is None:
@@ -266,7 +266,7 @@ def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, 
 
 
 def usual_times(rescales: Iterable[RescaleEvent]) -> tuple[float | None, float | None]:
-    """The medians of the seconds of a stop, and of those that a joiner takes to get ready; ``None`` is not known."""
+    """The median seconds of a stop and of a joiner's preparation; ``None`` if unknown."""
     stops = [one.stop_s for one in rescales if one.stop_s >= 0]
     joining = [one.parts.get("spawn_s", 0.0) + one.parts.get("ready_s", 0.0) for one in rescales if one.joined]
     joining = [one for one in joining if one > 0]
@@ -274,7 +274,7 @@ def usual_times(rescales: Iterable[RescaleEvent]) -> tuple[float | None, float |
 
 
 def _own_times(steps: Sequence[RecordedStep]) -> Iterator[list[Any]]:
-    """For each view, of each peer with at least 10 known steps, the seconds that it takes itself for a sample."""
+    """The compute seconds per sample of each peer with at least 10 known steps, view by view."""
     for _, group in itertools.groupby(steps, key=lambda one: one.view):
         view, found = list(group), []
         for rank in range(view[0].size):
@@ -287,7 +287,7 @@ def _own_times(steps: Sequence[RecordedStep]) -> Iterator[list[Any]]:
 
 
 def _jitter(steps: Sequence[RecordedStep]) -> float:
-    """The standard deviation of a peer's own step, as a fraction: robust against single pauses."""
+    """The standard deviation of a peer's step time, as a fraction of the mean; robust against single pauses."""
     spreads = []
     for times in itertools.chain.from_iterable(_own_times(steps)):
         middle = float(np.median(times))
@@ -296,28 +296,28 @@ def _jitter(steps: Sequence[RecordedStep]) -> float:
 
 
 def _least_speed(steps: Sequence[RecordedStep]) -> float:
-    """The speed of the slowest peer of any view, as a fraction of the median of that view."""
+    """The speed of the slowest peer in any view, as a fraction of the median of that view."""
     views = [[float(np.median(times)) for times in found] for found in _own_times(steps) if len(found) > 1]
     return min((float(np.median(times)) / max(times) for times in views), default=1.0)
 
 
 def _slowest(jitter: float, size: int) -> float:
-    """The relative time of the slowest of this many peers on average: the measured steps waited for it already."""
+    """The expected relative time of the slowest of this many peers; measured steps already include this wait."""
     return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 
 @functools.cache
 def _largest_draw(peers: int) -> float:
-    """The mean of the largest of this many draws from the normal distribution that peers draw from."""
+    """The mean of the largest of this many draws from the distribution of a peer's step times."""
     draws = np.clip(np.random.RandomState(peers).standard_normal((4000, peers)), -CUT, CUT)
     return float(draws.max(axis=1).mean())
 
 
-# ---- what follows the samples that were trained on -------------------------------------------------------------------
+# ---- signals as functions of the samples done ------------------------------------------------------------------------
 
 
 def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
-    """Samples done and the gradient noise scale, averaged over some steps; nothing without recorded norms."""
+    """Samples done and the gradient noise scale, averaged over `_WINDOW` steps; nothing without recorded norms."""
     local, mean = _NORMS
     pairs = []
     for one in steps:
@@ -338,7 +338,7 @@ def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
 
 
 def _followed(trace: Trace, name: str) -> Callable[[SimulatedStep], float]:
-    """A recorded source as a function of the samples that were trained on."""
+    """A recorded source as a function of the samples done."""
     pairs = []
     for one in trace.steps:
         value = _finite(one.agreed.get(name, one.local[0].get(name)), math.nan)

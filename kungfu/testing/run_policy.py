@@ -1,4 +1,4 @@
-"""``run_policy``: a policy over a recorded run, over arrays, or on a modelled cluster."""
+"""``run_policy``: runs a policy over a recorded run, over arrays, or on a modelled cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kungfu.signal import SOURCES
 from kungfu.testing.cluster_model import ClusterModel
 from kungfu.testing.simulated_run import simulate, without_held
 
-ArrayStep = tuple[list[dict[str, Any]], dict[str, Any]]  # the local sources in rank order, and the agreed ones
+ArrayStep = tuple[list[dict[str, Any]], dict[str, Any]]  # local sources in rank order, and agreed sources
 
 
 def run_policy(
@@ -27,19 +27,19 @@ def run_policy(
     *,
     budget: Budget | None = None,
 ) -> tuple[FiredRule, ...]:
-    """The decisions of a policy, or of several on one job, step by step, as a replay computes them.
+    """Runs one policy, or several on one job, step by step, and returns the decisions.
 
-    `trace` is one of three: a `ClusterModel`, on which decisions are carried out, so that the policy sees what comes of
-    them; a mapping from sources to arrays, with a value a step, or for local ones a row of one value a peer; or a
-    recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.record.Trace`). What arrays and records hold
-    stays as it is, whatever is decided. Of arrays, ``step``, ``size``, the limits of the size and ``pending`` may be
-    left out; what a plan makes of gradients is given under its name, as in ``norm_squared(grads)``, and so is what
-    the program publishes or feeds, which is local. `budget`: the job's
-    budget of rescales.
+    `trace` is one of three: a `ClusterModel`, which carries out the decisions, so that the policy sees their effects;
+    a mapping from sources to arrays, with one value per step, or for local sources a row with one value per peer; or a
+    recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.record.Trace`). Decisions do not change arrays
+    and records. Arrays may leave out ``step``, ``size``, the limits of the size and ``pending``. Gradient reductions
+    are arrays under their names, as in ``norm_squared(grads)``; values that the program publishes or feeds are local
+    arrays under their names.
+    `budget` is the job's budget of rescales.
 
-    Gives the decisions in order, those in the shadow too, and on a model those of rules on a rescale, under the step
-    before the barrier; there `FiredRule.unmet` says where nothing came of one. Raises `PolicyError` as `attach` does,
-    `UsageError` for a source that is missing.
+    The decisions are in order and include shadow decisions and, on a model, those of rules on a rescale, under the step
+    before the barrier. On a model, `FiredRule.unmet` says why a decision had no effect. Raises `PolicyError` as
+    `attach` does, and `UsageError` for a missing source.
 
     Examples:
         >>> from kungfu.policies import schedule
@@ -73,12 +73,12 @@ def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
 
 
 def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iterator[ArrayStep]:
-    """Each step's local sources in rank order, and its agreed ones.
+    """The local sources of each step in rank order, and its agreed sources.
 
-    Agreed sources are sequences with a value a step; local ones have, for each step, one value a peer, or one for all.
-    Those of the user's own, by the names that are `declared`, are local. Left out, steps are numbered from 1, nothing
-    is pending or was refused, the size is that of the rows, it may grow to the largest of them, and how many samples an
-    epoch has is unknown. Raises `UsageError` for sequences that do not fit together.
+    Agreed sources are sequences with one value per step. Local sources have, for each step, one value per peer or one
+    for all; the user's `declared` names are local. Defaults: steps count from 1, nothing is pending or was refused, the
+    size of a step is the length of its longest row, the largest size is the limit, and the samples of an epoch are
+    unknown. Raises `UsageError` for sequences that do not fit together.
     """
     steps, own = _steps(arrays), {name for name in arrays if _is_local(name, declared)}
     sizes = [_size(arrays, index, own) for index in range(steps)]
@@ -98,7 +98,7 @@ def _steps(arrays: Mapping[str, Any]) -> int:
 
 
 def _size(arrays: Mapping[str, Any], index: int, own: set[str]) -> int:
-    """The peers of a step: as given, else as many as the longest row has."""
+    """The number of peers of a step: the given size, else the length of the longest row."""
     if "size" in arrays:
         return int(arrays["size"][index])
     rows = [len(values[index]) for name, values in arrays.items() if name in own and _is_row(values[index])]
@@ -116,7 +116,7 @@ def _own(arrays: Mapping[str, Any], index: int, own: set[str], *, rank: int) -> 
 
 
 def _is_local(name: str, declared: Collection[str]) -> bool:
-    """A source that each peer has for itself, or a reduction of one, as in ``norm_squared(grads)``."""
+    """True for a local source, or a reduction of one as in ``norm_squared(grads)``."""
     if name in SOURCES:
         return SOURCES[name].placement == "local"
     if name in declared:

@@ -1,7 +1,7 @@
-"""The barriers of a modelled job: what its rules request is decided as in a real one, a step later.
+"""The barriers of a modelled job: requests of rules are decided as in a real job, one step later.
 
-Requests are made and decided by the code that real peers run (``kungfu.rule_requests``, ``runtime.core.barrier``);
-only the peers, their readiness and the clock are modelled.
+Requests are made and decided by the code of real peers (``kungfu.rule_requests``, ``runtime.core.barrier``);
+only the peers, their preparation and the clock are modelled.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from kungfu.testing.simulated_job import SimulatedJob, moved
 
 @dataclass(frozen=True)
 class _Joining:
-    """Peers on their way.
+    """The joiners that the agent prepares.
 
     Args:
-        due_step: They are ready after this step,
-        due_s: and at this moment of the job.
-        ready: The ids of those that will come.
-        missing: The ids of those for which no host had a free slot.
-        asked_by: The rules, with their steps, that requested them.
+        due_step: The joiners are ready after this step,
+        due_s: and not before this second of the job.
+        ready: The ids of the joiners that have a slot.
+        missing: The ids of the joiners for which no host had a free slot.
+        asked_by: The rules that requested the joiners, with their steps.
     """
 
     due_step: int
@@ -53,16 +53,16 @@ class _Joining:
 
 @dataclass
 class SimulatedBarrier:
-    """A job, the plan that watches it, and what was requested and is not done yet.
+    """The barriers of a job under a plan, with the pending requests and joiners.
 
     Args:
         job: The modelled job.
-        replay: The plan over all its peers.
-        posted: The rules that fired in the last step and had no barrier in it: a post rides on the next one.
-        joining: The peers that the agent prepares.
-        newest_id: The largest id that a peer had so far.
-        unmet: The reasons why a rule that fired had no effect, by rule and step.
-        ranks: The peers that a rule marked and that its budget lets it replace, by rule and step.
+        replay: The plan, replayed over all peers of the job.
+        posted: The rules that fired in the last step, if no barrier followed it; the next one handles their requests.
+        joining: The joiners that the agent prepares.
+        newest_id: The largest peer id so far.
+        unmet: The reasons why decisions had no effect, by rule and step.
+        ranks: The peers that a rule marked and that its budget allows it to replace, by rule and step.
         brought: The rules on a rescale that fired at this barrier.
     """
 
@@ -76,11 +76,11 @@ class SimulatedBarrier:
     brought: list[FiredRule] = field(default_factory=list)
 
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
-        """Holds the barrier after a step, if one was requested: carries out what was posted in the step before.
+        """Holds a barrier after a step if requests, joiners or departures are pending; else posts the fired rules.
 
         Args:
-            fired: The rules that fired in this step, of those that act. A barrier after this step answers them as well;
-                without one they are posted for the next.
+            fired: The acting rules that fired in this step. A barrier after this step handles them as well; without a
+                barrier they are posted for the next one.
             fractions: The speed of each peer as a fraction of the median's, in rank order; empty if not measured.
 
         Returns:
@@ -88,7 +88,7 @@ class SimulatedBarrier:
         """
         self.brought, offer = [], self._offer()
         if not self.posted and offer is None and not self.job.terms.departing:
-            # No message has brought a post.
+            # No pending request or offer calls for a barrier.
             self.posted = list(fired)
         else:
             due, self.posted = [*self.posted, *fired], []
@@ -100,13 +100,13 @@ class SimulatedBarrier:
         return self.brought
 
     def finish(self) -> None:
-        """No barrier follows the last step: the hooks that fired in it are called."""
+        """Calls the hooks that fired in the last step, after which there is no barrier."""
         for fired in self.posted:
             if isinstance(fired.action, Call):
                 self._answered(fired, call_last_hook(fired, fired.action, size=self.job.size))
 
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
-        """The decision of a barrier is in force."""
+        """Decides the barrier and puts the decision in force."""
         self.job.clocks.after_barrier = True
         job = self.job
         view = View(job.view, tuple(_peer(number) for number in job.peers))
@@ -128,14 +128,14 @@ class SimulatedBarrier:
         return answer.requests
 
     def _offer(self, *, ahead: int = 0) -> JoinerOffer | None:
-        """The agent's offer, once the peers that it prepares are ready; or this many steps ``ahead``."""
+        """The agent's offer of joiners, if they are ready at this step or ``ahead`` steps later; else ``None``."""
         joining, job = self.joining, self.job
         if joining is None or job.step + ahead < joining.due_step or job.clocks.total_s < joining.due_s:
             return None
         return JoinerOffer(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
     def _adjusted(self, before: View, decision: Decision) -> Terms:
-        """The terms of a decision, with what rules on a rescale and other rules set."""
+        """The terms of a decision, with the settings of rules on a rescale and of other rules."""
         job = self.job
         return with_settings(
             decision,
@@ -145,7 +145,7 @@ class SimulatedBarrier:
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
-        """The settings that rules on a rescale choose, from what the barrier knows."""
+        """The settings that rules on a rescale choose from the state at the barrier."""
         job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
         step, epoch_samples = job.step - 1, job.epoch_samples
         sources = rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
@@ -154,7 +154,7 @@ class SimulatedBarrier:
         return [asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
-        """The decided terms are in force, and the new view if there is one; the agent prepares missing peers."""
+        """Puts the decided terms in force, enters a new view if there is one, and prepares missing peers."""
         job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
         changed = view.version != before.version
         job.terms = terms
@@ -164,16 +164,16 @@ class SimulatedBarrier:
             moved(job, view.version, view.ids)
             self.replay.rescale(view.size, stayed=stay)
         elif offered is not None and not offered.ready:
-            # The agent found a slot for none of the requested peers.
+            # No host had a slot for any of the requested peers.
             self.unmet |= dict.fromkeys(offered.asked_by, NO_SLOT)
         if decision.prepare is not None or changed:
             count = terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
             self._prepare(count, tuple((one.by, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
-        """Prepares this many peers: those already on their way, and others that start on hosts with a free slot."""
+        """Prepares this many joiners: keeps those on their way, and starts others on hosts with a free slot."""
         job, now, before = self.job, self.job.clocks.total_s, self.joining
-        # Once some have joined, those who have not are dismissed.
+        # Once some joiners have joined, the remaining ones are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]
         job.hosts.dismiss(set(job.joiners) - set(job.peers) - set(kept))
         first = max(self._newest(), *kept, 0) + 1
@@ -182,7 +182,7 @@ class SimulatedBarrier:
         missing = tuple(peer for peer in ids if peer not in started)
         due = job.ready_at() if started else (job.step, now)
         if kept and before is not None:
-            # All are offered together, when the last one is ready.
+            # All joiners are offered together, when the last one is ready.
             due = max(due[0], before.due_step), max(due[1], before.due_s)
             asked_by = (*before.asked_by, *asked_by)
         job.joiners = (*kept, *started)

@@ -1,4 +1,4 @@
-"""The hosts of a modelled job: their slots, who runs in which, and where a joiner starts."""
+"""The hosts of a modelled job: their slots, the peers in them, and the placement of joiners."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kungfu.errors import UsageError
 from kungfu.runtime.core.cluster.placement import AVOIDED_S, place_for
 from kungfu.signal.whole_number import is_whole_number
 
-Place = tuple[int, int]  # the number of a host, and of a slot there
-_ONE_HOST = 1_000_000  # slots of the host of a model that declares none
+Place = tuple[int, int]  # the number of a host, and of a slot on it
+_ONE_HOST = 1_000_000  # slots of the only host of a model that declares none
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class HostSlots:
     """The hosts of a modelled cluster.
 
     Args:
-        slots: The number of peers that each host takes; without them there is one host with room for all.
-        joining_speed: The fraction of full speed at which the peers of a host run while others start there, above 0
+        slots: The number of peers that each host has room for; empty for one host with room for all.
+        joining_speed: The fraction of full speed of a host's peers while joiners start on that host, above 0
             and at most 1: starting costs processor time.
 
     Raises:
-        UsageError: A number that makes no sense.
+        UsageError: A number is out of its range.
     """
 
     slots: Sequence[int] = ()
@@ -47,7 +47,7 @@ class HostSlots:
 
 @dataclass
 class SimulatedHosts:
-    """The places of the peers of a modelled job, and of those that join it.
+    """The places of the peers and joiners of a modelled job.
 
     Args:
         hosts: The hosts as declared.
@@ -61,22 +61,22 @@ class SimulatedHosts:
 
     @classmethod
     def filled(cls, hosts: HostSlots, peers: Iterable[int]) -> SimulatedHosts:
-        """The first peers of a job, host by host."""
+        """Places the first peers of a job, host by host."""
         made = cls(hosts)
         for peer in peers:
             made.start(peer, 0.0)
         return made
 
     def start(self, peer: int, now: float, *, leaving: Iterable[int] = ()) -> bool:
-        """Gives a peer a place by the rule of a real job: not where one was let go lately, while there is another.
+        """Gives a peer a place by the rule of a real job, which avoids hosts with recently removed peers.
 
         Args:
-            peer: Its id.
+            peer: The id of the peer.
             now: Seconds of the job.
-            leaving: The peers that will leave for it: another host comes before theirs.
+            leaving: The peers that this one will replace: other hosts are preferred to theirs.
 
         Returns:
-            Whether a host had a free slot.
+            True if a host had a free slot.
         """
         taken = Counter(host for host, _ in self.places.values())
         room = {host: slots - taken[host] for host, slots in enumerate(self.hosts.room)}
@@ -88,27 +88,27 @@ class SimulatedHosts:
         return True
 
     def stop(self, peers: Iterable[int], now: float) -> None:
-        """These peers have left the job."""
+        """Frees the places of peers that have left the job."""
         for peer in peers:
             place = self.places.pop(peer, None)
             if place is not None:
                 self.let_go[peer] = place, now
 
     def dismiss(self, peers: Iterable[int]) -> None:
-        """These peers were on their way, and will not come."""
+        """Frees the places of joiners that will not join."""
         for peer in peers:
             self.places.pop(peer, None)
 
     def joiners_beside(self, peers: Iterable[int], joiners: Iterable[int]) -> list[int]:
-        """For each of these peers, how many of the joiners start on its host."""
+        """The number of joiners that start on the host of each of these peers."""
         starting = Counter(self.places[one][0] for one in joiners if one in self.places)
         return [starting[self.places[peer][0]] for peer in peers]
 
     def _slot(self, host: int, now: float) -> int:
-        """The lowest free slot of a host; slots that were left lately come last, first that which was left first."""
+        """The lowest free slot of a host; recently freed slots come last, the longest free of them first."""
         taken = {slot for one, slot in self.places.values() if one == host}
         left = {slot: at for (one, slot), at in self.let_go.values() if one == host and now - at < AVOIDED_S}
-        # One more than are known is free and was not left, where the host has as many.
+        # One more slot than the known ones is free and was never used, if the host has that many.
         known = min(self.hosts.room[host], len(taken) + len(left) + 1)
         free = (slot for slot in range(known) if slot not in taken)
         return min(free, key=lambda slot: (left.get(slot, -math.inf), slot))

@@ -1,4 +1,4 @@
-"""A modelled job under way: what it offers to a policy in each step."""
+"""A modelled job under way, and the sources that it offers to a policy in each step."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kungfu.testing.simulated_hosts import SimulatedHosts
 
 @dataclass
 class Clocks:
-    """Seconds: since the first step, of the last step, of the last rescale.
+    """The seconds of the job: in total, of the last step, of the last rescale, and of all peers.
 
     Args:
-        total_s: Since the first step.
-        step_s: The seconds of the last step; NaN if a barrier came before it, as in a job, and at the beginning of a
-            view.
-        rescale_s: For which the last rescale stopped the job.
-        after_barrier: True if a barrier was held since the last step: the next one is not measured.
-        peer_s: Seconds of all peers together, each from the barrier at which it joined to the one at which it left.
+        total_s: Seconds since the first step.
+        step_s: The seconds of the last step; NaN after a barrier and at the beginning of a view, as in a real
+            job.
+        rescale_s: The seconds for which the last rescale stopped the job.
+        after_barrier: True if a barrier was held since the last step: the next step is not measured.
+        peer_s: The seconds of all peers together, each from the barrier where it joined to the barrier where it left.
     """
 
     total_s: float = 0.0
@@ -35,7 +35,7 @@ class Clocks:
     peer_s: float = 0.0
 
     def stand(self, seconds: float, *, size: int) -> None:
-        """Time passes for this many peers."""
+        """Adds seconds that this many peers spend."""
         self.total_s += seconds
         self.peer_s += seconds * size
 
@@ -45,18 +45,18 @@ class SimulatedJob:
     """A job between two steps.
 
     Args:
-        model: The model that it follows.
-        peers: The numbers of the peers in the view, in rank order.
+        model: The model of the job.
+        peers: The ids of the peers in the view, in rank order.
         terms: The terms of the view.
-        hosts: The hosts of the peers, and of those on their way.
-        sampler: The draws of the peers' own step times.
+        hosts: The hosts of the peers and of the joiners.
+        sampler: The draws of the peers' step times.
         view: The version of the view.
-        step: The number of the step that comes.
-        samples_done: Samples of the steps before.
-        barrier_due: True if a barrier comes after the next step, by the requests before it.
+        step: The number of the next step.
+        samples_done: Samples of the steps before the next one.
+        barrier_due: True if pending requests or joiners call for a barrier after the next step.
         change_due: True if that barrier may change the cluster.
-        joiners: The numbers of the peers on their way.
-        clocks: The times that the job takes.
+        joiners: The ids of the joiners.
+        clocks: The times of the job.
     """
 
     model: ClusterModel
@@ -74,19 +74,19 @@ class SimulatedJob:
 
     @classmethod
     def started(cls, model: ClusterModel) -> SimulatedJob:
-        """Before the first step."""
+        """The job before its first step."""
         start, peers = model.start, list(range(model.start.size))
         terms = Terms(start.global_batch_size, start.global_batch_size / start.size)
         return cls(model, peers, terms, SimulatedHosts.filled(model.hosts, peers), SpeedSampler(model.speeds))
 
     @property
     def limits(self) -> Limits:
-        """The least and the most peers."""
+        """The least and the largest number of peers."""
         return Limits(self.model.start.min_size, self.model.start.max_size)
 
     @property
     def size(self) -> int:
-        """Peers in the view."""
+        """The number of peers in the view."""
         return len(self.peers)
 
     @property
@@ -109,7 +109,7 @@ class SimulatedJob:
 
     @property
     def samples(self) -> int:
-        """The samples of the next step: the rest of the epoch or of the job, if that is less than a batch."""
+        """The samples of the next step: a batch, or the rest of the epoch or job if that is less."""
         start, most = self.model.start, self.terms.global_batch_size
         if start.epoch_samples:
             most = min(most, start.epoch_samples - self.samples_done % start.epoch_samples)
@@ -124,7 +124,7 @@ class SimulatedJob:
 
     @property
     def position(self) -> SimulatedStep:
-        """The step that comes, as the functions of the model see it."""
+        """The next step as the argument for the functions of the model."""
         return SimulatedStep(
             self.step,
             size=self.size,
@@ -170,7 +170,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
 
     Args:
         job: The job.
-        busy: The seconds that each peer's own part of the step takes; see `busy_seconds`.
+        busy: The compute seconds of each peer in the step; see `busy_seconds`.
     """
     position = job.position
     noise = job.model.noise_by_step(position)
@@ -198,7 +198,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
 
 
 def busy_seconds(job: SimulatedJob) -> list[float]:
-    """The seconds that each peer's own part of the step that comes takes, in rank order; each call draws again."""
+    """The compute seconds of each peer in the next step, in rank order; each call draws again."""
     each = job.model.throughput(job.size) / job.size  # samples a second of one peer at full speed
     shares, drawn = spread(job.samples, job.size), job.sampler.durations(job.peers)
     speeds = _peer_speeds(job)
@@ -206,7 +206,7 @@ def busy_seconds(job: SimulatedJob) -> list[float]:
 
 
 def _peer_speeds(job: SimulatedJob) -> list[float]:
-    """The fraction of full speed of each peer in the step that comes, in rank order."""
+    """The fraction of full speed of each peer in the next step, in rank order."""
     model, places = job.model, job.hosts.places
     speeds = [model.speed_by_peer.get(peer, 1.0) for peer in job.peers]
     if model.speeds.slow:
@@ -221,7 +221,7 @@ def _peer_speeds(job: SimulatedJob) -> list[float]:
 
 
 def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
-    """The step is done: it took as long as its slowest peer."""
+    """Finishes the next step, which takes as long as its slowest peer."""
     clocks, seconds = job.clocks, max(busy)
     clocks.stand(seconds, size=job.size)
     clocks.step_s = math.nan if clocks.after_barrier else seconds
@@ -231,7 +231,7 @@ def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
 
 
 def moved(job: SimulatedJob, view: int, peers: Iterable[int]) -> None:
-    """Another view is in force: the peers that are not in it leave, and the change has stopped all of them."""
+    """Enters another view: the other peers leave, and the change stops all peers for a time."""
     stop_s, now, staying = job.model.rescaling.stop_s, job.clocks.total_s, list(peers)
     job.hosts.stop(set(job.peers) - set(staying), now)
     job.peers, job.view = staying, view

@@ -1,4 +1,4 @@
-"""A modelled job from its first step to its last: what was decided, and what it took."""
+"""A modelled job from its first to its last step: its decisions, changes of the view, and cost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class ViewChange:
     """A change of the view of a modelled job.
 
     Args:
-        step: The last step before it.
-        seconds: When, since the first step.
-        joined: The ids of the peers that came.
-        left: The ids of the peers that went.
-        size: Peers in the new view.
+        step: The last step before the change.
+        seconds: The time of the change, since the first step.
+        joined: The ids of the peers that joined.
+        left: The ids of the peers that left.
+        size: The number of peers in the new view.
     """
 
     step: int
@@ -35,16 +35,16 @@ class ViewChange:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """A modelled job that has ended.
+    """The result of a finished modelled job.
 
     Args:
         decisions: The rules that fired, in order.
         changes: The changes of the view.
-        size: Peers in the last view.
-        steps: Steps done.
-        samples: Samples done.
+        size: The number of peers in the last view.
+        steps: The number of steps.
+        samples: The number of samples.
         seconds: The seconds of the whole job.
-        peer_seconds: The peer-seconds of all peers, each from the barrier at which it joined to the one at which it
+        peer_seconds: The seconds of all peers together, each from the barrier where it joined to the barrier where it
             left.
     """
 
@@ -60,7 +60,7 @@ class SimulatedRun:
 def run_on_model(
     policy: Policy | Sequence[Policy], model: ClusterModel, *, budget: Budget | None = None
 ) -> SimulatedRun:
-    """A policy, or several on one job, on a modelled cluster, which carries out what they decide.
+    """Runs a policy, or several on one job, on a modelled cluster, which carries out their decisions.
 
     Args:
         policy: The policies.
@@ -80,7 +80,7 @@ def run_on_model(
 
 
 def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None) -> SimulatedRun:
-    """A plan on a modelled cluster; see `run_on_model`.
+    """Runs a plan on a modelled cluster; see `run_on_model`.
 
     Args:
         plan: The plan.
@@ -118,11 +118,11 @@ def _change(job: SimulatedJob, before: Sequence[int], step: int) -> ViewChange:
 
 
 def _as_carried_out(fired: FiredRule, barrier: SimulatedBarrier) -> FiredRule:
-    """The rule that fired, with the peers that its budget let it replace, and why nothing came of it."""
+    """The rule that fired, with the peers that its budget allowed it to replace and the reason if it had no effect."""
     key = fired.rule, fired.step
     return replace(fired, ranks=barrier.ranks.get(key, fired.ranks), unmet=barrier.unmet.get(key, ""))
 
 
 def without_held(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
-    """All but those that the budget holds back: they are the shadow of a rule that would have fired without it."""
+    """The rules that fired, without those that a budget held back."""
     return (one for one in fired if one.mode != "held")

@@ -1,4 +1,4 @@
-"""A schedule of faults for a real job: written down, or drawn at random, and injected while the job trains."""
+"""A schedule of faults for a real job, written or drawn at random, and its injection while the job trains."""
 
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.testing.faults.freezer import Freezer

@@ -1,4 +1,4 @@
-"""Carries one fault out: its moment, the peers that it hits, and the signals to their processes."""
+"""Carries out one fault: checks its moment, selects its peers, and sends signals to their processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kungfu.testing.faults.schedule import (
     When,
 )
 
-# Of those that are neither frozen nor thawed.
+# The signals of the verbs other than freeze and thaw.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
 
 
@@ -29,9 +29,9 @@ def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[st
     Args:
         when: The moment.
         job: The job according to its record.
-        calm: True if it has settled from the previous faults.
-        begun: The steps of the record when the schedule began.
-        before: The numbers of events by kind that the record had after the fault before.
+        calm: True if the job has recovered from the previous faults.
+        begun: The number of recorded steps when the schedule began.
+        before: The numbers of events by kind in the record after the previous fault.
     """
     match when.moment:
         case "step":
@@ -47,12 +47,12 @@ def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[st
 
 
 def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
-    """The ids of the peers that a fault hits; of one on hosts, all that they have started.
+    """The ids of the peers that a fault hits; for a fault on hosts, all peers that these hosts have started.
 
     Args:
         what: The fault.
         job: The job according to its record.
-        coming: The joiners that were on their way when the moment came: one of them is hit even when it has joined.
+        coming: The joiners that were on their way when the moment came; such a peer counts even after it has joined.
 
     Raises:
         UsageError: There is no such peer or host.
@@ -60,7 +60,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     if isinstance(what, Resize | SaveCheckpoint):
         return ()
     if isinstance(what, SignalHosts):
-        # A host that stood still for long was given up, and may be thawed.
+        # A host that was frozen for long was removed from the job, and may still be thawed.
         known = {*(job.hosts if what.verb == "thaw" else job.hosts_present)}
         if not known >= {*what.hosts}:
             raise UsageError(f"there is no host to {what}: the hosts {sorted(known)} are in")
@@ -74,18 +74,18 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
 
 
 def processes_of(what: What, job: Job, peers: Collection[int]) -> list[JobHost | JobPeer]:
-    """The processes that get the signals of a fault: its peers, or kungfu-run on its hosts."""
+    """The processes that receive the signals of a fault: its peers, or kungfu-run on its hosts."""
     return [job.hosts[host] for host in what.hosts] if isinstance(what, SignalHosts) else [*map(job.peer, peers)]
 
 
 def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float) -> None:
-    """Does to processes what a fault says; nothing where it asks the job for something.
+    """Applies a fault to processes; does nothing for a fault that is a request to the job.
 
     Args:
         what: The fault.
         pids: The processes.
-        freezer: Thaws what is frozen for a time.
-        longest_s: After this many seconds, what is frozen without saying for how long is thawed.
+        freezer: Thaws frozen processes after a time.
+        longest_s: Seconds after which a process is thawed if its fault names no time.
     """
     for pid in pids:
         match what:
@@ -100,5 +100,5 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
 
 
 def job_state(job: Job) -> str:
-    """The training and the joining peers, in words."""
+    """The peers in training and the joiners, in words."""
     return f"by step {job.steps} peers {list(job.members)} train and {list(job.joiners)} are on their way"

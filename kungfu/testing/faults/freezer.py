@@ -1,10 +1,10 @@
-"""Freezes and slows processes for a time, from a process of its own that thaws them whatever becomes of its parent.
+"""Freezes and slows processes for a time, in a separate process that thaws them even if its parent is killed.
 
-The second process is this file, run with nothing but the standard library. It takes one order a line on its standard
-input and answers each with a line; when the input closes, since its parent has ended or was killed, it thaws everything
-and exits. It is in a session of its own, so that a key press in the terminal does not reach it, and it thaws at the end
-of the time even where its parent stands still. Only a SIGKILL to this process itself leaves a peer frozen; a job
-gives such a peer up after its heartbeat.
+The separate process runs this file with the standard library only. It reads one order per line from its standard input
+and answers each with a line. When the input closes, because its parent has ended or was killed, the process thaws
+everything and exits. It has its own session, so a key press in the terminal does not reach it, and it thaws in time
+even if its parent hangs. Only a SIGKILL to this process leaves a peer frozen; the job then declares that peer lost
+after the heartbeat timeout.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-_PERIOD_S = 0.1  # what is slowed runs for its share of each
-_START_TICKS = 19  # of the fields after the name in /proc/PID/stat, see proc(5)
+_PERIOD_S = 0.1  # a slowed process runs for its share of each period
+_START_TICKS = 19  # index among the fields after the name in /proc/PID/stat, see proc(5)
 _ENDS_WITHIN_S = 5.0
 
 
 class Freezer:
-    """Freezes processes of this user, by a process that the first order starts, and thaws all when the block ends."""
+    """Freezes processes of this user until the block ends; the first order starts the process that does so."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None
@@ -38,7 +38,7 @@ class Freezer:
             return
         assert guard.stdin is not None
         assert guard.stdout is not None
-        # It may have been killed, with an order in the pipe.
+        # The guard may have been killed with an order in the pipe.
         with suppress(OSError):
             guard.stdin.close()
         guard.stdout.close()
@@ -49,15 +49,15 @@ class Freezer:
             guard.wait()
 
     def freeze(self, pid: int, *, for_s: float) -> bool:
-        """Stops a process for this many seconds; returns False if there is none."""
+        """Stops a process for this many seconds; returns False if it is gone or may not be signalled."""
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """Lets a process run for a share of each tenth of a second, for this many seconds; False if there is none."""
+        """Lets a process run for a share of each tenth of a second, for ``for_s`` seconds; False as for `freeze`."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:
-        """Lets a process run; returns False if there is none."""
+        """Lets a process run again; returns False as `freeze` does."""
         return self._order(pid, share=1.0, for_s=0.0)
 
     def _order(self, pid: int, *, share: float, for_s: float) -> bool:
@@ -71,12 +71,12 @@ class Freezer:
             self._guard.stdin.write(f"{pid} {share} {for_s}\n")
             self._guard.stdin.flush()
             return self._guard.stdout.readline() == "done\n"
-        # It was killed.
+        # The guard was killed.
         except BrokenPipeError:
             return False
 
 
-# ---- the process beside it -------------------------------------------------------------------------------------------
+# ---- the separate process --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -91,7 +91,7 @@ class _Held:
     runs: bool = False
 
     def turn(self, now: float) -> None:
-        """Freezes it, or lets it run, for its part of the period."""
+        """Freezes the process if it runs and lets it run if it is frozen, for its part of the period."""
         self.runs = not self.runs
         part = self.share if self.runs else 1.0 - self.share
         self.turn_at = now + part * _PERIOD_S if self.share else self.until
@@ -99,7 +99,7 @@ class _Held:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty if there is none."""
+    """The start of a process, in ticks since the boot; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[_START_TICKS]
@@ -108,14 +108,14 @@ def _started(pid: int) -> str:
 
 
 def _signal(held: _Held, number: signal.Signals) -> None:
-    """Sends a signal, if the process is still the one that was named."""
+    """Sends a signal if the id still belongs to the same process."""
     if _started(held.pid) == held.started:
-        with suppress(ProcessLookupError):  # it has just ended
+        with suppress(ProcessLookupError):  # the process has just ended
             os.kill(held.pid, number)
 
 
 def _carry_out(words: str, held: dict[int, _Held]) -> str:
-    """Carries an order out; the answer to it."""
+    """Carries out an order and returns the answer."""
     number, share, seconds = words.split()
     pid, now = int(number), time.monotonic()
     one = _Held(pid, _started(pid), float(share), now + float(seconds), now, runs=True)
@@ -123,7 +123,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
     if not one.started:
         return "gone\n"
     try:
-        # A share of all is a thaw.
+        # The full share is a thaw.
         if one.share >= 1.0:
             os.kill(pid, signal.SIGCONT)
         else:
@@ -136,7 +136,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
 
 
 def _wake(held: dict[int, _Held]) -> None:
-    """Thaws the processes whose time is over, and turns the slowed ones."""
+    """Thaws the processes whose time is over, and switches the slowed ones between running and frozen."""
     now = time.monotonic()
     for one in [*held.values()]:
         if now >= one.until:
@@ -155,7 +155,7 @@ def _guard() -> None:
             wait_s = None if next_at is None else max(0.0, next_at - time.monotonic())
             if select.select([0], [], [], wait_s)[0]:
                 chunk = os.read(0, 4096)
-                # The parent has closed it, or is gone.
+                # The parent has closed the input, or has ended.
                 if not chunk:
                     return
                 *orders, unread = (unread + chunk).split(b"\n")
@@ -172,5 +172,5 @@ def _guard() -> None:
 
 if __name__ == "__main__":
     for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(_number, signal.SIG_IGN)  # its input says when it is over
+        signal.signal(_number, signal.SIG_IGN)  # only the end of the input ends this process
     _guard()

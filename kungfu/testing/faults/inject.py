@@ -1,7 +1,7 @@
-"""Injects a schedule of faults into a job of a user's: what cannot or must not be done is left out, and said.
+"""Injects a schedule of faults into a user's job; impossible or forbidden faults are skipped with a reason.
 
-It knows only the record of the job: sizes change by policies, peers may run on other machines, and
-the job may end at any time. Nothing that goes wrong is an error; each fault has an `Injection`, with its
+The injection knows only the record of the job: policies change the size, peers may run on other machines, and
+the job may end at any time. No failure raises an error; each fault results in an `Injection` with its
 outcome.
 """
 
@@ -35,7 +35,7 @@ class InjectedJob(Protocol):
     """The job that faults are injected into."""
 
     def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
-        """Asks the job for something; raises ``KungfuError`` if it is refused or cannot be asked."""
+        """Submits a request to the job; raises ``KungfuError`` if it is refused or cannot be submitted."""
 
     def is_over(self) -> bool:
         """True if the job has ended."""
@@ -46,12 +46,12 @@ class InjectionLimits:
     """The limits of an injection.
 
     Args:
-        within_s: Seconds in which the job has to be whole again after a fault, and the longest time that a peer is
-            frozen without saying for how long.
-        patience_s: Seconds that the moment of a fault is waited for.
+        within_s: Seconds in which the job must be whole again after a fault, and the longest time for which a peer is
+            frozen if its fault names no time.
+        patience_s: Seconds to wait for the moment of a fault.
         local_hosts: The hosts of the job that are this machine.
         may_end_job: True if faults that certainly end the job are carried out.
-        request_prefix: The ids of requests begin with it.
+        request_prefix: The prefix of the ids of requests.
     """
 
     within_s: float
@@ -67,12 +67,12 @@ class Injection:
 
     Args:
         fault: The fault.
-        at: When it was carried out, seconds since 1970; ``None`` if it was not.
-        step: The steps of the record at that time.
+        at: The time at which it was carried out, in seconds since 1970; ``None`` if it was not.
+        step: The number of recorded steps at that time.
         peers: The ids of the peers that it hit.
-        until: When what it froze or slowed runs again by itself; ``at`` where nothing was.
-        request: The id of its request, if it was one.
-        why: Why it was not carried out.
+        until: The time at which frozen or slowed processes run again; ``at`` if there are none.
+        request: The id of the request, for a fault that is a request.
+        why: The reason why it was not carried out.
     """
 
     fault: Fault
@@ -94,18 +94,18 @@ def inject(
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Injection]:
-    """Injects faults one after the other, and gives for each what became of it; ends when the job is whole again.
+    """Injects faults one after the other and yields the outcome of each; ends when the job is whole again.
 
-    After a fault from which the job does not recover in time, and after the end of the job, no more are carried out.
+    No further fault is carried out once the job fails to recover in time or has ended.
 
     Args:
         faults: The faults, in their order.
         watcher: Follows the record of the job.
         job: The job.
         limits: The limits of the injection.
-        freezer: Thaws what is frozen.
+        freezer: Freezes, slows and thaws processes.
         clock: Seconds since 1970.
-        pause: Waits for this many seconds.
+        pause: Sleeps for a number of seconds.
     """
     injector = _Injector(watcher, job, limits, freezer, clock, pause)
     begun, last, stopped = watcher.look().steps, clock(), ""
@@ -125,11 +125,11 @@ def inject(
 
 @dataclass
 class _Injector:
-    """The parts that an injection works with, see `inject`, and the faults so far.
+    """The parts of an injection (see `inject`), and the effects of the faults so far.
 
     Attributes:
-        hit_until: The time until which each peer is frozen or slowed; infinity for one that does not come back.
-        over_at: The time at which the last fault is over.
+        hit_until: The time until which each peer is frozen or slowed; infinity for a peer that was ended.
+        over_at: The time at which the last fault ends.
     """
 
     watcher: JobWatcher
@@ -145,18 +145,18 @@ class _Injector:
         return self.hit_until.get(peer, 0.0) > now
 
     def _is_calm(self, job: Job, now: float) -> bool:
-        """True if the job is whole, no member is held or doomed, and it has trained after the last fault was over."""
-        # Steps reach the record late: one that is recorded after a fault may have ended before it.
+        """True if the job is whole, no member is hit by a fault, and the job has trained since the last fault ended."""
+        # Steps reach the record late: a step recorded after a fault may have ended before the fault.
         is_hit = any(self._is_hit(peer, now) for peer in job.members)
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
 
     def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
-        """Waits for the moment of a fault: why it does not come, or else the joiners that were on their way then.
+        """Waits for the moment of a fault; returns the obstacle, or an empty text and the joiners on their way.
 
         Args:
             when: The moment.
-            begun: The steps of the record when the schedule began.
-            since: When the fault before was over.
+            begun: The number of recorded steps when the schedule began.
+            since: The time at which the previous fault ended.
         """
         limits = self.limits
         before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s
@@ -168,7 +168,7 @@ class _Injector:
             if self.job.is_over():
                 return "the job had ended", ()
             waits_for_calm = when.moment == "settled" or when.calm
-            # The fault before was too much: more of them would only hide it.
+            # The job has not recovered from the previous fault: more faults would only hide this.
             if waits_for_calm and not is_calm and now > since + limits.within_s:
                 return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(job)}", ()
             if now > patient_until:
@@ -179,14 +179,14 @@ class _Injector:
         return ("the job had ended", ()) if self.job.is_over() else ("", job.joiners)
 
     def await_calm(self, *, until: float) -> None:
-        """Waits until the job has settled, has ended, or the time is over."""
+        """Waits until the job has recovered or ended, at most until a time."""
         while not (self._is_calm(self.watcher.look(), self.clock()) or self.job.is_over()):
             if self.clock() > until:
                 return
             self.pause(_LOOK_S)
 
     def carry_out(self, fault: Fault, *, number: int, coming: tuple[int, ...]) -> Injection:
-        """Carries a fault out, unless an obstacle is in the way, which its ``why`` names."""
+        """Carries out a fault, unless an obstacle prevents it; the outcome's ``why`` then names the obstacle."""
         what, job, now, longest_s = fault.what, self.watcher.look(), self.clock(), self.limits.within_s
         request = ""
         try:
@@ -208,7 +208,7 @@ class _Injector:
         return done
 
     def _obstacle(self, what: What, job: Job, peers: Collection[int], *, now: float) -> str:
-        """Why a fault is not carried out: what it hits is elsewhere or gone, or the job would end."""
+        """The obstacle to a fault, in words: its targets are elsewhere or gone, or the job would end."""
         living = [peer for peer in job.members if not self._is_hit(peer, now)]
         ends = "" if self.limits.may_end_job else why_it_would_end(what, job, peers, living=living)
         return why_elsewhere(what, job, peers, self.limits.local_hosts) or ends or why_gone(what, job, peers)
@@ -228,22 +228,22 @@ def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collectio
 
 
 def why_gone(what: What, job: Job, peers: Collection[int]) -> str:
-    """Why one of the processes cannot be sent a signal; empty if all can."""
+    """The reason why a process of a fault cannot be signalled; empty if all can."""
     processes = processes_of(what, job, peers)
     return next(filter(None, (why_out_of_reach(one.pid, started_at=one.started_at) for one in processes)), "")
 
 
 def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Collection[int]) -> str:
-    """Why a fault would end the job for sure; empty if the job may survive it.
+    """The reason why a fault would certainly end the job; empty if the job may survive it.
 
     Args:
         what: The fault.
         job: The job according to its record.
         peers: The peers that it hits.
-        living: The members that no fault before holds or has killed.
+        living: The members that no earlier fault has killed or still holds.
 
     Returns:
-        The last peers that hold the state, the only kungfu-run, or those without whom there is no quorum.
+        The reason: the fault hits the last peers with the state, the only kungfu-run, or a quorum of the peers.
     """
     match what:
         case SignalHosts(verb="kill" | "notice") if len(job.hosts_present) <= 1:
@@ -256,13 +256,13 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
 
 
 def _is_quorum(peers: Collection[int], members: Sequence[int]) -> bool:
-    """True if these members could continue without the others: of two halves the one with rank 0."""
+    """True if these peers are a quorum: a majority of the members, or the half that includes rank 0."""
     there = [peer for peer in members if peer in peers]
     return 2 * len(there) > len(members) or (2 * len(there) == len(members) and members[0] in there)
 
 
 def seconds_held(what: What, *, longest_s: float) -> float:
-    """For how long a fault holds processes: frozen, or slowed. 0 for what is done at once."""
+    """The seconds for which a fault freezes or slows processes; 0 for a fault without a duration."""
     match what:
         case SlowPeers(for_s=for_s):
             return for_s

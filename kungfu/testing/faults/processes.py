@@ -1,4 +1,4 @@
-"""The processes of a job that its record names: whether they are still those, and whether this user may signal them."""
+"""The processes that a job's record names: checks that they still exist and that this user may signal them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import psutil
 from kungfu.event_log.job import Job
 from kungfu.runtime.hosts import addresses_of, local_addresses
 
-# A start is recorded when the process has begun. One that began later than this after it has its id by chance.
+# A start is recorded after the process has begun. A process that began this much later has reused the id.
 _CLOCK_S = 2.0
 
 
 def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
-    """Why a process cannot be sent a signal, in words; empty if it can.
+    """The reason why a process cannot be signalled, in words; empty if it can.
 
     Args:
-        pid: Its id; ``None`` if that is not known.
-        started_at: When its start was recorded, seconds since 1970; ``None`` if that is not known.
+        pid: The id of the process; ``None`` if unknown.
+        started_at: The time at which its start was recorded, in seconds since 1970; ``None`` if unknown.
     """
     if pid is None:
         return "the record does not name its process"
@@ -31,7 +31,7 @@ def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
         return f"process {pid} has ended"
     if status == psutil.STATUS_ZOMBIE:
         return f"process {pid} has ended"
-    # The id was given again.
+    # Another process has reused the id.
     if started_at is not None and began > started_at + _CLOCK_S:
         return f"process {pid} has ended, and another one has its id now"
     if os.geteuid() not in (0, owner):
@@ -40,13 +40,13 @@ def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:
-    """Sends a signal; one that has just ended by itself needs none."""
+    """Sends a signal; does nothing if the process has just ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def local_hosts(job: Job) -> frozenset[int]:
-    """The hosts of a job that are this machine: the only one, or those whose names resolve to it."""
+    """The hosts of a job that are this machine: its only host, or the hosts whose names resolve to this machine."""
     own = local_addresses()
     names = {host: one.name for host, one in job.hosts.items() if one.name}
     here = {

@@ -1,6 +1,6 @@
-"""A schedule of faults as values, and the few words in which people write one.
+"""A schedule of faults as values, and the small language in which users write it.
 
-One fault a line (or between semicolons), carried out in their order, each not before the one above it:
+Each line (or part between semicolons) is one fault. Faults are carried out in order, none before the previous one:
 
     at step 40 kill rank 1
     at step +100 once settled kill coordinator
@@ -14,12 +14,12 @@ One fault a line (or between semicolons), carried out in their order, each not b
     at next spawned after 2 s kill joiner
     now kill host 1
 
-A step with a plus counts from the step at which the schedule began. A rank counts the members of the newest view that
-still live, in their order, and the coordinator is rank 0; a joiner is the newest process that is in no view yet, or was
-in none when the moment came and is in one when its seconds are over; a host counts those of the job in the order of its
-list, and its kungfu-run gets the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, ``notice`` SIGTERM.
-What is frozen ``for`` some seconds is thawed after them; what is slowed ``to`` a share runs for that share of each
-tenth of a second, and is frozen for the rest of it."""
+A step with a plus counts from the step at which the schedule began. Ranks number the living members of the newest view
+in their order; the coordinator is rank 0. A joiner is the newest process that is in no view, or was in none when the
+moment came and has joined during the seconds after it. Hosts are numbered in the order of the job's list, and their
+kungfu-run gets the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, ``notice`` SIGTERM.
+``freeze`` with ``for`` thaws the processes after those seconds; ``slow`` with ``to`` lets them run for that share of
+each tenth of a second, and freezes them for the rest."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class When:
     """The moment of a fault.
 
     Attributes:
-        moment: ``settled``: every process is in the view, which has the target size and has done a step.
-        number: For ``step`` and ``barrier``: once the record has this many.
-        event: For ``next``: the kind of the event in the record, the first one after the fault before.
-        after_s: Seconds after that moment.
+        moment: The kind of moment; at ``settled`` every process is in the view, at its target size, after a step in it.
+        number: For ``step`` and ``barrier``: the number that the record has to reach.
+        event: For ``next``: the kind of the event; the first one recorded after the previous fault is meant.
+        after_s: Seconds to wait after the moment.
         relative: True if the number counts from the beginning of the schedule.
-        calm: True if the job must have settled as well.
+        calm: True if the job must also have recovered from the previous faults.
     """
 
     moment: Moment
@@ -84,7 +84,7 @@ class When:
 
 @dataclass(frozen=True)
 class SignalPeers:
-    """A signal to the members with these ``ranks``, or the newest joiner; frozen ones are thawed after ``for_s`` s."""
+    """A signal to the members with these ``ranks`` or the newest joiner; a freeze ends after ``for_s`` seconds."""
 
     verb: Verb
     ranks: tuple[int, ...] = ()
@@ -97,7 +97,7 @@ class SignalPeers:
 
 @dataclass(frozen=True)
 class SlowPeers:
-    """The members with these ``ranks`` (the newest joiner without any) run for ``percent`` of the next ``for_s`` s."""
+    """Slows the members with these ``ranks`` (or the newest joiner) to ``percent`` of the time for ``for_s`` s."""
 
     ranks: tuple[int, ...]
     percent: int
@@ -109,7 +109,7 @@ class SlowPeers:
 
 @dataclass(frozen=True)
 class SignalHosts:
-    """A signal to kungfu-run on ``hosts``, in the order of the job's list; frozen ones are thawed after ``for_s`` s."""
+    """A signal to kungfu-run on ``hosts``, numbered as in the job's list; a freeze ends after ``for_s`` seconds."""
 
     verb: Verb
     hosts: tuple[int, ...]
@@ -140,9 +140,9 @@ class Fault:
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """The faults that are written in `text`, in their order; ``#`` begins a comment.
+    """Parses the faults written in `text`, in their order; ``#`` begins a comment.
 
-    Raises ``UsageError`` with the words that are no fault.
+    Raises ``UsageError`` with the words that are not a fault.
 
     Examples:
         >>> [str(fault) for fault in parse("at step 40 kill rank 1; once settled after 0.5 s resize 2")]
@@ -164,7 +164,7 @@ def _fault(words: str) -> Fault:
 
 
 def _contradiction(part: dict[str, Any]) -> str | None:
-    """The contradiction between a part of a fault and its verb; ``None`` if there is none."""
+    """The contradiction between the verb of a fault and another part; ``None`` if there is none."""
     if part["verb"] == "slow":
         percent = int(part["percent"] or 0)
         if part["hosts"] or not part["seconds"] or not 1 <= percent <= 99:

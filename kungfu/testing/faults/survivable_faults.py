@@ -1,4 +1,4 @@
-"""Schedules of faults that a job survives, drawn at random: the same ones for the same seed."""
+"""Schedules of faults that a job survives, drawn at random; equal seeds give equal schedules."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kungfu.testing.faults.schedule import Fault, SignalPeers, SlowPeers, What, 
 def survivable_faults(
     seed: int, *, faults: int, every: int, size: int, least: int = 1, most: int | None = None
 ) -> list[Fault]:
-    """A schedule of `faults` faults that a job of `size` peers survives, `every` this many steps from the beginning on.
+    """A schedule of `faults` faults that a job of `size` peers survives, one every `every` steps.
 
-    Each waits until the job has settled from the one before. One peer is killed, the coordinator or any other; two at
-    once of four or more; one is frozen for a time or slowed, or gets a notice; the job is resized.
+    Each fault waits until the job has recovered from the previous one. The faults are: a kill of one peer, or of the
+    coordinator and another of four or more; a freeze for a time; a slowdown; a preemption notice; a resize of the job.
 
     Args:
         seed: The same seed draws the same schedule.
         faults: The number of faults.
-        every: Steps from one to the next.
-        size: The peers at the start.
-        least: The fewest peers of a resize.
-        most: The most peers of a resize; ``None`` if the job takes none.
+        every: Steps between two faults.
+        size: The number of peers at the start.
+        least: The smallest size of a resize.
+        most: The largest size of a resize; ``None`` if the job cannot be resized.
 
     Raises:
-        UsageError: There is no fault, or no step between two of them.
+        UsageError: `faults` or `every` is less than 1.
 
     >>> print(*survivable_faults(7, faults=2, every=100, size=3), sep="; ")
     at step +100 once settled kill rank 1; at step +200 once settled freeze rank 2 for 0.6 s
