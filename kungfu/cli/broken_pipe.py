@@ -1,4 +1,4 @@
-"""Output without a reader: a broken pipe, as in ``| head``, or a stream that was closed before the start (``>&-``)."""
+"""Handles output without a reader: a broken pipe, as in ``| head``, or a stream closed before the start (``>&-``)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 
 def discard_output(stream: object) -> None:
-    """Sends to /dev/null what is left in `stream` and what will be written to it; does nothing to one in memory."""
+    """Redirects `stream` to /dev/null, with its unwritten output; does nothing to a stream in memory."""
     try:
-        number = stream.fileno()  # type: ignore[attr-defined]  # one in memory has none, which is asked here
+        number = stream.fileno()  # type: ignore[attr-defined]  # a stream in memory has none, see the except below
     except (AttributeError, OSError):
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -18,10 +18,10 @@ def discard_output(stream: object) -> None:
 
 
 def open_closed_streams() -> list[str]:
-    """Connects the standard streams that this process was started without to /dev/null; returns their names."""
-    # Python has none for them, and the next file that is opened would get the descriptor, and the output of others.
+    """Connects standard streams that were closed before this process started to /dev/null; returns their names."""
+    # Python sets a closed stream to None; the next opened file would get its descriptor, and the output of others.
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:
-        descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+        descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor
         setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))
     return closed

@@ -1,4 +1,4 @@
-"""``kungfu compare DIR DIR``: several runs beside each other: time to a loss, cost, sizes and decisions."""
+"""``kungfu compare DIR DIR``: compares runs by time to a loss, cost, sizes and decisions."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-second
 _OF_A_STEP = ("time", "size", "batch")
 _CURVES = ("loss", "samples_per_s")
 _SUMS = ("time", "samples", "peer-seconds")
-# Points at its end that say what the loss is there.
+# The number of points at the end of a run whose median is its loss.
 _AT_THE_END = 13
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run as it is compared: one entry of each array for each step, or of a long run for each group of steps.
+    """A run prepared for comparison; arrays have one entry per step, or per group of steps of a long run.
 
     Attributes:
-        name: The name of its folder.
-        count: The number of its steps.
-        sizes: The sizes, one after the other.
-        over: The axes of the plot up to the end of each step: seconds since training began, the number of the step (of
-            a group the last one), samples, and peer-seconds.
-        figures: Its figures in these groups: the loss, the size and the samples per second.
+        name: The name of the run's folder.
+        count: The number of steps.
+        sizes: The sizes in their order.
+        over: The axes of the plot at the end of each step: seconds since training began, the number of the step (the
+            last one of a group), samples, and peer-seconds.
+        figures: The loss, the size and the samples per second, in the same groups.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
-        job: The job at its end.
-        events: The events.
+        job: The job at the end of its record.
+        events: The events of the run.
     """
 
     name: str
@@ -70,21 +70,21 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """A run in figures; ``None`` is not known, or not reached.
+    """The figures of a run; ``None`` means unknown or not reached.
 
     Attributes:
-        name: The name of its folder.
-        steps: Its steps.
-        samples: Their samples.
-        seconds: From the beginning of training to the end of the last step.
-        peer_seconds: The peer-seconds of all peers together.
-        loss: The typical loss at its end.
-        to_loss: Seconds, steps, samples and peer-seconds to the loss that is compared.
-        sizes: The sizes, one after the other.
+        name: The name of the run's folder.
+        steps: The number of steps.
+        samples: The number of samples.
+        seconds: Seconds from the beginning of training to the end of the last step.
+        peer_seconds: The seconds of all peers together.
+        loss: The typical loss at the end of the run.
+        to_loss: Seconds, steps, samples and peer-seconds until the loss that the runs are compared by.
+        sizes: The sizes in their order.
         decisions: The number of sizes that each rule requested.
         changes: The number of changes of the membership, in words.
-        stopped_s: For how long that stopped the training.
-        note: A note on the record; empty for a whole run.
+        stopped_s: The seconds for which these changes stopped training.
+        note: A note on the record; empty for a complete run.
     """
 
     name: str
@@ -137,7 +137,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The names of the folders; with their parents where two have one name."""
+    """The names of the folders, or their paths if two names are equal."""
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
@@ -146,10 +146,10 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def read_run(folder: Path, *, name: str) -> ComparedRun:
-    """Reads a run; of a step that was done again, the last line counts.
+    """Reads a run; the last line of a step that was done again counts.
 
     Raises:
-        UsageError: There is no record of this version, or no step in it.
+        UsageError: There is no record of this version, or it has no step.
     """
     events = read_events(folder).events
     job = fold(events)
@@ -162,7 +162,7 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
         count += 1
     if not count:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
-    # Of a sum what it comes to in each group, which is its highest value.
+    # A sum grows, so its value at the end of a group is the highest.
     sums = {name: groups.curve(name).high for name in _SUMS}
     over = {"time": sums["time"], "steps": np.array([*groups.lasts()]), **sums}
     loss, speed, size = (groups.curve(name).values for name in (*_CURVES, "size"))
@@ -171,7 +171,7 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
 
 
 def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, Figures]]:
-    """Each step with the sums up to its end, seconds, samples and peer-seconds, and what is known of it."""
+    """Each step with its figures and the sums at its end: seconds, samples and peer-seconds."""
     seconds = samples = peer_seconds = 0.0
     is_first = True
     for step, row in steps:
@@ -189,7 +189,7 @@ def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[fl
 
 
 def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
-    """A run in figures, with what it took to come to the loss ``goal``."""
+    """The figures of a run, with the cost to reach the loss ``goal``."""
     known = compared.loss[np.isfinite(compared.loss)]
     asked, job = Counter(one.rule for one in of_topics(compared.events, "decision")), compared.job
     first = int(next(compared.figures.firsts()))
@@ -205,16 +205,16 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
 
 
 def _reached(compared: ComparedRun, goal: float | None) -> Mapping[str, float] | None:
-    """The cost to reach a loss, by unit; ``None`` if the run never did."""
+    """The cost to reach a loss, by unit; ``None`` if the run never reached it."""
     there = np.flatnonzero(compared.loss <= (-math.inf if goal is None else goal))
     return {unit: float(values[there[0]]) for unit, values in compared.over.items()} if there.size else None
 
 
 def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
-    """The lowest loss that every run reaches; ``None`` if one of them has none."""
+    """The lowest loss that every run reaches, plus one percent; ``None`` if a run has no loss."""
     lowest = [float(np.nanmin(one.loss)) if np.isfinite(one.loss).any() else math.nan for one in runs]
     highest = max(lowest) if all(map(math.isfinite, lowest)) else None
-    # A little above, so that a run need not meet its lowest loss exactly.
+    # Slightly above, so that a run need not match its lowest loss exactly.
     return None if highest is None else float(f"{highest + 0.01 * abs(highest):.3g}")
 
 
@@ -256,7 +256,7 @@ def _table(figures: Sequence[RunFigures], goal: float | None) -> Table:
 
 
 def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any:
-    """Loss, size and throughput of the runs, in panels that share their axis."""
+    """A figure of loss, size and throughput of the runs, in panels with a common axis."""
     canvas = blank_figure(9.0, 8.5)
     panels: Any = canvas.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (1.4, 1.0, 1.0)})
     loss, size, speed = panels

@@ -1,8 +1,8 @@
 """``kungfu completion bash|zsh|fish``: a script that lets a shell complete ``kungfu`` and ``kungfu-run``.
 
-The scripts are made by shtab from the parsers themselves, so a completion costs the shell no start of Python. Beside
-what shtab knows, folders of runs are completed (those in ``runs/`` also by their names alone), and the words after the
-program that kungfu-run starts are the program's: they are completed as files.
+shtab makes the scripts from the parsers, so a completion does not start Python. In addition to what shtab supports,
+the scripts complete folders of runs (those in ``runs/`` also by name alone), and complete the words after the program
+that kungfu-run starts as files, since these words are the program's arguments.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _kungfu_run_words() {
 }
 complete -o bashdefault -F _kungfu_run_words kungfu-run
 """
-# A word of digits after an option that may have a value, as in `--page 8080`, is not the program.
+# Digits after an option with an optional value, as in `--page 8080`, are not the program.
 _ZSH_UP_TO_PROGRAM = """
 _kungfu_run_words() {
   local page=${words[(i)--page]}
@@ -89,14 +89,14 @@ _FISH_NUMBERS = " ".join(f"'{digit}*'" for digit in range(10))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives ``parser`` the options of the command."""
+    """Adds the options of the command to ``parser``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "permanent set-up:\n" + "\n".join(f"  {line}" for line in _HOW.values())
     parser.add_argument("shell", choices=SHELLS, help="the shell for which to complete kungfu and kungfu-run")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Prints the script."""
+    """Prints the completion script for the requested shell."""
     print(completion_script(given.shell))
     return 0
 
@@ -116,7 +116,7 @@ def completion_script(shell: str) -> str:
     return "\n".join([_PREAMBLES[shell], *_MENDED[shell](scripts, starter), ""])
 
 
-# ---- what shtab does not know of each shell --------------------------------------------------------------------------
+# ---- corrections of shtab's scripts for each shell -------------------------------------------------------------------
 
 
 def _for_bash(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
@@ -128,10 +128,10 @@ def _for_zsh(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[s
     optional = "|".join(word for action in _options(starter) if action.nargs == "?" for word in action.option_strings)
     mended = []
     for script in scripts:
-        # A value may stand after an equals sign; and one that may be left out, only there.
+        # A value may follow an equals sign; an optional value must.
         script = re.sub(r'^(  "--[\w-]+)(\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
         script = re.sub(r'^(  \{-[\w-]+,--[\w-]+)(\}"\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
-        # Of words that may be repeated each is completed, and not only the first.
+        # Every one of repeatable words is completed, not only the first.
         mended.append(script.replace('  "(*):', '  "*:'))
     commands, starts = mended
     return [commands, re.sub(rf'^(  "(?:{optional})=)', r"\1-", starts, flags=re.MULTILINE), _ZSH_UP_TO_PROGRAM]
@@ -142,11 +142,11 @@ def _for_fish(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[
     valued = " ".join(word for action in _valued(starter) for word in action.option_strings)
     starts = re.sub(r"(_run_opts_with_value) .*", rf"\1 {valued}", starts)
     starts = starts.replace("      case '*'\n", f"      case {_FISH_NUMBERS}\n        continue\n      case '*'\n", 1)
-    # After the program nothing is an option of kungfu-run any more.
+    # After the program, no word is an option of kungfu-run.
     before = 'test "$_shtab_kungfu_run_cmdpath" = "$argv"'
     starts = starts.replace(before, "test $_shtab_kungfu_run_npos -eq 0")
     starts += "\ncomplete -c kungfu-run -n 'not _shtab_kungfu_run_using' -F"
-    # An option of one dash and several letters is an old-style one there.
+    # fish calls an option with one dash and several letters an old-style option.
     return [re.sub(r" -s (\w{2,}) ", r" -o \1 ", script) for script in (commands, starts)]
 
 
@@ -162,15 +162,15 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _valued(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """The options whose next word is their value in any case."""
+    """The options that require a value."""
     return [action for action in _options(parser) if action.nargs not in (0, "?")]
 
 
-# ---- what completes an argument --------------------------------------------------------------------------------------
+# ---- the completer of each argument ----------------------------------------------------------------------------------
 
 
 def _add_completers(parser: argparse.ArgumentParser) -> None:
-    """Says of each argument of a parser, and of its commands, what completes it."""
+    """Sets the completer of each argument of a parser and of its sub-commands."""
     for action in _actions(parser):
         completer = _completer(action)
         if completer is not None:
@@ -178,7 +178,7 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
 
 
 def _escape_colons(parser: argparse.ArgumentParser) -> None:
-    """A colon in the name of a value ends it in zsh."""
+    """Escapes colons in the names of values, where zsh would end the name."""
     for action in _actions(parser):
         if isinstance(action.metavar, str):
             action.metavar = action.metavar.replace(":", "\\:")
@@ -197,7 +197,7 @@ def _completer(action: argparse.Action) -> dict[str, Any] | None:
         return _PROGRAM
     if action.choices is not None:
         return None
-    # Ids of peers and sizes come before the folder; they are numbers, which nothing completes.
+    # Ids of peers and sizes come before the folder; numbers are not completed.
     if action.metavar in ("LOGDIR", "DIR") or action.dest == "words":
         return _RUN_FOLDER
     return dict(shtab.FILE) if action.type is Path else None

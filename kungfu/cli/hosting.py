@@ -1,6 +1,6 @@
-"""The options of kungfu-run about hosts: their names, this machine among them, and the secret that they share.
+"""The options of kungfu-run about hosts: their names, the index of this machine, and their shared secret.
 
-Everything that cannot work is refused here, before any process is started: more peers than slots, shared memory between
+Impossible combinations are refused here, before any process starts: more peers than slots, shared memory between
 machines, a host that others cannot reach, a secret that others can read.
 """
 
@@ -37,7 +37,7 @@ class Hosting:
         hosts: All hosts, in the order of the command line.
         index: The index of this host among them.
         job: The name of the job, if this host founds it.
-        secret: Hexadecimal, the same on each of several hosts.
+        secret: The secret in hexadecimal, the same on all hosts.
     """
 
     hosts: tuple[Host, ...]
@@ -50,12 +50,12 @@ class Hosting:
         return self.hosts[self.index]
 
     def folder(self, stem: Path) -> Path:
-        """``stem``, made this host's own where it is not the first: a shared file system must not mix their records."""
+        """``stem``, with this host's suffix unless it is the first: records on a shared file system must not mix."""
         return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives ``parser`` the options about hosts."""
+    """Adds the options for hosts to ``parser``."""
     group = parser.add_argument_group(
         "several hosts", "Start the same command on each host; the first in the list creates the job (docs/hosts.md)."
     )
@@ -74,18 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_hosting(
     given: argparse.Namespace, *, maximum: int, attachment: str, environment: Mapping[str, str]
 ) -> Hosting:
-    """The hosts of a command line; without ``--hosts`` this machine alone, under a loopback address.
+    """The hosts of a command line; without ``--hosts`` only this machine, under a loopback address.
 
     Args:
         given: The parsed command line.
-        maximum: The most peers that the job may have.
+        maximum: The largest number of peers that the job may have.
         attachment: The name of the attachment: shared memory reaches one machine only.
-        environment: Holds the secret under ``KUNGFU_SECRET``, unless a file does.
+        environment: Holds the secret under ``KUNGFU_SECRET`` if no file is given.
 
     Raises:
         UsageError: The hosts cannot form this job.
     """
-    # One machine: nothing is shared, so a secret for this job alone is enough.
+    # On one machine nothing is shared with other hosts, so a random secret for this job is enough.
     if given.hosts is None:
         options = {"--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file}
         for name, value in options.items():
@@ -102,7 +102,7 @@ def read_hosting(
     _check_reach(hosts, attachment=attachment)
     index = own_place(hosts, given.own_name, local_addresses=local_addresses())
     secret = _secret(given.secret_file, environment)
-    # Several hosts without a secret cannot agree on one; a single host makes its own.
+    # Several hosts cannot agree on a random secret; a single host generates one.
     if secret is None and len(hosts) > 1:
         raise UsageError(f"several hosts need a secret that they share; {_HOW}")
     return Hosting(hosts, index, secrets.token_hex(4), secret or secrets.token_hex(32))
@@ -110,7 +110,7 @@ def read_hosting(
 
 def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
     """Refuses hosts whose peers could not reach each other."""
-    # Peers of one machine reach each other by any address.
+    # Peers on one machine reach each other by any address.
     if len(hosts) == 1 or on_one_machine(hosts):
         return
     if attachment == "local":
@@ -118,7 +118,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
             "--attachment local is shared memory, and so for the peers of one machine (or of several loopback "
             "addresses, to try hosts out on one machine); between hosts give --attachment horovod"
         )
-    # A name that means the loopback interface here means another machine elsewhere.
+    # A name that resolves to the loopback interface here means another machine elsewhere.
     for host in hosts:
         if on_one_machine([host]):
             found = ", ".join(sorted(addresses_of(host.name)))
@@ -129,11 +129,11 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
 
 
 def _secret(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The secret in hexadecimal, None if none is given."""
+    """The secret in hexadecimal; None if none is given."""
     if file is None:
         return _checked(environment[SECRET_KEY], SECRET_KEY) if SECRET_KEY in environment else None
     try:
-        with file.open() as opened:  # of the file that is read: another one could be put in its place
+        with file.open() as opened:  # the mode of the opened file, which cannot be replaced in between
             mode, text = stat.S_IMODE(os.fstat(opened.fileno()).st_mode), opened.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--secret-file {file}: cannot be read ({error}); {_HOW}") from error

@@ -1,4 +1,4 @@
-"""``kungfu``: explains policies and runs, controls running jobs, and plans."""
+"""``kungfu``: explains policies and runs, controls running jobs, and forwards to planning commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kungfu.runtime.core.program_identity import installed_version
 _LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
 _SHOWN = 40
 
-# Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
+# Commands with a separate module, which has `add_arguments(parser)` and `run(arguments)`.
 _MODULES = (
     (
         "doctor",
@@ -36,9 +36,9 @@ _MODULES = (
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
     ("completion", "kungfu.cli.completion", "print a shell script that completes commands, options and folders"),
 )
-# Commands of `kungfu plan`: entry points of this group, each of them such a module with a `SUMMARY` of its own.
+# The group of entry points for commands of `kungfu plan`; each is a module of the same kind, with a `SUMMARY`.
 _PLANNING = "kungfu.plan"
-# Those of `kungfu.cli.job.job_commands`.
+# The commands of `kungfu.cli.job.job_commands`.
 _STEERING = (
     ("status", "show the state of a running job"),
     ("resize", "change a running job to N peers"),
@@ -53,7 +53,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or an argument is wrong, 130 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one sub-command and returns its exit code; an error of the user is one message and code 2."""
+    """Runs one sub-command and returns its exit code; a user error prints one message and gives code 2."""
     open_closed_streams()
     words = sys.argv[1:] if arguments is None else arguments
     parser = make_parser(words)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Ends with code 2 where the first word is no command, and names the one that may be meant."""
+    """Exits with code 2 if the first word is not a command, and suggests the closest command."""
     names = ["explain", "why", "draw", *(name for name, *_ in _MODULES), "plan", *(name for name, _ in _STEERING)]
     for word in words:
         if not word.startswith("-") and word not in names:
@@ -89,7 +89,7 @@ def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
 
 
 def error_line(error: Exception) -> str:
-    """The error's text in one line, with words of hundreds of characters cut.
+    """The error's text in one line, with very long words shortened.
 
     Examples:
         >>> error_line(ValueError("trials is " + 5000 * "9"))
@@ -100,7 +100,7 @@ def error_line(error: Exception) -> str:
 
 
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The parser of the command line; of commands that are not among ``words``, if these are given, only the names."""
+    """The parser of the command line; commands that are not among the given ``words`` get only their names."""
     parser = argparse.ArgumentParser(
         prog="kungfu",
         description="Inspects policies and runs, and controls running jobs; kungfu-run starts a job.",
@@ -114,7 +114,7 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     _add_draw(commands.add_parser("draw", help="draw a run: size, batch, loss, samples/s and signals over steps"))
     for name, module, what in _MODULES:
         brought = commands.add_parser(name, help=what, description=what)
-        if words is None or name in words:  # the others' modules are not loaded
+        if words is None or name in words:  # modules of other commands are not loaded
             _add_module(brought, name=name, module=importlib.import_module(module))
     what = "plan for a cluster of jobs, or for a hyperparameter search"
     planning = commands.add_parser("plan", help=what, description=what)
@@ -161,12 +161,12 @@ def _add_draw(parser: argparse.ArgumentParser) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names that are separated by commas."""
+    """Parses names separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Adds the commands of installed packages; if the second word is one of them, only its module is loaded."""
+    """Adds the commands of installed packages; if the second word names one of them, loads only its module."""
     found = {entry.name: entry for entry in entry_points(group=_PLANNING)}
     if not found:
         parser.error(
@@ -184,7 +184,7 @@ def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 
 
 def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> Any:
-    """The module of an entry point; ends with code 2 if it does not load, or is no module of a command."""
+    """Loads the module of an entry point; exits with code 2 if it does not load or is not a command's module."""
     try:
         module = entry.load()
         _ = module.SUMMARY, module.add_arguments, module.run
@@ -209,11 +209,11 @@ def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
     parser.set_defaults(act=run, name=name)
 
 
-# Each command loads what it needs when it is called: help and errors are quick.
+# Commands import on demand, so that help and errors are quick.
 
 
 def _explain(given: argparse.Namespace) -> int:
-    """Prints the plan of the policies of one job: their nodes, stages, shared parts and costs; without TensorFlow."""
+    """Prints the plan of one job's policies without TensorFlow: nodes, stages, shared parts and costs."""
     from kungfu.compiler import compile_policies, explain, explain_json
     from kungfu.policy_definition.policy_path import load_policy
 

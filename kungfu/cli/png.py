@@ -1,4 +1,4 @@
-"""Pictures: their colours, a figure that needs no display, and its PNG."""
+"""Helpers for pictures: colours, a figure without a display, and its PNG."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ BLUE, ORANGE, GREEN, RED, GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8
 
 
 def blank_figure(width_inches: float, height_inches: float) -> Figure:
-    """A figure that is drawn in memory."""
+    """An empty figure that is drawn in memory."""
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def png_of(figure: Figure) -> bytes:
-    """The figure as a PNG."""
+    """Renders the figure as a PNG."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     return image.getvalue()
 
 
 def write_png(figure: Figure, target: Path) -> Path:
-    """Writes the figure whole or not at all, and gives the path; raises ``UsageError`` if it cannot be written."""
-    content = png_of(figure)  # before the file is touched
+    """Writes the figure as a whole or not at all, and returns the path; raises ``UsageError`` on failure."""
+    content = png_of(figure)  # rendered before the file is opened
     try:
         target.write_bytes(content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``kungfu-run``: starts a job on this host and shows it until it ends."""
+"""``kungfu-run``: starts a job on this host and shows it until its end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kungfu.runtime.core.cluster.cluster import ReplacementLimits
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
-# Programs that walk through all descriptors they may have would take long with the millions that some systems allow.
+# With the millions of descriptors that some systems allow, programs that loop over all of them would take long.
 _MOST_DESCRIPTORS = 1 << 16
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job of a command line; the exit code is the job's."""
+    """Runs the job of a command line; returns the job's exit code."""
     if "stdout" in open_closed_streams():
         print("kungfu-run: standard output is closed; what the job prints is in its record alone", file=sys.stderr)
     try:
@@ -50,20 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"needs ({error or 'out of memory'}); allow more, or end other programs",
             file=sys.stderr, flush=True,
         )  # fmt: skip
-        os._exit(1)  # gRPC may wait for ever for a thread that it has not got
+        os._exit(1)  # gRPC may wait forever for a thread that could not be started
 
 
 def _is_out_of_room(error: BaseException) -> bool:
-    """True if memory, a process or a thread was not to be had."""
+    """True if memory, a process or a thread could not be allocated."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.EAGAIN)
-    # Python has no class of its own for a thread that cannot be started.
+    # Python has no special exception for a thread that cannot be started.
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return isinstance(error, MemoryError) or (bool(frames) and frames[-1] is threading.Thread.start.__code__)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of its command line."""
+    """The parser of the command line of ``kungfu-run``."""
     parser = argparse.ArgumentParser(
         prog="kungfu-run",
         description="Start a training program as a job of peers, whose number policies and commands may change.",
@@ -125,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_waits(parser: argparse.ArgumentParser) -> None:
-    """Adds the deadlines of waits."""
+    """Adds the options for deadlines."""
     parser.add_argument(
         "--ready-deadline", type=float, default=300.0, metavar="S", help="longest wait for a peer to get ready (300)"
     )
@@ -142,7 +142,7 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
-    """Refuses numbers that are out of their range, or contradict each other."""
+    """Refuses numbers that are out of their range or contradict each other."""
     if not 1 <= given.min <= given.peers <= maximum:
         raise UsageError(
             f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
@@ -162,7 +162,7 @@ def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
-    """A folder of its own for the run's record, made here: another run may begin in the same second."""
+    """Creates a new folder for the run's record, since another run may begin in the same second."""
     for nth in count(1):
         folder = hosting.folder(RUNS / (stamp if nth == 1 else f"{stamp}-{nth}"))
         try:
@@ -194,7 +194,7 @@ def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> S
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
-    """The deadlines: one that is given is fixed; without one it follows the steps."""
+    """The deadlines: a given deadline is fixed; without one, it adapts to the step times."""
     deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace)
     if given.deadline is not None:
         deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
@@ -207,7 +207,7 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
 
 
 def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
-    """The settings of checkpoints; the one to resume from is looked up and checked before any process starts."""
+    """The settings of checkpoints; finds and checks the checkpoint to resume from before any process starts."""
     if not 1 <= given.keep <= 1000:
         raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
     option, folder = (
@@ -228,7 +228,7 @@ def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
 
 
 def _check_policies(specs: Sequence[str]) -> None:
-    """Refuses policies that do not resolve, or that contradict each other, before any process starts."""
+    """Refuses policies that do not load or that contradict each other, before any process starts."""
     if specs:
         from kungfu.compiler import compile_policies
         from kungfu.policy_definition.policy_path import load_policies_of_job
@@ -237,7 +237,7 @@ def _check_policies(specs: Sequence[str]) -> None:
 
 
 def _check_standby(processes: int, command: Sequence[str]) -> None:
-    """Only of a Python script or module can the interpreter be started ahead."""
+    """Refuses standby processes for a command that is not a Python script or module."""
     from kungfu.runtime.agent.supervisor.standby import can_stand_by
 
     if processes and not can_stand_by(command):
@@ -254,7 +254,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     if shutil.which(command[0]) is None:
         raise UsageError(f"cannot run {command[0]!r}: no such program; kungfu-run -np 2 python train.py")
     script = next((word for word in command[1:] if not word.startswith("-")), "")
-    # Python with a module or a command has no script that could be looked for.
+    # Python with -m or -c has no script to look for.
     takes_script = Path(command[0]).name.startswith("python") and not {"-m", "-c"} & set(command[1:])
     if takes_script and not Path(script).is_file():
         raise UsageError(f"cannot open {script!r}: no such script in {Path.cwd()}")
@@ -262,7 +262,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _raise_descriptor_limit() -> None:
-    """Lets this process, and so its peers, have the descriptors that it may have: each connection takes one."""
+    """Raises the soft limit of descriptors for this process and its peers, since each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -270,7 +270,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Runs the job of a command line, which is checked before anything is made or started; returns the exit code."""
+    """Runs the job of a command line, after checks that precede any file or process; returns the exit code."""
     maximum = given.peers if given.max is None else given.max
     _check_numbers(given, maximum=maximum)
     _check_policies(given.policy)
@@ -282,7 +282,7 @@ def _run(given: argparse.Namespace) -> int:
     kept = (given.checkpoints or folder / "checkpoints").absolute()
     settings = replace(settings, checkpoints=replace(settings.checkpoints, folder=str(kept)))
     _raise_descriptor_limit()
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.cli.console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec
     from kungfu.runtime.agent.record.journal import Journal

@@ -1,4 +1,4 @@
-"""The folder of a run, as commands take it: named, or the newest one in ``runs/``, where kungfu-run writes."""
+"""The folder of a run in command lines: a given one, or the newest one in ``runs/``, where kungfu-run writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUNS = Path("runs")
 
 
 def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -> None:
-    """Declares the folder of a running job: as a word, unless the command reads its words itself, and as an option."""
+    """Declares the folder of a running job, as an option and, unless the command parses its words, as a word."""
     if is_placed:
         parser.add_argument(
             "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
@@ -21,16 +21,16 @@ def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -
 
 
 def add_run_folder(parser: argparse.ArgumentParser) -> None:
-    """Declares the folder of a run, over or not, as a word."""
+    """Declares the folder of a running or finished run, as a word."""
     where = "the folder written by kungfu-run (the newest one in runs/)"
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=where)
 
 
 def job_folder(given: argparse.Namespace) -> Path:
-    """The folder that a command line names.
+    """The folder of the job that a command line names, else the newest one.
 
     Raises:
-        UsageError: It names none, and there is no job in ``runs/``.
+        UsageError: The command line names no folder, and there is no job in ``runs/``.
     """
     return given.logdir or given.place or newest_run()
 

@@ -1,4 +1,4 @@
-"""``kungfu why DIR``: the decisions of a run and their reasons, as a narrative."""
+"""``kungfu why DIR``: prints the decisions of a run and their reasons, as a narrative."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
     """Prints the narrative of the run in `folder`, or the spans of its stops; returns the exit code.
 
     Raises:
-        UsageError: There is no record of a run.
+        UsageError: The folder has no record of a run.
     """
     record = read_events(folder)
     console = Console(highlight=False)
@@ -52,7 +52,7 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
 
 
 def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
-    """A tree for each view of a run: its peers, the slowest first, and what took each of them how long.
+    """A tree for each view of a run: its peers, the slowest first, with the durations of their spans.
 
     Examples:
         >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
@@ -60,7 +60,7 @@ def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
     """
     spans = [event for event in events if isinstance(event, SpanEvent)]
     for view in dict.fromkeys(span.view for span in spans):
-        # A joiner waits long before it is admitted, and delays no other peer.
+        # A joiner waits long before its admission without delaying other peers.
         those = sorted((span for span in spans if span.view == view), key=lambda span: (span.what == "join", -span.s))
         tree = Tree(f"view {figure(view)}, after step {figure(those[0].step)}")
         for span in those:
@@ -74,26 +74,26 @@ def _grow(tree: Tree, parts: Sequence[SpanPart]) -> None:
 
 
 def _now(folder: Path) -> float | None:
-    """The time, where the job of the record is known to run."""
+    """The present time if the recorded job is known to run; else ``None``."""
     try:
         return time.time() if is_running(read_job_file(folder)) else None
-    # A record that was copied without it, or that of another user's job.
+    # The record was copied without the job file, or belongs to another user's job.
     except UsageError:
         return None
 
 
 def _print(console: Console, lines: Iterator[Text]) -> None:
-    """Prints lines, many at once: a record of a week has some hundred thousand, and each call takes its time."""
+    """Prints lines in large batches, since a long record has some hundred thousand lines and each call is slow."""
     while several := list(islice(lines, _LINES_AT_ONCE)):
         if console.is_terminal:
             console.print(Text("\n").join(several), soft_wrap=True)
-        # In a file there are neither styles nor columns.
+        # A file has no styles and no columns.
         else:
             console.file.write("".join(f"{line.plain}\n" for line in several))
 
 
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
-    """Remarks on missing metrics, where peers were lost or a disk was full; else they are whole, and long to read."""
+    """Remarks on gaps in the metrics, which are read only if peers were lost or the metrics could not be written."""
     lost = any(
         event.topic == "recovery" or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
         for event in record.events
@@ -105,7 +105,7 @@ def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
 
 
 def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
-    """Wrapped within `width`, with the time on the left, or above where there is little room."""
+    """The wrapped lines of a paragraph, with the time on the left, or above on a narrow terminal."""
     at = "" if paragraph.at_s is None else _moment(paragraph.at_s)
     margin = 2 if width < _NARROW else _MARGIN
     room = max(20, width - margin - 4)
@@ -121,7 +121,7 @@ def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    # Most lines have room; to wrap one takes ten times as long as to make it.
+    # Most lines fit: wrapping a line takes ten times as long as making it.
     if len(text) <= room and text.isprintable() and not text.endswith(" "):
         return [text]
     return textwrap.wrap(text, room) or [""]

@@ -1,6 +1,6 @@
 """``kungfu chaos DIR``: injects a schedule of faults into a running job, and reports the guarantees that held.
 
-Whatever ends this command, nothing stays frozen: a process beside it thaws (see ``kungfu.testing.faults.freezer``).
+No process stays frozen after this command, however it ends: see ``kungfu.testing.faults.freezer``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kungfu.testing.faults.processes import local_hosts
 
 _LONGEST_S = 86400.0
 _CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05
-# Steps before the first fault that the report knows: what is usual.
+# Steps before the first fault that the report compares with.
 _STEPS_BEFORE = 200
 _EXITS = (
     "exit codes: 0 each fault was carried out and everything held, 1 otherwise, 2 the command line is wrong, or "
@@ -59,7 +59,7 @@ _EXITS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives ``parser`` the options of the command."""
+    """Adds the options of the command to ``parser``."""
     parser.epilog = _EXITS
     add_job_folder(parser)
     parser.add_argument(
@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Injects the faults of a command line, and prints the report; the exit code is 0 only if everything held."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    """Injects the faults of a command line and prints the report; the exit code is 0 only if every guarantee held."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.runtime.job_api.client import connected
 
     for name, seconds in (("--within", given.within), ("--patience", given.patience)):
@@ -104,7 +104,7 @@ def run(given: argparse.Namespace) -> int:
         status = job.status()
     watcher = JobWatcher(given.watch or folder)
     job_now, content = watcher.look(), read_job_file(folder)
-    # A job of one host records no host.
+    # The record of a job on one host names no host.
     if not job_now.hosts:
         job_now = watcher.job = replace(job_now, hosts={0: JobHost("", content.pid, content.started)})
     if not job_now.members:
@@ -129,7 +129,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
-    """The faults of the command line, written by hand or drawn."""
+    """The faults of the command line, written or drawn."""
     written = [*(read_schedule(given.schedule) if given.schedule else ()), *(parse("\n".join(given.fault)))]
     if given.seed is not None and written:
         raise UsageError(f"--seed {given.seed} draws a schedule, and --fault or --schedule gives one: take one of them")
@@ -149,10 +149,10 @@ def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
 
 
 def read_schedule(path: Path) -> tuple[Fault, ...]:
-    """The faults of a file: one a line, or where its name says YAML or JSON, a list of texts.
+    """The faults in a file: one per line, or a list of strings in a YAML or JSON file.
 
     Raises:
-        UsageError: The file cannot be read, or something in it is no fault.
+        UsageError: The file cannot be read, or contains text that is not a fault.
     """
     try:
         text = path.read_text()
@@ -194,14 +194,14 @@ def _is_confirmed(prechecked: Sequence[PrecheckedFault], folder: Path, status: J
 
 @dataclass(frozen=True)
 class _SteeredJob:
-    """The job in ``folder``; ``watcher`` follows its record, or that of another host of it where ``is_watched``."""
+    """The job in ``folder``; ``watcher`` follows the record there, or on another host if ``is_watched``."""
 
     folder: Path
     watcher: JobWatcher
     is_watched: bool
 
     def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
-        """Hands a request in; raises ``KungfuError`` if it is refused."""
+        """Submits a request; raises ``KungfuError`` if it is refused."""
         from kungfu.runtime.job_api.client import connected
 
         with connected(self._answering()) as job:
@@ -210,7 +210,7 @@ class _SteeredJob:
             raise UsageError(f"the job refuses it: {progress.reason}")
 
     def is_over(self) -> bool:
-        """True if the job has ended: by its record, or its kungfu-run here is gone and no other host is watched."""
+        """True if the record ends, or the kungfu-run here is gone and no other host is watched."""
         if self.watcher.look().ending is not None:
             return True
         return not self.is_watched and not is_running(read_job_file(self.folder))
@@ -221,17 +221,17 @@ class _SteeredJob:
 
     @property
     def record(self) -> Path:
-        """The folder that is read."""
+        """The folder of the record that the watcher reads."""
         return self.watcher.folder
 
     def _answering(self) -> Path:
-        """The folder of the kungfu-run here, or once a fault has ended that one, of the host that is watched."""
+        """The folder of the kungfu-run here; after a fault has ended that process, the folder of the watched host."""
         is_elsewhere = self.is_watched and (self.record / JOB_FILE).exists()
         return self.record if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder
 
 
 def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, *, form: Any) -> int:
-    """Injects the faults, and reports; Ctrl-C ends it with a report of what has been."""
+    """Injects the faults and prints the report; Ctrl-C ends the injection, and the report covers the faults so far."""
     injections, console = list[Injection](), Console(stderr=True, highlight=False)
     since, first_step, offset = time.time(), job.watcher.look().steps, trace_offset(job.record)
     interrupted = False
@@ -255,7 +255,7 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
 
 
 def _job_file(job: _SteeredJob) -> JobFile:
-    """The file of a job; of one whose record has an end, with the exit code, which follows when all is cleared."""
+    """The file of a job; once the record has an end, waits for the exit code, which is written last."""
     content, deadline = job.file(), time.monotonic() + _CLEARED_WITHIN_S
     while job.is_over() and is_running(content) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -264,14 +264,14 @@ def _job_file(job: _SteeredJob) -> JobFile:
 
 
 def _samples(record: Path, first_step: int, offset: int) -> SampleCheck:
-    """The check of samples by the trace, which knows each step's position; else by the metrics of whole epochs."""
+    """The check of samples from the positions in the trace, or without a trace from the epochs in the metrics."""
     steps = read_steps(record, offset=offset)
     return check_steps(steps) if steps else check_epochs(read_rows(record), since=first_step)
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No second chaos at the same job: neither could distinguish its faults from the other's."""
+    """Prevents a second chaos on the same job, whose faults could not be distinguished from these."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,7 +284,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM acts as Ctrl-C: frozen processes are thawed, and the faults so far are reported."""
+    """Handles SIGTERM like Ctrl-C: frozen processes are thawed, and the faults so far are reported."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -40,18 +40,18 @@ _STEPS_BEFORE, _BEFORE_S = 20, 60.0
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """The outcome of one fault; ``None`` is unknown, or did not happen.
+    """The outcome of one fault; ``None`` means unknown, or that it did not happen.
 
     Args:
         fault: The fault, in the words of the schedule.
-        time: When it was carried out, seconds since 1970.
-        step: The steps of the job at that time.
+        time: The time at which it was carried out, in seconds since 1970.
+        step: The number of steps of the job at that time.
         peers: The ids of the peers that it hit.
-        noticed_s: Seconds from the last step before it until the job knew of the loss.
-        stop_s: Seconds for which training stood still.
-        whole_s: Seconds from the end of the fault until the job was whole again, all who come for lost peers included.
+        noticed_s: Seconds from the last step before the fault until the job noticed the loss.
+        stop_s: Seconds for which training stopped.
+        whole_s: Seconds from the end of the fault until the job was whole again, including replacements of lost peers.
         result: The outcome, in words.
-        held: True if it was carried out, and the job recovered in time.
+        held: True if the fault was carried out and the job recovered in time.
     """
 
     fault: str
@@ -67,7 +67,7 @@ class FaultOutcome:
 
 @dataclass(frozen=True)
 class ViewCheck:
-    """The peers of a view that began under the faults, and how the checksums of their states compared."""
+    """The peers of a view that began during the injection, and the comparison of their state checksums."""
 
     version: int
     peers: tuple[int, ...]
@@ -76,15 +76,15 @@ class ViewCheck:
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """The guarantees that held under the faults, and those that did not.
+    """The report on a job under injected faults: the outcome of each fault, and the guarantees that failed.
 
     Args:
         job: The name of the job.
         faults: The outcome of each fault.
-        views: The views that began under them: no view begins whose peers hold different states.
-        samples: The check of the samples by the record.
+        views: The views that began during the injection; the peers of each must hold the same state.
+        samples: The check of the samples against the record.
         events: The events, in the words of ``kungfu why``.
-        code: The exit code of the job, if it ended meanwhile.
+        code: The exit code of the job; ``None`` if it has not ended.
         problems: The guarantees that did not hold, in words; none if everything held.
     """
 
@@ -118,21 +118,21 @@ def report_chaos(
     Args:
         injections: The outcome of each fault.
         events: The events of the whole run.
-        rows: The lines of the metrics from shortly before the first fault on.
+        rows: The lines of the metrics, from shortly before the first fault.
         job: The name of the job.
-        since: When the injection began, seconds since 1970.
+        since: The time at which the injection began, in seconds since 1970.
         within_s: Seconds in which the job had to be whole again.
-        samples: The check of the samples by the record.
-        code: The exit code of the job, if it ended meanwhile.
+        samples: The check of the samples against the record.
+        code: The exit code of the job; ``None`` if it has not ended.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
-    # Only those with a time; of a step that was done again, the last one.
+    # Only rows with a time; the last row of each step that was done again.
     steps = [row for _, row in rows_in_order(row for row in rows if finite_number(row.get("time")) is not None)]
     faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
     problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
     problems += samples.problems
     problems += [one.one_line() for one in of_topics(after, "checkpoint") if one.error]
-    # The job ended with an error of its own, or because of the faults.
+    # The job ended with an error, either its own or caused by the faults.
     if code:
         failed = [event.error for event in after if isinstance(event, FailedEvent)]
         problems.append(f"the job ended with exit code {code}{f': {failed[0]}' if failed else ''}")
@@ -141,7 +141,7 @@ def report_chaos(
 
 
 def _views(after: Sequence[LoggedEvent]) -> Iterator[ViewCheck]:
-    """A view is in force only when the checksums of its peers agreed, if by rounding not at once."""
+    """A check of each view, which is in force only once the checksums of its peers agree, exactly or after rounding."""
     rounded = {event.view for event in after if isinstance(event, RoundedEvent)}
     for view in of_topics(after, "view"):
         digests: Digests = "equal after rounding" if view.version in rounded else "equal"
@@ -165,7 +165,7 @@ def _outcome(
     stop_s = _paused_s(rows, one.at, whole_at or one.until) if change is None else change.stop_s
     in_time = whole_s is not None and whole_s <= within_s
     result = _result(one, one.at, change, since, rows)
-    # A replacement need not come to a job whose training is over.
+    # No replacement is required once training is over.
     if not in_time and code != 0:
         late = "was not" if whole_s is None else f"was only after {duration(whole_s)}"
         result = f"{result}; {within_s:g} s after it the job {late} whole again"
@@ -176,7 +176,7 @@ def _outcome(
 
 
 def _change(one: Injection, since: Sequence[LoggedEvent]) -> MembershipChange | None:
-    """The change of the membership that came of a fault: a recovery without its peers, or a rescale."""
+    """The change of the membership that a fault caused: a recovery without its peers, or a rescale."""
     what, hit = one.fault.what, {*one.peers}
     asked = f"kungfu {one.fault.action}" if isinstance(what, Resize) else None
     is_notice = isinstance(what, SignalPeers | SignalHosts) and what.verb == "notice"
@@ -191,7 +191,7 @@ def _change(one: Injection, since: Sequence[LoggedEvent]) -> MembershipChange | 
 
 
 def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent | None:
-    """The last that was recorded of a fault's request."""
+    """The newest event of a fault's request; ``None`` if there is none."""
     found = [event for event in of_topics(since, "request") if one.request and event.id == one.request]
     return found[-1] if found else None
 
@@ -199,7 +199,7 @@ def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent
 def _result(
     one: Injection, at: float, change: MembershipChange | None, since: Sequence[LoggedEvent], rows: Rows
 ) -> str:
-    """The outcome of a fault at this time, in words."""
+    """The result of a fault that was carried out at a time, in words."""
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
         return change.headline()
@@ -223,7 +223,7 @@ def _result(
 
 
 def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
-    """When the first step ended, after a fault was over, with the job whole: every expected peer present."""
+    """The end of the first step after a fault in which every expected peer was present."""
     job, earliest = Job(), max(one.at or math.inf, one.until)
     stamped: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
     for at, moment in sorted([*stamped, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
@@ -233,13 +233,13 @@ def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> floa
         job = job.after_step(moment)
         if at > earliest and job.is_whole and _is_over(one, job):
             return float(at)
-    # The last event of the view may have been stamped after its steps.
+    # The last event of the view may have a later time stamp than its steps.
     last = float(rows[-1]["time"]) if rows else 0.0
     return last if last > earliest and job.is_whole and _is_over(one, job) else None
 
 
 def _is_over(one: Injection, job: Job) -> bool:
-    """True if a fault is over for the job: killed peers are known to be gone, and requests are answered."""
+    """True if the job has handled a fault: killed peers are known to be gone, and requests are answered."""
     what = one.fault.what
     if one.request:
         return one.request in job.requests and job.requests[one.request].state != "accepted"
@@ -249,7 +249,7 @@ def _is_over(one: Injection, job: Job) -> bool:
 
 
 def _paused_s(rows: Rows, since: float, until: float) -> float | None:
-    """The longest time between two steps of a span, less a median step of those before."""
+    """The longest time between two steps in a span, minus the median step time before it."""
     times = [float(row["time"]) for row in rows]
     gaps = [(one, later, later - one) for one, later in itertools.pairwise(times)]
     before = [gap for _, later, gap in gaps if later <= since][-_STEPS_BEFORE:]

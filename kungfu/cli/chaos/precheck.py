@@ -1,4 +1,4 @@
-"""A preview of a fault schedule on the present job: the processes it hits, and the faults that are not possible."""
+"""A preview of a fault schedule on the present job: the processes that each fault hits, and the obstacles."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kungfu.testing.faults.schedule import What
 
 @dataclass(frozen=True)
 class PrecheckedFault:
-    """A fault as it would be carried out now.
+    """The effect of a fault if it were carried out now.
 
     Args:
-        when: Its moment, in the words of the schedule.
-        what: The effect of the fault, in those words.
+        when: The moment, in the words of the schedule.
+        what: The action, in the words of the schedule.
         hits: The processes, in words: peer, host and process id.
-        obstacle: Why it cannot be carried out; empty if it can.
-        ends_job: True if the reason is that it would certainly end the job.
-        remark: A remark on it.
+        obstacle: The reason why it cannot be carried out; empty if it can.
+        ends_job: True if the reason is that the fault would certainly end the job.
+        remark: A remark on the fault.
     """
 
     when: str
@@ -45,16 +45,16 @@ def precheck(
     is_watched: bool,
     within_s: float,
 ) -> list[PrecheckedFault]:
-    """Each fault as it would be carried out, were its moment now. Resizes before it count; losses do not.
+    """Previews each fault as if its moment were now; earlier resizes in the schedule count, losses do not.
 
     Args:
         faults: The schedule.
         job: The job according to its record.
-        status: The job as it is.
+        status: The present status of the job.
         local_hosts: The hosts of the job that are this machine.
         own_agent: The process id of the kungfu-run whose record is read.
         is_watched: True if the record of another host is followed as well.
-        within_s: The longest time that a peer is frozen without saying for how long.
+        within_s: The time for which a peer is frozen if its fault names none.
     """
     size, found = len(job.members), list[PrecheckedFault]()
     for fault in faults:
@@ -63,7 +63,7 @@ def precheck(
             hit = [peer for peer in job.members if job.peer(peer).host in what.hosts]
             ends = why_it_would_end(what, job, hit, living=job.members)
         else:
-            # Ranks stand for peers: the resizes before it may have brought others by then.
+            # Ranks are compared as if they were peers: earlier resizes may have changed the peers by then.
             ends = why_it_would_end(what, job, getattr(what, "ranks", ()), living=range(size))
         obstacle = ends or next(
             _obstacles(what, job, status, local=local_hosts, own_agent=own_agent, is_watched=is_watched), ""
@@ -95,7 +95,7 @@ def _obstacles(
 
 
 def _peers(what: What, job: Job) -> Sequence[int]:
-    """The peers that have the ranks of a fault now."""
+    """The peers that now have the ranks of a fault."""
     ranks = what.ranks if isinstance(what, SignalPeers | SlowPeers) else ()
     return [job.members[rank] for rank in ranks if rank < len(job.members)]
 

@@ -1,4 +1,4 @@
-"""Prints the precheck and the outcome of ``kungfu chaos``: tables for people, an object for programs."""
+"""Prints the precheck and the outcome of ``kungfu chaos``, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Form = Literal["text", "json"]
 
 
 def print_precheck(faults: Sequence[PrecheckedFault], *, form: Form, stderr: bool = False) -> None:
-    """Prints each fault of a schedule: its moment, the processes that it would hit, and its obstacle."""
+    """Prints each fault of a schedule with its moment, the processes that it would hit, and its obstacle."""
     if form == "json":
         print(json.dumps({"faults": [asdict(one) for one in faults]}, indent=2))
         return
@@ -36,7 +36,7 @@ def print_precheck(faults: Sequence[PrecheckedFault], *, form: Form, stderr: boo
 
 
 def injection_line(one: Injection) -> str:
-    """The line about a fault, printed as it happens."""
+    """The line that is printed when a fault is injected."""
     if one.at is None:
         return f"{one.fault}: not carried out: {one.why}"
     hit = f" ({peers_named(one.peers)})" if one.peers else ""
@@ -44,7 +44,7 @@ def injection_line(one: Injection) -> str:
 
 
 def print_report(report: ChaosReport, *, form: Form) -> None:
-    """Prints what held, and what did not."""
+    """Prints the outcomes of the faults and the guarantees that held or did not."""
     if form == "json":
         print(json.dumps(as_json({**asdict(report), "held": report.held}, nan=None), indent=2, allow_nan=False))
         return
@@ -52,7 +52,7 @@ def print_report(report: ChaosReport, *, form: Form) -> None:
     console.print(_table(report.faults))
     for line in _details(report):
         console.print(Text(line), soft_wrap=True)
-    # The result, for which a person looks, stands last.
+    # The result comes last, because users look for it there.
     for problem in report.problems:
         console.print(Text(f"did not hold: {problem}", style="bold red"), soft_wrap=True)
     if report.held:

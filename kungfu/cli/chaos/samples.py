@@ -1,9 +1,9 @@
-"""A check that the job trained on each sample once while faults were injected, as far as its record shows.
+"""Checks in the record that the job trained on each sample exactly once while faults were injected.
 
-Rank 0 records for each step the samples that the job had trained on before it, from the loader's position, and
-the samples its peers brought to the step together. A step that begins where the one before it ended lost no sample
-and used none twice; the end of an epoch is met exactly. Steps that rank 0 took with it when it was killed are bridged
-by the next one that is recorded. Without a trace, the samples of whole epochs are counted from the metrics.
+For each step, rank 0 records the loader's position (the samples done before the step) and the samples of all peers in
+the step. If a step begins where the previous one ended, no sample was lost or used twice; epochs end exactly at their
+last sample. Steps that were lost with a killed rank 0 are covered by the position of the next recorded step.
+Without a trace, the samples of whole epochs are counted from the metrics.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class CountedStep:
     """A step of the whole job, as rank 0 recorded it.
 
     Args:
-        step: Its number.
-        done: Samples trained on before it.
+        step: The number of the step.
+        done: Samples done before the step.
         samples: Samples of the step, of all peers.
-        epoch_samples: Samples of an epoch; 0 if that is not known.
+        epoch_samples: Samples of an epoch; 0 if unknown.
     """
 
     step: int
@@ -43,10 +43,10 @@ class SampleCheck:
     """The result of the check of samples against the record.
 
     Args:
-        samples: The counted samples.
+        samples: The number of samples that were checked.
         found: The finding, in words.
-        problems: The steps at which samples were lost, or used twice.
-        notes: The questions that the record does not answer.
+        problems: The steps at which samples were lost or used twice.
+        notes: The questions that the record cannot answer.
     """
 
     samples: int
@@ -56,16 +56,16 @@ class SampleCheck:
 
 
 def trace_offset(folder: Path) -> int:
-    """An offset in the trace of a run, in bytes, some steps before its newest one: a fault may hit right after that."""
+    """A byte offset in a run's trace some steps before the newest one, since a fault may hit right afterwards."""
     try:
         return max(0, (folder / "trace.jsonl").stat().st_size - _BEFORE_BYTES)
-    # The run keeps none, or has not begun it.
+    # The run has no trace, or has not begun it.
     except OSError:
         return 0
 
 
 def read_steps(folder: Path, *, offset: int) -> list[CountedStep]:
-    """The steps in the trace of a run from ``offset`` bytes on, in their order; of one that was done again the last."""
+    """The steps in a run's trace from ``offset`` bytes on, in order; the last version of a step that was done again."""
     by_step: dict[int, tuple[int, CountedStep]] = {}
     try:
         with (folder / "trace.jsonl").open("rb") as file:
@@ -81,7 +81,7 @@ def read_steps(folder: Path, *, offset: int) -> list[CountedStep]:
 
 
 def _step(line: bytes) -> tuple[int, CountedStep] | None:
-    """The view and the step of a line of rank 0; ``None`` for any other, or one that was cut short."""
+    """The view and the step in a line of rank 0; ``None`` for any other line, or a line that was cut short."""
     if b'"agreed"' not in line:
         return None
     try:
@@ -97,7 +97,7 @@ def _step(line: bytes) -> tuple[int, CountedStep] | None:
 
 
 def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
-    """Checks that each step began at the end of the previous one, and that none exceeded its epoch.
+    """Checks that each step began at the end of the previous one, and that no step exceeded its epoch.
 
     Args:
         steps: The recorded steps, in order.
@@ -111,7 +111,7 @@ def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
     for before, after in itertools.pairwise(steps):
         end, missing = before.done + before.samples, after.step - before.step - 1
         beyond = after.done - end
-        # Rank 0 took some steps with it; how many samples they had is known by the position after them.
+        # Steps were lost with rank 0; the position after them gives their number of samples.
         if missing and beyond > 0:
             notes.append(f"{_named(before.step + 1, after.step - 1)} not recorded, and had {counted(beyond, 'sample')}")
         elif beyond:
@@ -138,7 +138,7 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
 
     Args:
         rows: The lines of the metrics.
-        since: Epochs that have a step after this one are checked; those before say how many samples there are.
+        since: Epochs with a step after this one are checked; earlier epochs give the expected number of samples.
 
     >>> rows = [{"step": 2 * epoch + one, "epoch": epoch, "batch": 6} for epoch in range(4) for one in (1, 2)]
     >>> check_epochs(rows, since=3).found
@@ -159,13 +159,13 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
 
 
 def _whole_epochs(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int]]:
-    """The number, the last step and the samples of each epoch of which no step is missing, in their order."""
+    """The number, the last step and the samples of each epoch without a missing step, in order."""
     epochs = []
     numbered = itertools.groupby(rows_in_order(rows), key=lambda one: int(finite_number(one[1].get("epoch")) or 0))
     for number, those in numbered:
         known = [(int(step), int(finite_number(row.get("batch")) or 0)) for step, row in those]
         epochs.append((number, known[0][0], known[-1][0], len(known), sum(batch for _, batch in known)))
-    # The first and the last one of a fit may have begun before the record, and continue after it, or end early.
+    # The first or last epoch of a fit may have begun before the record, continue after it, or end early.
     for before, (number, first, last, count, samples), after in zip(epochs, epochs[1:], epochs[2:], strict=False):
         is_bordered = before[2] == first - 1 and after[1] == last + 1 and before[0] < number < after[0]
         if is_bordered and count == last - first + 1:

@@ -1,4 +1,4 @@
-"""The console of a running job: its output and its status on the screen, and the summary at its end."""
+"""The console of a running job: its output and status on the screen, and the summary at its end."""
 
 from kungfu.cli.console.run_console import RunConsole, make_console
 from kungfu.cli.console.screen_state import ScreenState

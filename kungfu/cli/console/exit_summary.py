@@ -1,4 +1,4 @@
-"""The summary of how a job ended, in the order in which a person needs it."""
+"""The summary of the end of a job, ordered by importance to the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.runtime.core.failure import EXIT_CODES, Failure
 
 _MOST_LINES = 40
 _OUTPUT, _INDENT = "  | ", "    "
-# A command that people copy is not broken.
+# Commands that users copy are not wrapped.
 _WORD = re.compile(r"kungfu why \S+|\S+")
 
 
@@ -28,16 +28,16 @@ def exit_summary(
     leaves: bool = False,
     raised: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """The lines of the summary: the failure and its peer, its last output, the file that has all of it, the exit code.
+    """The lines of the summary: the failure and its peer, the peer's last output and log file, the exit code.
 
     Args:
-        code: the exit code of the job.
-        failure: the root cause, None if the job did not fail.
-        folder: the folder of the run's record.
-        paces: how long steps and rescales took; shown after a run that went well.
-        gaps: the gaps of the record.
-        leaves: whether the job continues without this host.
-        raised: exceptions of the program by which peers were lost, by peer; the last line names the first of them.
+        code: The exit code of the job.
+        failure: The root cause; None if the job did not fail.
+        folder: The folder of the run's record.
+        paces: The durations of steps and rescales, shown after a successful run.
+        gaps: The gaps of the record.
+        leaves: True if the job continues without this host.
+        raised: The program's exceptions that ended peers, by peer; the last line names the first of them.
 
     >>> from kungfu.runtime.core.failure import Failure
     >>> print("\\n".join(exit_summary(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
@@ -64,12 +64,12 @@ def exit_summary(
 
 
 def fitted(line: str, *, width: int | None, style: str = "") -> Text:
-    """A line of the summary as it is printed.
+    """Wraps a line of the summary for the terminal.
 
     Args:
-        line: A line that `exit_summary` gives; what a peer has printed stays as it is.
-        width: The columns of the terminal, which would break words; ``None`` if it is none.
-        style: The style of its words.
+        line: A line from `exit_summary`; the printed output of a peer is not wrapped.
+        width: The columns of the terminal; ``None`` for other outputs.
+        style: The style of the text.
 
     >>> print(fitted("  the record so far: kungfu why runs/a", width=30))
       the record so far:
@@ -85,7 +85,7 @@ def fitted(line: str, *, width: int | None, style: str = "") -> Text:
 
 
 def _lost(raised: Mapping[int, str], folder: Path) -> list[str]:
-    """The last line, where peers were lost to exceptions of their own."""
+    """The last line, if peers were lost to exceptions of their programs."""
     if not raised:
         return []
     peer, error = next(iter(raised.items()))

@@ -1,8 +1,8 @@
-"""Peers' output made fit for a screen that they share: start-up noise is left out, control signs are taken out.
+"""Filters peers' output for a shared screen: removes start-up noise and control characters.
 
-TensorFlow's libraries print in every healthy process what nobody can act upon. It is kept in the log files, and hidden
-from the screen and from the last output of a peer that failed. Remarks and warnings of its C++ sources are noise; of
-their errors only those that a machine without a GPU makes; nothing fatal is, and nothing that comes from Python.
+TensorFlow's libraries print messages in every healthy process that need no action. The log files keep them; the screen
+and the last output of a failed peer omit them. Noise is information and warnings from C++ sources, and the C++
+errors that only a missing GPU causes; fatal messages and messages from Python are never noise.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def sanitize(text: str, *, encoding: str) -> str:
-    """`text` as it would stand on a line in the end: without signs that move the cursor, within `encoding`.
+    """Converts `text` to what its line finally shows: without control characters, and encodable in `encoding`.
 
-    Of a progress bar that writes over itself the last state stays. Colours go too.
+    Only the last state of a progress bar that overwrites itself is kept. Colours are removed.
 
     >>> sanitize("10%\\r100% done", encoding="utf-8"), sanitize("\\x1b[31mred\\x1b[0m", encoding="utf-8")
     ('100% done', 'red')
     >>> sanitize("3 → 4", encoding="ascii")
     '3 ? 4'
     """
-    # Of what was written over itself, what a terminal would show in the end.
+    # The text after the last carriage return is what a terminal finally shows.
     kept = text.rstrip("\r\n").rsplit("\r", 1)[-1]
     bare = _CONTROLS.sub("", _ESCAPES.sub("", kept)).expandtabs()
     return bare.encode(encoding, "replace").decode(encoding)

@@ -1,4 +1,4 @@
-"""Lines for a terminal: each has as many pieces as it has room for, and no piece is broken."""
+"""Lines that fit a terminal: each line has as many pieces as fit, and no piece is split."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rich.text import Text
 
 
 def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = "") -> Text:
-    """The pieces on lines: rich would break a line at any space, a fixed one too.
+    """Joins pieces into lines without splitting a piece; rich would break a line at any space, even a non-breaking one.
 
     Args:
-        pieces: The pieces; one that is wider than the terminal has a line of its own, which the terminal breaks.
+        pieces: The pieces; a piece wider than the terminal gets a separate line, which the terminal breaks.
         width: The width of the terminal, in columns.
-        gap: Between two pieces of a line.
+        gap: The text between two pieces of a line.
         indent: The indent of the lines after the first.
 
     >>> words = [Text(word) for word in "peers 2  step 41  loss 0.25".split("  ")]

@@ -1,4 +1,4 @@
-"""The console of a job: takes lines, events and metrics from the agent, and paints them a few times a second."""
+"""The console of a job: receives lines, events and metrics from the agent, and repaints a few times a second."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from kungfu.cli.report import paces
 from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 
-# Between two paintings at least and at most: the status shows a clock.
+# The shortest and the longest time between two paintings; the status includes a clock.
 _PAINT_EVERY_S, _PAINT_WITHIN_S = 0.2, 1.0
-# A terminal that was stopped by a key press must not hold up the end of a job.
+# A terminal that a key press has stopped must not delay the end of a job.
 _LAST_PAINT_S = 2.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunConsole:
-    """The console of one job; a context, inside which a thread paints."""
+    """The console of one job; a context manager with a thread that paints."""
 
     def __init__(self, folder: Path, screen: LiveScreen | PlainScreen, *, stream: TextIO) -> None:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._state = ScreenState()
         self._events = EventLines(self.remark)
-        self._gaps: dict[str, str] = {}  # by file; told once more at the end, where nobody overlooks it
+        self._gaps: dict[str, str] = {}  # by file; repeated at the end, so that it is not overlooked
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
 
@@ -52,27 +52,27 @@ class RunConsole:
         self._close()
 
     def line(self, who: str, text: str) -> None:
-        """A line that a peer printed; the start-up noise of TensorFlow stays in the log file."""
+        """Shows a line from a peer, unless it is TensorFlow's start-up noise, which only the log file keeps."""
         if not is_startup_noise(text):
             self._state.add_line(OutputLine(who, sanitize(text, encoding=self._encoding)))
 
     def event(self, event: LoggedEvent) -> None:
-        """Something was decided or done."""
+        """Shows an event of the job."""
         self._state.event(event)
         if isinstance(event, GapEvent):
             self._gaps[event.file] = f"the record has a gap: {event.one_line()}"
         self._events.event(event)
 
     def status(self, fields: Mapping[str, Any]) -> None:
-        """The newest figures of the run."""
+        """Updates the newest figures of the run."""
         self._state.step(fields)
 
     def remark(self, text: str) -> None:
-        """Something that a person should know, while the job continues."""
+        """Shows a message to the user while the job continues."""
         self._state.add_line(OutputLine(KUNGFU, sanitize(text, encoding=self._encoding)))
 
     def ended(self, ending: Ending) -> None:
-        """Prints how the job ended, below everything else: the root cause first if it failed."""
+        """Prints the end of the job below everything else: the root cause first if it failed."""
         self._close()
         lines = exit_summary(
             ending.code, ending.failure, folder=self._folder, paces=paces(self._state.job),
@@ -96,9 +96,9 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Paints once; False if the stream has no reader any more: the job continues unseen, and is recorded.
+        """Paints once; False if the stream has no reader any more: the job continues without a screen, and is recorded.
 
-        Output that goes to a file on a full disk is seen again when there is room.
+        Output to a file on a full disk appears once there is room again.
         """
         try:
             self._screen.show(self._state.take())
@@ -110,7 +110,7 @@ class RunConsole:
         return True
 
     def _close(self) -> None:
-        """Paints what is left; idempotent."""
+        """Paints the rest; idempotent."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -1,6 +1,6 @@
-"""The state of a job's screen: the job, and the lines that came since it was painted; and a job in words.
+"""The state of a job's screen: the job and the lines since the last painting; and texts that describe the job.
 
-`ScreenState` takes from many threads; the one that paints takes what is new.
+Many threads add to `ScreenState`; the painting thread takes the update.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.event_log.values import counted, figure, label, rough_duration
 
-# More than this between two paintings is more than a person reads; the log files have it all.
+# More lines than this between two paintings cannot be read; the log files have all of them.
 _MOST_LINES = 500
 KUNGFU = "kungfu"
 
 
 @dataclass(frozen=True)
 class OutputLine:
-    """A line, and its source: a peer, or ``kungfu``."""
+    """A line and its source: a peer, or ``kungfu``."""
 
     source: str
     text: str
@@ -31,7 +31,7 @@ class OutputLine:
 
 @dataclass(frozen=True)
 class ScreenUpdate:
-    """The newest lines since the last update, how many older ones were dropped, and the job now."""
+    """The newest lines since the last update, the number of dropped older lines, and the present job."""
 
     lines: tuple[OutputLine, ...]
     dropped: int
@@ -39,7 +39,7 @@ class ScreenUpdate:
 
 
 class ScreenState:
-    """Takes from many threads without ever making one wait for a terminal; keeps the newest lines."""
+    """Collects output from many threads, none of which waits for a terminal; keeps the newest lines."""
 
     def __init__(self) -> None:
         self._lock, self._changed = threading.Lock(), threading.Event()
@@ -48,40 +48,40 @@ class ScreenState:
         self._job = Job()
 
     def add_line(self, line: OutputLine) -> None:
-        """Adds a line to be shown."""
+        """Adds a line to show."""
         with self._lock:
             self._lines.append(line)
             self._added += 1
         self._changed.set()
 
     def event(self, event: LoggedEvent) -> None:
-        """Lets an event change the job."""
+        """Updates the job from an event."""
         with self._lock:
             self._job = self._job.after(event)
         self._changed.set()
 
     def step(self, figures: Mapping[str, Any]) -> None:
-        """Lets the measurements of a step change the job."""
+        """Updates the job from the measurements of a step."""
         with self._lock:
             self._job = self._job.after_step(figures)
         self._changed.set()
 
     @property
     def job(self) -> Job:
-        """The job now."""
+        """The present job."""
         with self._lock:
             return self._job
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until something has come since the last ``take``, until ``wake``, or for ``timeout_s`` seconds."""
+        """Waits until there is news since the last ``take``, until ``wake``, or for ``timeout_s`` seconds."""
         self._changed.wait(timeout_s)
 
     def wake(self) -> None:
-        """Ends a `wait` that is under way."""
+        """Ends a `wait` under way."""
         self._changed.set()
 
     def take(self) -> ScreenUpdate:
-        """Everything since the last call."""
+        """Returns all news since the last call."""
         with self._lock:
             self._changed.clear()
             update = ScreenUpdate(tuple(self._lines), self._added - len(self._lines), self._job)
@@ -91,8 +91,8 @@ class ScreenState:
 
 
 def activity_words(job: Job) -> str:
-    """The activity of a job besides its steps."""
-    # The programs go on after it, and may train again: that is another phase.
+    """The activity of a job, apart from its steps, in words."""
+    # The programs continue after training, and may train again in a new phase.
     if job.finished:
         return "training is over, the program continues"
     if job.view is not None:
@@ -101,12 +101,12 @@ def activity_words(job: Job) -> str:
 
 
 def decision_words(job: Job) -> str:
-    """The last decision of a job, or what came of it; empty before the first one."""
+    """The last decision of a job, or its outcome; empty before the first decision."""
     return job.change.brief() if job.change else ""
 
 
 def status_words(job: Job) -> tuple[tuple[str, str], ...]:
-    """The newest figures of a job as pairs of a name and its value; ``-`` for a value that is not known.
+    """The newest figures of a job as pairs of a name and a value; ``-`` for an unknown value.
 
     >>> status_words(Job().after_step({"step": 7, "size": 2, "batch": 32, "loss": None, "samples_per_s": 690.1}))[:2]
     (('step', '7'), ('samples/s', '690'))
@@ -129,14 +129,14 @@ def status_words(job: Job) -> tuple[tuple[str, str], ...]:
 
 
 def _last_step(step: object, progress: TrainingProgress) -> str:
-    """The last step that is planned, as long as the batch stays."""
+    """The planned last step, if the batch does not change."""
     if not isinstance(step, int) or progress.steps_left is None:
         return ""
     return f" of {figure(step + progress.steps_left)}"
 
 
 def _progress_words(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
-    """The progress of the job in words, as far as it is known."""
+    """The progress of the job in words, as far as known."""
     if progress.fit is not None and progress.fit > 1:
         yield "fit", figure(progress.fit)
     if progress.epoch is not None and progress.epochs is not None:
@@ -148,7 +148,7 @@ def _progress_words(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
 
 
 def _slowest(speeds: Mapping[int, float]) -> Iterator[tuple[str, str]]:
-    """The slowest peer, if a policy measures how fast they are."""
+    """The slowest peer, if a policy measures the peers' speeds."""
     if speeds:
         speed, peer = min((speed, peer) for peer, speed in speeds.items())
         yield "slowest", f"peer {peer}, {figure(speed)} of the median speed"

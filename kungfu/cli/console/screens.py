@@ -1,4 +1,4 @@
-"""Two screens for the output of a job: a live status on a terminal, and plain lines elsewhere."""
+"""The two screens for the output of a job: a live status on a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GAP = "  "
 
 
 class LiveScreen:
-    """Paints on ``console``, and only when `show` is called: the caller decides how often."""
+    """A screen that paints on ``console`` only when `show` is called, so that the caller decides how often."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
@@ -34,7 +34,7 @@ class LiveScreen:
         self._live.start()
 
     def show(self, update: ScreenUpdate) -> None:
-        """Lets the new lines scroll by and paints the status again."""
+        """Prints the new lines above the status, and paints the status again."""
         if update.dropped:
             self._console.print(Text(f"{update.dropped:,} lines are not shown here; the log files have them", "dim"))
         if update.lines:
@@ -43,7 +43,7 @@ class LiveScreen:
         self._live.update(self._painted(update.job), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last status on the screen and gives the cursor back."""
+        """Leaves the last status on the screen and restores the cursor."""
         self._live.stop()
 
     def _painted(self, job: Job) -> Group:
@@ -55,7 +55,7 @@ class LiveScreen:
 
 
 def _pair(name: str, value: str) -> Text:
-    """A name and its value, which never stand on two lines."""
+    """A name and its value, kept on one line."""
     pair = Text()
     pair.append(name.replace(" ", _FIXED) + _FIXED, "dim")
     pair.append(value.replace(" ", _FIXED), "bold")
@@ -79,7 +79,7 @@ _STATUS_EVERY_S = 5.0
 
 
 class PlainScreen:
-    """Writes lines to ``stream``, and the status at most every five seconds, and only when a step was made since."""
+    """A screen that writes lines to ``stream``, and the status after a new step, at most every five seconds."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -87,10 +87,10 @@ class PlainScreen:
         self._told = Job()
 
     def open(self) -> None:
-        """Nothing to prepare."""
+        """Does nothing."""
 
     def show(self, update: ScreenUpdate) -> None:
-        """Writes what is new. Raises ``OSError`` when the stream has no reader any more."""
+        """Writes the new lines. Raises ``OSError`` when the stream has no reader any more."""
         lines = [_plain_line(line.source, line.text) for line in update.lines]
         if update.dropped:
             lines.insert(
@@ -102,7 +102,7 @@ class PlainScreen:
             self._stream.flush()
 
     def close(self) -> None:
-        """The last line was written whole already."""
+        """Does nothing, since every line is already complete."""
 
     def _status(self, job: Job) -> list[str]:
         now, told = self._clock(), self._told

@@ -1,1 +1,1 @@
-"""``kungfu doctor``: the requirements of training on this machine, with remedies for those that are missing."""
+"""``kungfu doctor``: checks the requirements of training on this machine, with remedies for missing ones."""

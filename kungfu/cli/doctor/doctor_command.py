@@ -1,4 +1,4 @@
-"""``kungfu doctor``: the checks of this machine, and of other hosts that run it at the same time."""
+"""``kungfu doctor``: checks this machine, and other hosts on which the command runs at the same time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROBING = "loading TensorFlow and kungfu's op; its first use compiles it, which
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives ``parser`` the options of the command."""
+    """Adds the options of the command to ``parser``."""
     parser.epilog = "exit codes: 0 no problem, 1 there is a problem, 2 the command line is wrong"
     parser.add_argument("-np", "--peers", type=int, default=2, metavar="N", help="peers on this machine without -H (2)")
     parser.add_argument(
@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Checks everything, and prints the findings.
+    """Runs all checks and prints the findings.
 
     Returns:
-        0 without a problem, else 1.
+        0 if there is no problem, else 1.
 
     Raises:
-        UsageError: The command line cannot be meant, or names hosts that cannot form a job.
+        UsageError: The command line is contradictory, or names hosts that cannot form a job.
     """
     if given.peers < 1:
         raise UsageError(f"-np {given.peers}: must be at least one peer")
@@ -60,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
     hosting = read_hosting(given, maximum=1, attachment=attachment, environment=os.environ)
     slots = given.peers if given.hosts is None else hosting.local.slots
     libraries = installed_libraries()
-    # On a terminal it shows that it is at work.
+    # A spinner shows on a terminal that checks are under way.
     with Console(stderr=True).status(_PROBING):
         found = probe(deadline_s=_PROBED_WITHIN_S)
     findings = [
@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _usual_attachment(given: argparse.Namespace) -> AttachmentName:
-    """Shared memory, unless there are several machines."""
+    """Shared memory for one machine; Horovod for several."""
     if given.hosts is None:
         return "local"
     hosts = parse_hosts(given.hosts, port=given.port or 1)

@@ -1,4 +1,4 @@
-"""Findings: the result of a check, its severity and its remedy; and their display."""
+"""Findings of checks, with severity and remedy, and their display."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Finding:
     """The result of one check.
 
     Args:
-        check: Its name.
+        check: The name of the check.
         found: The finding, in words.
-        severity: "remark" where kungfu works, but not as well as it could; "problem" where it does not work.
-        advice: The advice; empty if there is nothing to do.
-        host: The host that it is about; empty for this one.
+        severity: "remark" if kungfu works, but not as well as it could; "problem" if it does not work.
+        advice: The remedy; empty if there is nothing to do.
+        host: The host that the finding is about; empty for this one.
     """
 
     check: str
@@ -36,14 +36,14 @@ class Finding:
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
-    """Prints a row for each finding, and how many problems and remarks there are."""
+    """Prints a row for each finding, and the numbers of problems and remarks."""
     every = list(findings)
     table = Table(show_lines=False)
     for name in ("check", "", "found", "what to do"):
         table.add_column(name, overflow="fold")
     for one in every:
         name = f"{one.check} of {one.host}" if one.host else one.check
-        # A version or a path may hold brackets, which rich would take for markup.
+        # A version or a path may contain brackets, which rich would read as markup.
         table.add_row(Text(name), Text(one.severity, style=_STYLES[one.severity]), Text(one.found), Text(one.advice))
     console = Console(highlight=False)
     console.print(table)

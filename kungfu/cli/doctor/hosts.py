@@ -1,7 +1,7 @@
-"""The check of several hosts: each doctor answers the others, and asks them, for as long as it may wait.
+"""The check of several hosts: each doctor asks the other hosts and answers them, until a deadline.
 
-The message is JSON over the channel that agents use, and not one of theirs: hosts whose versions differ have to
-understand it.
+The messages are JSON over the channel of the agents, not protocol buffers, so that hosts with different versions
+understand them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kungfu.runtime.ipc import rpc
 
 _SERVICE, _METHOD = "kungfu.Doctor", "Describe"
 _ASK_S, _PAUSE_S = 3.0, 0.2
-_CLOCK_S = 1.0  # beyond which the records of two hosts cannot be laid side by side
+_CLOCK_S = 1.0  # a larger difference makes the records of two hosts hard to compare
 _MUST_AGREE = ("Python", "kungfu", "tensorflow", "horovod")
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The facts that one host sends to the others: versions by name, and seconds since 1970."""
+    """The facts that a host sends to the others: versions by name, and its clock in seconds since 1970."""
 
     versions: Mapping[str, str]
     clock_s: float = 0.0
@@ -40,10 +40,10 @@ class HostAnswer:
     """The result of calling one host.
 
     Args:
-        facts: The facts that it sent; ``None`` if it was not reached.
-        error: Why not.
-        ahead_s: Seconds by which its clock is ahead of this host's, at least; below 0 if it is behind.
-        has_asked: True if it has reached this host.
+        facts: The facts that the host sent; ``None`` if it was not reached.
+        error: The reason why the host was not reached.
+        ahead_s: The least seconds by which its clock is ahead of this host's; below 0 if it is behind.
+        has_asked: True if the host has reached this one.
     """
 
     facts: HostFacts | None
@@ -54,7 +54,7 @@ class HostAnswer:
 
 @dataclass
 class _Desk:
-    """Answers the other hosts, and notes those that have asked."""
+    """Answers the other hosts, and remembers which hosts have asked."""
 
     facts: HostFacts
     clock: Callable[[], float]
@@ -72,14 +72,14 @@ def exchange(
     hosts: Sequence[Host], index: int, facts: HostFacts, *, secret: str, wait_s: float,
     clock: Callable[[], float] = time.time,
 ) -> dict[int, HostAnswer]:  # fmt: skip
-    """The answers of the other hosts, by their indices; they run the same command.
+    """Exchanges facts with the other hosts, which run the same command; returns their answers by host index.
 
     Args:
         hosts: All hosts.
         index: The index of this host.
-        facts: The answer of this host.
+        facts: The facts of this host.
         secret: The secret of the hosts.
-        wait_s: For how long the others are waited for.
+        wait_s: Seconds to wait for the other hosts.
         clock: Seconds since 1970.
 
     Raises:
@@ -100,7 +100,7 @@ def exchange(
                 for number in others
             }
             answers = {number: one.result() for number, one in asked.items()}
-        # The others may still be asking this one.
+        # The others may still be asking this host.
         with desk.changed:
             desk.changed.wait_for(lambda: desk.asked >= set(others), timeout=max(0.0, until - time.monotonic()))
             return {number: replace(one, has_asked=number in desk.asked) for number, one in answers.items()}
@@ -109,7 +109,7 @@ def exchange(
 
 
 def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable[[], float]) -> HostAnswer:
-    """Asks one host until it answers."""
+    """Asks one host until it answers or the time is over."""
     request = json.dumps({"place": index}).encode()
     while True:
         try:
@@ -118,7 +118,7 @@ def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable
                 asked = clock()
                 reply = json.loads(rpc.call(method, request, deadline_s=_ASK_S, what=f"{host.name} to answer"))
                 return _answer(HostFacts(reply["versions"], float(reply["clock_s"])), asked=asked, answered=clock())
-        # Its doctor may start later.
+        # The doctor of that host may start later.
         except KungfuError as error:
             if time.monotonic() + _PAUSE_S > until:
                 return HostAnswer(None, str(error))
@@ -126,13 +126,13 @@ def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable
 
 
 def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
-    """Its clock was read between both moments: this is how far it is ahead or behind at least."""
+    """The answer, with the least offset of the host's clock, which was read between asking and the answer."""
     ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
     return HostAnswer(facts, ahead_s=ahead_s)
 
 
 def compared(hosts: Sequence[Host], own: HostFacts, answers: Mapping[int, HostAnswer]) -> Iterator[Finding]:
-    """The findings about the other hosts, from their answers."""
+    """The findings from the answers of the other hosts."""
     for number, answer in sorted(answers.items()):
         host = hosts[number]
         yield _reach(host, answer)

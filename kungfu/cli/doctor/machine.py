@@ -1,4 +1,4 @@
-"""The checks of the machine: processors, memory, shared memory, descriptors, folders, ports, its name."""
+"""The checks of the machine: processors, memory, shared memory, descriptors, folders, ports, host name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kungfu.runtime.hosts import addresses_of
 from kungfu.runtime.ipc import memfd, rpc
 from kungfu.runtime.settings import AttachmentName
 
-_PEER_BYTES = 1 << 30  # about what TensorFlow takes before there is a model
+_PEER_BYTES = 1 << 30  # roughly the memory of TensorFlow before there is a model
 _DESCRIPTORS = 1024
 _DISK_BYTES = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
@@ -30,7 +30,7 @@ def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding
     """The findings of this machine.
 
     Args:
-        slots: The peers that it is to have room for.
+        slots: The number of peers that the machine must have room for.
         attachment: The attachment of the job.
     """
     yield _cores(slots)
@@ -44,11 +44,11 @@ def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding
 
 
 def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
-    """The memory that processes may still allocate: the least of what the machine and its container have left."""
+    """The memory that processes may still allocate: the least that the machine and its container have left."""
     left = int(psutil.virtual_memory().available)
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    # No container limits it, or an older kernel says so elsewhere.
+    # No container limits the memory, or an older kernel keeps these files elsewhere.
     except OSError:
         return left
     return left if limit == "max" else min(left, max(0, int(limit) - int(used)))
@@ -100,7 +100,7 @@ def _descriptors(soft: int) -> Finding:
 
 
 def _folder(name: str, path: Path) -> Finding:
-    # A folder that is made when it is needed: its nearest parent says whether that can be.
+    # The folder is created when needed, which its nearest existing parent must allow.
     existing = next(one for one in (path, *path.parents) if one.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(name, f"{path} cannot be written", "problem", f"make it writable: ls -ld {existing}")
@@ -123,7 +123,7 @@ def _name(*, attachment: AttachmentName) -> Finding:
     name = socket.gethostname()
     addresses = sorted(addresses_of(name))
     found = f"{name} is {', '.join(addresses) or 'no address'}"
-    # Horovod has the peers of other hosts look for this machine where its own name says.
+    # Peers on other hosts connect to the address of this machine's own host name under Horovod.
     if attachment == "horovod" and all(one.startswith("127.") for one in addresses):
         advice = f"write 'ADDRESS {name}' with its address on the network into /etc/hosts, if there are other hosts"
         return Finding("name", found, "remark", advice)

@@ -1,8 +1,8 @@
-"""Tries in a process of its own what may end a process: TensorFlow, the native op, Horovod.
+"""Tries TensorFlow, the native op and Horovod in a separate process, since each may crash it.
 
-``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each, as soon as it is known. A processor that lacks
-TensorFlow's instructions ends it with SIGILL, a library of another version with an error or a crash; the lines before
-show how far it came.
+``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each step as soon as its result is known. A processor
+without TensorFlow's instructions ends the process with SIGILL; a library of another version ends it with an error or a
+crash. The lines before show which step failed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ERROR_LINES = 3
 
 @dataclass(frozen=True)
 class Probe:
-    """The progress of a process that tried each requirement.
+    """The results of a process that tried each requirement.
 
     Args:
-        known: The results of each finished step: an "error", or its value.
-        missing: The step in which the process ended; empty if it came to its end.
-        ended: The way in which it ended, in words.
+        known: The results of each finished step: an "error", or a value.
+        missing: The step in which the process ended; empty if it finished all steps.
+        ended: The end of the process, in words.
     """
 
     known: Mapping[str, Mapping[str, Any]]
@@ -41,8 +41,8 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
     """Runs a process that tries each step.
 
     Args:
-        deadline_s: Seconds for the whole process; a first use compiles the native op.
-        command: The command to run; tests run another program.
+        deadline_s: Seconds for the whole process; the first use compiles the native op.
+        command: The command to run; tests pass another program.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with subprocess.Popen(
@@ -55,7 +55,7 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
             _end_group(process)
             output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
             return _read(output, f"was not done within {deadline_s:g} s")
-        # Ctrl-C reaches the doctor alone, since the process has a group of its own.
+        # Ctrl-C reaches only the doctor, since the process has a separate group.
         except BaseException:
             _end_group(process)
             raise
@@ -63,14 +63,14 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """Ends the process with all that it started: a compiler would run on for a minute for nothing."""
-    with suppress(ProcessLookupError):  # all of it has ended
+    """Kills the process with its children: a compiler would otherwise run on uselessly for a minute."""
+    with suppress(ProcessLookupError):  # the whole group has ended
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(output: str, ended: str) -> Probe:
     known: dict[str, Mapping[str, Any]] = {}
-    # What a library prints of its own is passed over.
+    # Lines that a library prints are ignored.
     for line in output.splitlines():
         if line.startswith('{"step": '):
             result = json.loads(line)
@@ -114,7 +114,7 @@ def _horovod() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Tries each step, and prints what it came to."""
+    """Tries each step and prints its result."""
     steps: tuple[Callable[[], dict[str, Any]], ...] = (_tensorflow, _native_op, _horovod)
     for name, step in zip(_STEPS, steps, strict=True):
         try:

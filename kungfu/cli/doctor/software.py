@@ -1,4 +1,4 @@
-"""The checks of what is installed: Python, TensorFlow and the libraries beside it, the compiler, the op, Horovod."""
+"""The checks of the software: Python, TensorFlow and other libraries, the compiler, the native op, Horovod."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ON_CORES = "; to train on the cores, `export CUDA_VISIBLE_DEVICES=`"
 
 
 def installed_libraries() -> dict[str, str]:
-    """The versions of the libraries that are installed, by name."""
+    """The versions of the installed libraries, by name."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -40,12 +40,12 @@ def installed_libraries() -> dict[str, str]:
 
 
 def supported_versions() -> dict[str, SpecifierSet]:
-    """The versions of its libraries that the installed kungfu supports, by name; empty if it is not installed."""
+    """The library versions that the installed kungfu supports, by name; empty if kungfu is not installed."""
     try:
         needed = [Requirement(line) for line in requires("kungfu-training") or ()]
     except PackageNotFoundError:
         return {}
-    return {one.name: one.specifier for one in needed if one.marker is None}  # those of an extra have a marker
+    return {one.name: one.specifier for one in needed if one.marker is None}  # requirements of an extra have a marker
 
 
 def check_software(
@@ -56,13 +56,13 @@ def check_software(
     supported: Mapping[str, SpecifierSet],
     devices: Sequence[str],
 ) -> Iterator[Finding]:
-    """The findings of what is installed.
+    """The findings about the software.
 
     Args:
         probe: The result of loading TensorFlow, the op and Horovod.
-        attachment: The attachment of the job; Horovod is a problem only if it is that.
+        attachment: The attachment of the job; a missing Horovod is a problem only with the attachment of that name.
         libraries: The installed versions by name.
-        supported: The versions that kungfu supports, by name; a library without an entry may have any.
+        supported: The supported versions by name; a library without an entry may have any version.
         devices: The devices that this host's peers share, by their names in CUDA.
     """
     yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
@@ -86,7 +86,7 @@ def _libraries(libraries: Mapping[str, str], supported: Mapping[str, SpecifierSe
     if not unlike:
         return Finding("libraries", shown)
     outside = ", ".join(f"{name} {versions}" for name, versions in unlike.items())
-    # An older one lacks what kungfu calls; with a newer one nothing is known to fail.
+    # An older version lacks functions that kungfu calls; a newer version is not known to fail.
     severity: Severity = "problem" if any(_is_older(libraries[name], one) for name, one in unlike.items()) else "remark"
     words = " ".join(f"'{name}{versions}'" for name, versions in unlike.items())
     return Finding("libraries", f"{shown}; kungfu supports: {outside}", severity, f"pip install {words}")
@@ -103,7 +103,7 @@ def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:
     if "error" in result:
         return Finding("TensorFlow", f"does not load: {result['error']}", "problem", _INSTALL)
     advice = "try `python -c 'import tensorflow'`"
-    # The only signal with one usual cause.
+    # SIGILL is the only signal with a single usual cause.
     if "SIGILL" in probe.ended:
         advice = "its binaries need a processor with AVX: use another machine, or a TensorFlow compiled for this one"
     return Finding("TensorFlow", probe.ended, "problem", advice)
@@ -111,13 +111,13 @@ def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:
 
 def _loaded(result: Mapping[str, Any], devices: Sequence[str]) -> Finding:
     found = f"{result['version']} loads, and finds {counted(result['gpus'], 'GPU')}"
-    # The peers would train on the cores, without an error.
+    # The peers would train on the CPU without an error.
     if devices and not result["gpus"]:
         found += f", and this host has {counted(len(devices), 'device')}: {', '.join(devices)}"
         if not result["with CUDA"]:
             return Finding("TensorFlow", f"{found}; it is built without CUDA", "remark", _WITH_CUDA + _ON_CORES)
         return Finding("TensorFlow", found, "remark", _WITH_CUDA + _DRIVER + _ON_CORES)
-    # As under WSL, where the driver shows nothing: all peers would be on the first one.
+    # Under WSL, for example, the driver lists no devices: all peers would use the first one.
     if result["gpus"] > 1 and not devices:
         listed = ",".join(str(number) for number in range(result["gpus"]))
         advice = f"`export CUDA_VISIBLE_DEVICES={listed}` before kungfu-run: each slot gets one of those"
@@ -130,7 +130,7 @@ def _compiler(*, has_op: bool) -> Finding:
     if path is not None:
         first = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
         return Finding("compiler", first[0] if first else path)
-    # Where the op was compiled before, none is needed until a version changes.
+    # An op that is already compiled needs no compiler until a version changes.
     severity: Severity = "remark" if has_op else "problem"
     return Finding("compiler", "no g++ on PATH", severity, "Debian, Ubuntu: apt-get install g++")
 

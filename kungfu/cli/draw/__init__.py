@@ -1,1 +1,1 @@
-"""``kungfu draw DIR``: a run in one picture, over its steps."""
+"""``kungfu draw DIR``: draws a run over its steps."""

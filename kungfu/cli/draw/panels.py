@@ -20,21 +20,21 @@ from kungfu.event_log.values import duration, figure
 
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
-# Each is a line at its step: a size that was asked for, and the loss of peers.
+# The changes that are marked by a line at their step, with its colour.
 CHANGES: Mapping[Topic, str] = {"rescale": GREY, "recovery": RED}
 _SMOOTH_STEPS = 25
-# Those near an end have fewer around them, on one side at least so many: a lone odd one leaves no trace there either.
+# Points near an end have fewer neighbours, but at least this many on one side, so that lone outliers vanish there.
 _LEAST_AROUND = 2
-# An epoch's last batch is smaller: one step among these is not typical.
+# The last batch of an epoch is smaller: the median of this many steps ignores it.
 _ODD_AMONG = 9
 _MOST_NAMES = 12
-# Of changes: a picture is some 1,000 pixels wide.
+# The limit of change lines: a picture is about 1,000 pixels wide.
 _MOST_LINES = 1_000
 _WINDOWS_AT_ONCE = 1 << 14
 
 
 def draw_size(panel: Any, run: RecordedRun) -> None:
-    """The peers, and what rules requested."""
+    """Draws the number of peers, and the sizes that rules requested."""
     size = run.curve("size")
     draw_curve(panel, run.steps, size, color=BLUE, linewidth=2, is_stepped=True)
     decisions = run.happened("decision")
@@ -52,7 +52,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
 
 
 def draw_noise(panel: Any, run: RecordedRun) -> None:
-    """The batch, and beside it the noise scale where a policy has one."""
+    """Draws the batch, and the noise scale if a policy has one."""
     noise, batch = run.curve("noise_scale"), run.curve("batch")
     watched = np.isfinite(noise.values).any()
     if watched:
@@ -77,16 +77,16 @@ def draw_curve(
     is_stepped: bool = False,
     **look: Any,
 ) -> None:
-    """A curve as a line, with its extremes as a pale band behind it, and a gap where it is no number in most steps.
+    """Draws a curve with a pale band between its extremes, and gaps at points with mostly non-finite steps.
 
     Args:
-        panel: To draw in.
-        x: The x values of the points; the value of one holds for the range before it.
+        panel: The panel to draw in.
+        x: The x values of the points; a point's value holds for the range before it.
         curve: The curve to draw.
-        color: The color of both.
-        line: The median line, if the values jump from step to step: if these are no groups, they are drawn pale.
-        is_stepped: True if nothing is between two values.
-        look: The look of the line.
+        color: The color of line and band.
+        line: The smoothed line, if the values jump from step to step; ungrouped values are then drawn pale.
+        is_stepped: True to draw steps instead of slopes between values.
+        look: Further arguments for matplotlib's line.
     """
     if (curve.low < curve.high).any():
         step = "pre" if is_stepped else None
@@ -100,19 +100,19 @@ def draw_curve(
 
 
 def _lonely(values: Series) -> list[int]:
-    """The places of known values between unknown ones, to which no line leads."""
+    """The indices of known values between unknown ones, which no line connects."""
     known = np.pad(~np.isnan(values), 1)
     return [*map(int, np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:]))]
 
 
 def line_of(curve: DrawnCurve) -> Series:
-    """The line of a signal: where it jumps within most groups of steps, what is typical; else its medians."""
+    """The line of a signal: smoothed if it varies within most groups of steps; else its medians."""
     jumps = np.mean(curve.low < curve.high) > 0.5
     return smoothed(curve.values, np.zeros(len(curve.values))) if jumps else curve.values
 
 
 def draw_loss(panel: Any, run: RecordedRun) -> None:
-    """The loss, and the steps in which it is no number."""
+    """Draws the loss, and marks the steps in which it is not finite."""
     loss = run.curve("loss")
     smooth = smoothed(loss.values, np.zeros(len(loss.values)))
     draw_curve(panel, run.steps, loss, color=RED, line=smooth, linewidth=1.8)
@@ -122,7 +122,7 @@ def draw_loss(panel: Any, run: RecordedRun) -> None:
 
 
 def _mark_lost(panel: Any, run: RecordedRun) -> None:
-    """A mark at the foot of each step whose loss is no number: a line that ends says nothing."""
+    """Marks each step with a non-finite loss at the foot of the panel, since a line that ends explains nothing."""
     lost = run.lost
     if not lost.size:
         return
@@ -133,20 +133,20 @@ def _mark_lost(panel: Any, run: RecordedRun) -> None:
 
 
 def draw_speed(panel: Any, run: RecordedRun) -> None:
-    """Samples per second."""
+    """Draws the samples per second."""
     speed = run.curve("samples_per_s")
     smooth = smoothed(speed.values, run.curve("size").values)
     draw_curve(panel, run.steps, speed, color=GREEN, line=smooth, linewidth=1.8)
     panel.set_ylabel("samples/s")
     if np.isfinite(smooth).any():
-        # A lone step that was timed too short must not flatten all the others.
+        # A single step that was timed too short must not flatten the rest of the curve.
         highest = max(float(np.nanmax(smooth)), float(np.nanpercentile(speed.high, 99)))
         panel.set_ylim(0, highest * 1.15 or 1.0)
 
 
 def draw_changes(panel: Any, run: RecordedRun) -> None:
-    """A line at each change of the membership."""
-    # All of a kind are one artist: of a long run there may be thousands, and beside each other they are a plane.
+    """Draws a line at each change of the membership."""
+    # All lines of a kind are one artist: a long run may have thousands of them, which would merge into a solid area.
     apart = (run.steps[-1] - run.steps[0]) / _MOST_LINES
     for topic, colour in CHANGES.items():
         steps = _thinned(sorted(event.step for event in run.happened(topic)), apart=apart)
@@ -158,7 +158,7 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
 
 
 def _thinned(steps: Sequence[int], *, apart: float) -> Iterator[int]:
-    """The rising steps that are at least this far from the last one returned."""
+    """The rising steps, without those closer than `apart` to the last one kept."""
     last = -math.inf
     for step in steps:
         if step - last >= apart:
@@ -167,7 +167,7 @@ def _thinned(steps: Sequence[int], *, apart: float) -> Iterator[int]:
 
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
-    """Beside each line, on the side where the size is larger and leaves room below."""
+    """Labels each line, on the side of the larger size, where there is room below the label."""
     rescales = [event for topic in CHANGES for event in run.happened(topic)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if event.after > event.before else "right"
@@ -177,7 +177,7 @@ def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
 
 
 def fit_axis(panel: Any, values: Series) -> None:
-    """A logarithmic axis where the values need one."""
+    """Makes the axis logarithmic if the values require it."""
     known = values[np.isfinite(values)]
     if known.size and known.min() > 0 and known.max() / known.min() > _DECADES:
         panel.set_yscale("log")
@@ -187,22 +187,22 @@ def fit_axis(panel: Any, values: Series) -> None:
 
 
 def smoothed(values: Series, group: Series) -> Series:
-    """The typical value around each point, never across a change of `group`: a jump stays one."""
-    # The points at which the group changes; NaN is a group of its own.
+    """The typical value around each point, never across a change of `group`, so that jumps stay sharp."""
+    # The points at which the group changes; unknown groups (NaN) count as one group.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
     return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])
 
 
 def _typical(values: Series, *, among: int) -> Series:
-    """The median of the known values of the `among` points around each: single ones that are odd leave no trace."""
+    """The median of the known values among the `among` points around each point, which removes single outliers."""
     count, reach = len(values), among // 2
     typical = np.empty(count)
     padded = np.pad(values, reach, constant_values=math.nan)
-    # Part by part: a window for each of a million steps would be hundreds of megabytes.
+    # In parts: windows for a million steps at once would need hundreds of megabytes.
     for begin in range(0, count, _WINDOWS_AT_ONCE):
         windows = sliding_window_view(padded[begin : begin + _WINDOWS_AT_ONCE + among - 1], among)
         typical[begin : begin + len(windows)] = _medians(windows)
-    # Near an end it is that of fewer, as many on one side as on the other, so that a line rises and falls to its ends.
+    # Near an end the window shrinks on both sides alike, so that the line follows a trend to its ends.
     for at in {*range(min(reach, count)), *range(max(0, count - reach), count)}:
         near = max(_LEAST_AROUND, min(reach, at, count - 1 - at))
         typical[at] = _medians(values[None, max(0, at - near) : at + near + 1])[0]
@@ -210,8 +210,8 @@ def _typical(values: Series, *, among: int) -> Series:
 
 
 def _medians(windows: Series) -> Series:
-    """The median of the known values of each row, NaN if it has none."""
-    rising = np.sort(windows, axis=1)  # NaN comes last
+    """The median of the known values of each row; NaN for a row without any."""
+    rising = np.sort(windows, axis=1)  # NaN sorts last
     known, rows = np.count_nonzero(~np.isnan(rising), axis=1), np.arange(len(rising))
     medians: Series = (rising[rows, np.maximum(known - 1, 0) // 2] + rising[rows, known // 2]) / 2
     return medians

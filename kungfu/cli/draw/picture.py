@@ -1,4 +1,4 @@
-"""The picture of a run: its panels one below the other, over the same steps."""
+"""The picture of a run: panels one below the other, with a common axis of steps."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from kungfu.event_log.values import counted
 
 Paint = Callable[[Any, RecordedRun], None]
 
-# Inches: of a picture without signals, and of each panel of one.
+# The height in inches of a picture without signals, and of each panel of a signal.
 _WIDTH, _HEIGHT, _SIGNAL_HEIGHT = 9.0, 9.5, 1.9
 
 
 def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | None) -> int:
-    """Draws the run that a folder records, and prints where the picture is and what is not in it.
+    """Draws the run recorded in a folder, and prints the path of the picture and the signals left out.
 
-    The panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
-    loss, samples/s, and one for each signal.
+    The panels share the axis of steps: the size with its decisions, the noise scale in samples with the batch, the
+    loss, samples/s, and each signal.
 
     Args:
-        folder: The folder that kungfu-run wrote to.
-        target: The PNG to write; without it ``run.png`` in the folder.
-        signals: The names of the signals that are drawn; without it those that change, up to a few.
+        folder: The folder that kungfu-run wrote.
+        target: The path of the PNG; by default ``run.png`` in the folder.
+        signals: The names of the signals to draw; by default the first few that change.
 
     Returns:
         The exit code.
 
     Raises:
-        UsageError: There is no record, no step or no such signal in it, or `target` cannot be written.
+        UsageError: The folder has no record, step or signal of that name, or `target` cannot be written.
     """
     run = read_run(folder)
     chosen = chosen_signals(run, signals)

@@ -1,4 +1,4 @@
-"""A run as a picture shows it: its events, and curves with a point for each step, or of a long run for each group."""
+"""A run prepared for a picture: its events, and curves with a point per step, or per group of steps of a long run."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float
 from kungfu.event_log.values import not_finite, number_or_nan
 
-# A figure that has a value for each peer.
+# The figure with a value for each peer.
 FRACTIONS = "straggler_fractions"
-# A picture is some 1,000 pixels wide.
+# A picture is about 1,000 pixels wide.
 MOST_GROUPS = 2048
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run: its figures, as arrays with one entry for each point, and its events.
+    """A run with its events and figures; arrays have one entry per point.
 
     Attributes:
-        steps: The steps of the points, rising; of a group the last one.
-        figures: Its figures in groups of steps, one for each point.
-        fractions: The speed of each peer as a fraction of the median's, by its id.
-        signals: The names of what can be drawn in a panel of its own, in the order of the record: each named signal of
-            the policies, the learning rate, and `FRACTIONS`.
-        lost: The steps whose loss is no number, of a group the first one.
-        lost_as: The name of what it is in the first of them; empty if there is none.
-        events: The events.
+        steps: The step of each point, rising; the last step of a group.
+        figures: The figures of the run in groups of steps, one group per point.
+        fractions: The speed of each peer as a fraction of the median's, by the peer's id.
+        signals: The names of the figures that can have a separate panel, in the order of the record: the policies'
+            named signals, the learning rate, and `FRACTIONS`.
+        lost: The steps with a non-finite loss; of a group the first one.
+        lost_as: The kind of the first non-finite loss, in words; empty if there is none.
+        events: The events of the run.
     """
 
     steps: Series
@@ -50,11 +50,11 @@ class RecordedRun:
     events: tuple[LoggedEvent, ...]
 
     def curve(self, name: str) -> DrawnCurve:
-        """The points of one figure, NaN if it is not known."""
+        """The points of one figure; NaN where it is unknown."""
         return self.figures.curve(name)
 
     def happened(self, *topics: Topic) -> list[Any]:
-        """The events of some topics, of the steps that are drawn."""
+        """The events of some topics within the drawn steps."""
         first, last = self.steps[0], self.steps[-1]
         return [event for event in of_topics(self.events, *topics) if first <= event.step <= last]
 
@@ -74,7 +74,7 @@ def read_run(folder: Path) -> RecordedRun:
 def run_of_rows(
     rows: Iterable[Row], events: Iterable[LoggedEvent] = (), *, most_groups: int = MOST_GROUPS
 ) -> RecordedRun:
-    """The run of these lines, in this many groups of steps; of a step that was done again, the last line counts."""
+    """Builds a run from lines of metrics, in at most this many groups; the last line of a repeated step counts."""
     curves, speeds, lost = Curves(most_groups, most_curves=math.inf), StepGroups(most_groups), StepGroups(most_groups)
     signals, lost_as = dict[str, None](), ""
     for step, row in rows_in_order(rows):

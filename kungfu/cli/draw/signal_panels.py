@@ -1,4 +1,4 @@
-"""Panels of the policies' own signals, with the values that their decisions saw."""
+"""Panels of the policies' signals, with the values that their decisions used."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import RuleEvent, of_topics
 from kungfu.event_log.values import finite_number, label
 
-MOST_SIGNALS = 12  # that a picture may have
-_USUAL = 4  # at most, where nobody says which
+MOST_SIGNALS = 12  # the limit per picture
+_USUAL = 4  # the limit if no signals are requested
 _PURPLE = "#6f42c1"
 _PEERS = (BLUE, ORANGE, GREEN, _PURPLE, "#0b7285", "#a61e4d", GREY, RED)
-# Of more peers a legend would hide the lines.
+# With more peers a legend would hide the lines.
 _MOST_NAMED = 8
-# Marks at what a rule saw when it asked for a size, and when it set something.
+# The sizes of the marks at the inputs of a rule: for a requested size, and for a setting.
 _MARK_SIZES = {"D": 34, "o": 14}
 _MEANINGS = {"D": "size asked for by", "o": "set by"}
-# It has a panel beside the batch anyway.
+# The noise scale already has a panel with the batch.
 _ELSEWHERE = "noise_scale"
 
 
 def changing_signals(run: RecordedRun) -> tuple[str, ...]:
-    """The signals that have more than one value in the run, first those that decisions saw."""
+    """The signals with more than one value in the run; inputs of decisions come first."""
     seen = {name for event in of_topics(run.events, "decision", "setting") for name in event.saw}
     changing = [name for name in run.signals if name != _ELSEWHERE and _changes(run, name)]
     return tuple(sorted(changing, key=lambda name: name not in seen))
 
 
 def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The signals that are drawn: those that were requested, else the first few of `changing_signals`.
+    """The signals to draw: the requested ones, else the first few of `changing_signals`.
 
     Raises:
         UsageError: The record has no such signal, or there are too many.
@@ -62,7 +62,7 @@ def _changes(run: RecordedRun, name: str) -> bool:
 
 
 def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
-    """A signal over the steps; marks are the values that a rule saw when it requested a size, or set something."""
+    """Draws a signal over the steps, with marks at the values that rules used for a requested size or a setting."""
     panel.set_ylabel(_escaped(label(name)))
     if name == FRACTIONS:
         _draw_fractions(panel, run)
@@ -81,7 +81,7 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
 
 
 def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, colour: str) -> list[float]:
-    """Marks what the rules of events saw of a signal; gives these values."""
+    """Marks the values of a signal that the rules of events used; returns these values."""
     seen = [(event, finite_number(event.saw.get(name))) for event in events]
     points = [(event.step, value) for event, value in seen if value is not None]
     if not points:
@@ -96,7 +96,7 @@ def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, co
 
 
 def _draw_fractions(panel: Any, run: RecordedRun) -> None:
-    """A line per peer."""
+    """Draws a line per peer."""
     of_peers = run.fractions
     for nth, (peer, curve) in enumerate(of_peers.items()):
         draw = partial(draw_curve, color=_PEERS[nth % len(_PEERS)], line=line_of(curve))
@@ -108,5 +108,5 @@ def _draw_fractions(panel: Any, run: RecordedRun) -> None:
 
 
 def _escaped(text: str) -> str:
-    """Text that is no formula, whatever a policy has named its signal."""
+    """Escapes text so that matplotlib never reads a signal's name as a formula."""
     return text.replace("$", r"\$")

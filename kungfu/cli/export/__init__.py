@@ -1,1 +1,1 @@
-"""Exports of a job while it runs, for other programs: TensorBoard and Prometheus."""
+"""Exports of a running job to other programs: TensorBoard and Prometheus."""

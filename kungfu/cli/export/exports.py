@@ -1,4 +1,4 @@
-"""The options of kungfu-run about other programs that watch a job, and what is opened for them while it runs."""
+"""The options of kungfu-run for exports to other programs, and the exports of a running job."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Exports:
     """The requested exports.
 
     Args:
-        tensorboard: The folder in which TensorBoard gets a folder of this run.
-        suffix: The addition of this host to the name of that folder: each of several hosts writes its own.
-        metrics: The address of the metrics for Prometheus.
-        page: The address of the page of the job.
+        tensorboard: The folder in which TensorBoard gets a folder for this run.
+        suffix: A suffix of that folder's name for this host, since each of several hosts writes a separate folder.
+        metrics: The address that serves metrics to Prometheus.
+        page: The address that serves the page of the job.
     """
 
     tensorboard: Path | None = None
@@ -39,15 +39,15 @@ class Exports:
     page: ListenAddress | None = None
 
     def tensorboard_run(self, record: Path) -> Path | None:
-        """The folder of this run in TensorBoard; it has the name of its record, and perhaps the host's."""
+        """The folder of this run in TensorBoard, named after its record, with the host's suffix if needed."""
         name = record.resolve().name
-        # Records that were named by kungfu-run have the host's name already.
+        # Records that kungfu-run has named already end with the host's suffix.
         suffix = "" if name.endswith(self.suffix) else self.suffix
         return None if self.tensorboard is None else self.tensorboard / f"{name}{suffix}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives ``parser`` the options about other programs that watch a job."""
+    """Adds the options for exports to ``parser``."""
     parser.add_argument(
         "--tensorboard", type=Path, metavar="DIR",
         help="write curves and decisions for TensorBoard while the job runs, in a folder of this run below DIR",
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[str]:
-    """A command line whose ``--page`` has a port: without one, argparse would take the program for it.
+    """Adds a port to a bare ``--page`` in a command line, since argparse would read the program as its value.
 
     >>> parser = argparse.ArgumentParser()
     >>> add_arguments(parser)
@@ -74,7 +74,7 @@ def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[
     """
     takes_value = {name for one in parser._actions if one.nargs is None for name in one.option_strings}
     done, place = list[str](), 0
-    # Up to the program, whose own options are not ours.
+    # Only up to the program, whose options must stay unchanged.
     while place < len(words) and words[place].startswith("-") and words[place] != "--":
         value = words[place + 1 : place + 2]
         if words[place] == "--page" and not (value and _ADDRESS.fullmatch(value[0])):
@@ -86,7 +86,7 @@ def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[
 
 
 def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
-    """The exports requested on a command line; raises ``UsageError`` for those that are not possible."""
+    """The exports requested on a command line; raises ``UsageError`` if one is not possible."""
     if given.tensorboard is not None:
         check_installed()
     metrics, page = (
@@ -98,12 +98,12 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
 
 @contextmanager
 def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
-    """Opens what was requested, and closes it after the block; gives what is to hear of what is recorded.
+    """Starts the exports and ends them after the block; yields the listeners for what is recorded.
 
     Args:
         exports: The requested exports.
         record: The folder of the run's record.
-        tell: Takes remarks for people: nothing of this can end a job.
+        tell: Called with remarks for the user; no failure of an export ends the job.
     """
     listeners: list[RecordListener] = []
     with ExitStack() as opened:
@@ -112,7 +112,7 @@ def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) ->
         if exports.page is not None:
             opened.enter_context(page_process(record, exports.page, tell=tell))
         if exports.metrics is not None:
-            from kungfu.cli.export.prometheus import PrometheusMetrics  # another one than jobs without metrics load
+            from kungfu.cli.export.prometheus import PrometheusMetrics  # not loaded without metrics
 
             metrics = PrometheusMetrics()
             opened.enter_context(MetricsServer(metrics.registry, exports.metrics, tell=tell))

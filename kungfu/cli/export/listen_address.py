@@ -1,4 +1,4 @@
-"""The address of a server of this package: as an option of a command line, and with the names it accepts."""
+"""The address of an HTTP server: as an option of a command line, and the host names that requests may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@]*))(?::\d*)?")
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """An address and a port; port 0 is any that is free."""
+    """An address and a port; port 0 is any free port."""
 
     host: str
     port: int
@@ -28,15 +28,15 @@ class ListenAddress:
 
 
 def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
-    """The address of ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
+    """Parses ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
 
     Args:
-        text: The given text.
-        option: The option that it was given to.
-        example: A port that people would take.
+        text: The text to parse.
+        option: The name of the option, for errors.
+        example: A usual port, for errors.
 
     Raises:
-        UsageError: It is no port.
+        UsageError: The text is not an address with a port.
 
     >>> [str(parse_address(text, option="--page", example=8080)) for text in ("9400", "0.0.0.0:9400", "[::1]:9400")]
     ['127.0.0.1:9400', '0.0.0.0:9400', '[::1]:9400']
@@ -55,13 +55,13 @@ def listening(address: ListenAddress) -> socket.socket:
     """A socket that listens at an address.
 
     Raises:
-        OSError: The port is another program's, or not for this user, or the address is not this machine's.
+        OSError: The port is in use or reserved, or the address does not belong to this machine.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # The port of a page that has just ended is free again, though its last connections are not forgotten yet.
+        # The port of a page that has just ended is free again, even while its last connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
         listener.listen(BACKLOG)
@@ -72,15 +72,15 @@ def listening(address: ListenAddress) -> socket.socket:
 
 
 def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
-    """True if a server may be asked under what a request has in its header ``Host``, which must be there once.
+    """True if a request's header ``Host`` names this server; the header must occur exactly once.
 
-    Under an address it always may: only names can be made to point elsewhere. Beside those of the loopback interface a
-    server has the names of its machine, where it listens for others.
+    Any IP address is accepted: only a name can be made to point elsewhere. Names of the loopback interface are
+    accepted, and the names of this machine if the server listens for other machines.
 
     Args:
         hosts: The values of the header.
         address: The address of the server.
-        told: The name or the address under which people were told to reach it.
+        told: The name or the address in the URL that was printed for users.
 
     >>> [is_known([host], "127.0.0.1") for host in ("127.0.0.1", "localhost:80", "[::1]:80", "evil.example", "")]
     [True, True, True, False, False]
@@ -99,7 +99,7 @@ def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
 
 @cache
 def _own_names() -> tuple[str, str]:
-    """The names of this machine; requested once, since a name server may be slow."""
+    """The names of this machine; looked up once, since a name server may be slow."""
     return socket.gethostname().lower(), socket.getfqdn().lower()
 
 
@@ -108,7 +108,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _name_in(host: str) -> str:
-    """The name in a header ``Host``, without the port; empty for what is none.
+    """The name in a header ``Host``, without the port; empty if the header is malformed.
 
     >>> [_name_in(host) for host in ("localhost:80", "[::1]:80", "[::1].evil.example", "a:b")]
     ['localhost', '::1', '', '']

@@ -1,7 +1,7 @@
 """``kungfu-run --metrics-port``: serves the job's metrics over HTTP, for Prometheus to scrape.
 
-It runs in the agent, whose descriptors and threads the job needs: connections are few, from one address too, and none
-lasts. Where there would be too many, the oldest gives way, so that a stranger who holds some open keeps nobody out.
+The server runs in the agent and shares its descriptors and threads with the job. Connections are therefore limited in
+number, per address, and in time. A new one replaces the oldest, so that idle connections of a stranger block nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """The connections of a server.
+    """The limits of a server's connections.
 
     Args:
-        most: At a time.
-        per_address: At a time, from one address.
-        lasting_s: For a request and its answer.
+        most: Open connections.
+        per_address: Open connections from one address.
+        lasting_s: Seconds for a request and its answer.
     """
 
     most: int = 64
@@ -38,18 +38,18 @@ class ConnectionLimits:
 
 
 class MetricsServer:
-    """Serves ``/metrics`` as long as the job runs; a context.
+    """Serves ``/metrics`` while the job runs; a context manager.
 
-    Where it cannot listen, that is told once, and the job runs without it.
+    If it cannot listen, it reports this once, and the job continues without metrics.
 
     Args:
         registry: The metrics that are served.
         address: The address of the server.
-        tell: Takes remarks for people.
-        limits: The connections that it takes.
+        tell: Called with remarks for the user.
+        limits: The limits of its connections.
 
     Attributes:
-        port: The port that it listens on; 0 if it does not.
+        port: The port of the server; 0 if it does not listen.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MetricsServer:
         address = self._address
         try:
             listener = listening(address)
-        # The port is another program's, or is not for this user, or the address is not this machine's.
+        # The port is in use or reserved, or the address does not belong to this machine.
         except OSError as error:
             self._tell(f"no metrics are served at {address} ({error.strerror}); training continues without them")
             return self
@@ -94,7 +94,7 @@ class MetricsServer:
 
 
 def _handler(registry: CollectorRegistry, listener: socket.socket, *, told: str) -> Any:
-    from prometheus_client import MetricsHandler  # a command line is read without it
+    from prometheus_client import MetricsHandler  # imported here, since parsing a command line does not need it
 
     class Handler(MetricsHandler):
         def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
@@ -107,17 +107,17 @@ def _handler(registry: CollectorRegistry, listener: socket.socket, *, told: str)
 
 
 class _Server(ThreadingHTTPServer):
-    """A server at a socket that listens, within limits; it closes the socket."""
+    """An HTTP server on a listening socket, within connection limits; it closes the socket."""
 
     def __init__(self, listener: socket.socket, handler: Any, limits: ConnectionLimits) -> None:
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket, self._limits = listener, limits
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, tuple[float, str]] = {}  # the oldest first: since when, from where
+        self._open: dict[socket.socket, tuple[float, str]] = {}  # start time and address, oldest first
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Takes each connection; the oldest gives way to it, or the oldest one from its address."""
+        """Accepts each connection; at a limit it ends the oldest one, or the oldest one from the same address."""
         limits, address = self._limits, client_address[0]
         with self._lock:
             same = [one for one, (_, known) in self._open.items() if known == address]
@@ -136,23 +136,23 @@ class _Server(ThreadingHTTPServer):
                 self._end(one)
 
     def shutdown_request(self, request: Any) -> None:
-        """A connection is over."""
+        """Forgets a finished connection."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Ends the connections too."""
+        """Ends all connections and closes the server."""
         with self._lock:
             for one in list(self._open):
                 self._end(one)
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores an error in one connection: it is no message about the job."""
+        """Ignores an error in one connection, which does not concern the job."""
 
     def _end(self, connection: socket.socket) -> None:
-        """Has the thread of a connection read its end, and close it."""
+        """Shuts a connection down, so that its thread reads the end and closes it."""
         self._open.pop(connection, None)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

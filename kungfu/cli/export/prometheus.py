@@ -1,7 +1,7 @@
-"""A job as metrics of Prometheus: counters and histograms of what happened, gauges of what is now.
+"""A job as Prometheus metrics: counters and histograms of events, gauges of the present state.
 
 Names and units follow Prometheus' conventions: base units at the end of a name (``_seconds``, ``_bytes``, ``_ratio``)
-and ``_total`` for counters. What is not known has no sample: no loss is not a loss of 0.
+and ``_total`` for counters. An unknown value has no sample: an unknown loss is not a loss of 0.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.runtime.core.requests.request_log import RequestState
 
-# A metric: its help, and its value in a job; None if that is not known.
+# A metric: its help, and its value in a job; None if unknown.
 Figure = tuple[str, Callable[[Job], Any]]
 
-# Fields of a step that have a gauge of their own, and those that are no gauge; every other number is a named signal.
+# Fields of a step with a separate gauge, and fields without a gauge; every other number is a named signal.
 _OF_A_STEP = {
     "step": ("kungfu_step", "Number of the newest step; goes back where steps are done again."),
     "epoch": ("kungfu_epoch", "Epoch of the newest step, from 0."),
@@ -71,26 +71,26 @@ _COUNTERS: Mapping[str, Figure] = {
     "kungfu_lost_peers": ("Peers that were lost.", lambda job: job.tally.lost_peers),
     "kungfu_refusals": ("Changes whose peers could not be had.", lambda job: job.tally.counts.get("refused", 0)),
 }  # fmt: skip
-# What a command line begins with that changes the size, or who is there.
+# The commands that change the size or the peers.
 _COMMANDS = tuple(f"kungfu {name}" for name in ("resize", "scale-out", "scale-in", "migrate", "profile"))
-# Counters with a label: what they count, the label, the kind of event, and the values that begin with 0: the first time
-# counts in a rate, too.
+# Counters with a label: the help, the label, the kind of event, and the values that start at 0, so that a rate includes
+# the first event, too.
 _TALLIES: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
     "kungfu_decisions": ("Sizes that a rule or a command asked for.", "rule", "decision", _COMMANDS),
     "kungfu_requests": ("Requests from outside, by what they came to.", "state", "request", get_args(RequestState)),
     "kungfu_checkpoints": ("Checkpoints, by outcome.", "outcome", "checkpoint", ("written", "failed")),
 }
-# From a small step of a processor to one that takes minutes; a stop takes from some milliseconds to a deadline.
+# From a small step on a CPU to a step of minutes; a stop takes from some milliseconds to a deadline.
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _STOPS = ("rescale", "recovery", "checkpoint")
 
 
 class PrometheusMetrics(Collector):
-    """The metrics of a job, as one host's record tells them; takes what is recorded, from many threads.
+    """The metrics of a job from the record of one host; receives events and steps from many threads.
 
     Attributes:
-        registry: The registry from which a server of metrics collects.
+        registry: The registry that a metrics server collects from.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class PrometheusMetrics(Collector):
             self._stop_s.labels(cause)
 
     def collect(self) -> Iterator[Metric]:
-        """The job now: what happened as counters, the newest known values as gauges."""
+        """The metrics now: counters of past events, and gauges of the newest known values."""
         job = self._job
         if job.started is not None and job.started.job:
             yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})
@@ -142,7 +142,7 @@ class PrometheusMetrics(Collector):
             yield family
 
     def status(self, fields: Mapping[str, Any]) -> None:
-        """A step was measured."""
+        """Receives a measured step."""
         samples, loss = as_float(fields.get("batch")), as_float(fields.get("loss"))
         self._steps.inc()
         self._samples.inc(max(0.0, samples or 0.0))
@@ -154,7 +154,7 @@ class PrometheusMetrics(Collector):
             self._job = self._job.after_step(fields)
 
     def event(self, event: LoggedEvent) -> None:
-        """Something was recorded."""
+        """Receives a recorded event."""
         with self._lock:
             self._job = self._job.after(event)
         if event.topic in _STOPS:
@@ -163,5 +163,5 @@ class PrometheusMetrics(Collector):
 
 
 def _utf8(name: str) -> str:
-    """A name as it can be sent: JSON may hold halves of characters."""
+    """A name that can be encoded in UTF-8: JSON may contain lone surrogates."""
     return name.encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""A process beside a job that follows its record, and is in nobody's way: TensorBoard's writer, or the page's server.
+"""A low-priority process that follows a job's record: the writer for TensorBoard, or the server of the page.
 
-Nothing waits for it but the end of the job, and that not for long. It is told the end of the job by the end of its
-standard input, so that it ends with kungfu-run however that ends; what it prints are remarks for people.
+Only the end of the job waits for the process, and only briefly. The process ends when its standard input closes, so it
+ends with kungfu-run however that ends. Its output lines are remarks for the user.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 
 import kungfu
 
-# Training is not to wait for a processor that draws curves.
+# Training must not wait for a processor that draws curves.
 _NICENESS = 10
 
 
 class SideProcess:
-    """One such process; a context, whose end is that of the job.
+    """Runs a side process while the job runs; a context manager.
 
     Args:
-        name: Stands before each of its remarks.
-        module: Its module.
-        arguments: Its arguments.
-        subject: The function that stops if it ends before the job, in words.
+        name: The prefix of its remarks.
+        module: The Python module to run.
+        arguments: The arguments of the module.
+        subject: The function that is lost if the process ends before the job, in words.
         end_within_s: Seconds that it may take after the end of the job.
-        tell: Takes remarks for people, from another thread.
-        late: The message if it takes longer; empty for none.
+        tell: Called with remarks for the user, from another thread.
+        late: The remark if the process takes longer; empty for none.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SideProcess:
         self._listener = threading.Thread(target=self._listen, name=f"kungfu-{name}", daemon=True)
 
     def __enter__(self) -> SideProcess:
-        # Its module is this installation's, whatever the directory in which the user has started the job.
+        # The module comes from this installation, whatever directory the job is started in.
         path = os.pathsep.join(filter(None, [str(Path(kungfu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
         try:
             self._process = subprocess.Popen(
@@ -52,7 +52,7 @@ class SideProcess:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                 env={**os.environ, "PYTHONPATH": path}, process_group=0,
             )  # fmt: skip
-        # No memory or no process is left: the job matters more.
+        # No memory or no process is left: the job has priority.
         except OSError as error:
             self._tell(f"{self._name}: no process could be started ({error.strerror}); training continues without")
             return self
@@ -77,7 +77,7 @@ class SideProcess:
         process.stdout.close()
 
     def _listen(self) -> None:
-        """Passes the remarks of the process on; one that ends by itself is told, with what it said last."""
+        """Passes on the remarks of the process; reports a failure of the process with its last line."""
         assert self._process is not None
         assert self._process.stdout is not None
         last = ""
@@ -94,9 +94,9 @@ class SideProcess:
 
 
 def begin_beside() -> None:
-    """Makes this process one that is in nobody's way; it ends when its standard input does, and not by a signal.
+    """Lowers the priority of this process and makes it ignore signals; it ends when its standard input closes.
 
-    Signals for the whole process group are for kungfu-run: the job decides when it ends.
+    Signals for the whole process group are meant for kungfu-run: the job decides when it ends.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -104,6 +104,6 @@ def begin_beside() -> None:
 
 
 def job_ends(timeout_s: float) -> bool:
-    """Waits up to so long for the end of the standard input; the agent holds its other end, and writes nothing."""
+    """Waits up to ``timeout_s`` seconds for the end of standard input, to which nothing is written; True at its end."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)

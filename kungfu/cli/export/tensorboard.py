@@ -1,4 +1,4 @@
-"""``kungfu-run --tensorboard DIR`` and ``kungfu tensorboard``: a run's record for TensorBoard, live or afterwards."""
+"""``kungfu-run --tensorboard DIR`` and ``kungfu tensorboard``: write a run for TensorBoard, live or afterwards."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kungfu.cli.run_folder import check_record
 from kungfu.errors import UsageError
 
 _WRITER = "kungfu.cli.export.tensorboard_writer"
-# After the end of a job, for the rest of its record.
+# Seconds after the end of a job for the rest of its record.
 _END_WITHIN_S = 30.0
 
 
 def check_installed() -> None:
-    """Refuses where the library that knows TensorBoard's files is missing: TensorFlow brings it up to 2.20 only."""
+    """Raises ``UsageError`` if tensorboard is not installed, which TensorFlow requires only up to 2.20."""
     if find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed; `pip install tensorboard`")
 
 
 def tensorboard_process(record: Path, target: Path, *, tell: Callable[[str], None]) -> SideProcess:
-    """The process that writes one run for TensorBoard while it trains; a context, whose end is that of the job.
+    """A side process that writes a run for TensorBoard while it trains; a context manager.
 
     Args:
         record: The folder of the run's record.
         target: The folder of the run in TensorBoard.
-        tell: Takes remarks for people, from another thread.
+        tell: Called with remarks for the user, from another thread.
     """
     return SideProcess(
         "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target), tell=tell,

@@ -1,16 +1,16 @@
-"""The record of a run as TensorBoard's summaries: scalars of the steps, markers and texts of the events.
+"""Converts the record of a run to TensorBoard's summaries: scalars of steps, markers and texts of events.
 
-A line of the metrics becomes one event of TensorBoard with all its numbers. Of long runs not every step is kept (see
-`is_kept`): TensorBoard shows some thousand points of a curve, and an event file is to stay small.
+Each line of the metrics becomes one TensorBoard event with all its numbers. Long runs are thinned out (see
+`is_kept`): TensorBoard shows some thousand points per curve, and event files should stay small.
 
 | tags | values |
 | --- | --- |
 | ``job/NAME`` | the numbers of every step, under the names of ``metrics.jsonl``, and ``step_s`` |
 | ``signals/NAME`` | the named signals of the policies |
 | ``straggler_fractions/peer_N`` | the speed of a peer as a fraction of the median's |
-| ``markers/KIND`` | a point at the step of a decision or a change: the size that was requested or came about |
-| ``settings/NAME`` | a point where a rule set something: its new value |
-| ``rescale/PART_s``, ``recovery/PART_s``, ``checkpoint/...`` | how long the parts of a change took |
+| ``markers/KIND`` | a point at the step of a decision or a change: the size that was requested or reached |
+| ``settings/NAME`` | a point at each setting by a rule: the new value |
+| ``rescale/PART_s``, ``recovery/PART_s``, ``checkpoint/...`` | the durations of the parts of a change |
 | ``events/KIND`` | the events as texts, in the words of ``kungfu why`` |
 """
 
@@ -32,9 +32,9 @@ from kungfu.event_log.record_follower import NewRecords
 
 Scalars = dict[str, float]
 
-# Every step up to here, then every 10th, from ten times as many on every 100th, and so on.
+# Every step is written up to this one, then every 10th, from ten times this step every 100th, and so on.
 _ALL_STEPS = 10_000
-# The texts of these topics stand apart; those of all others are of the job.
+# The texts of these topics have separate tags; all other topics share the tag of the job.
 _TEXTS: Mapping[Topic, str] = {
     **dict.fromkeys(("decision", "call", "superseded", "refusal"), "decisions"),
     "setting": "settings", "shadow": "shadow", "held back": "held back", "rescale": "rescales",
@@ -55,16 +55,16 @@ def is_kept(step: int) -> bool:
 
 
 class SummaryMaker:
-    """Makes events of TensorBoard from the record, in its order.
+    """Makes TensorBoard events from the record, in its order.
 
-    An event that does not name its step is put at the newest step that is known.
+    An event that names no step gets the newest known step.
     """
 
     def __init__(self) -> None:
         self._step = 0
 
     def made_of(self, new: NewRecords) -> Iterator[Event]:
-        """The summaries of what was added to the record."""
+        """The TensorBoard events for new lines of the record."""
         for row in new.rows:
             if (one := self._of_row(row)) is not None:
                 yield one
@@ -73,7 +73,7 @@ class SummaryMaker:
 
     def _of_row(self, row: Mapping[str, Any]) -> Event | None:
         step, time = as_whole(row.get("step")), as_float(row.get("time"))
-        # A line that a damaged disk has left without what every line has.
+        # A line that lacks required fields, such as one from a damaged disk.
         if step is None or not 0 <= step < 1 << 62 or time is None:
             return None
         self._step = step
@@ -92,7 +92,7 @@ class SummaryMaker:
 
 
 def _numbers(row: Mapping[str, Any]) -> Scalars:
-    """The numbers of a step by tag; what is not known has none, NaN and infinities are numbers here."""
+    """The numbers of a step by tag, including NaN and infinities; unknown values are absent."""
     numbers: Scalars = {}
     for name, value in row.items():
         number = None if name in ("time", "step") else as_float(value)
@@ -112,14 +112,14 @@ def _numbers(row: Mapping[str, Any]) -> Scalars:
 
 
 def _text(event: LoggedEvent) -> str:
-    """An event in the words of ``kungfu why``; empty for one that is not worth a line."""
+    """An event in the words of ``kungfu why``; empty for an event without a line there."""
     if event.topic in ("rescale", "recovery"):
         return "\n".join([event.headline(), *(f"- {one}" for one in event.details())])
     return event.one_line()
 
 
 def _text_value(tag: str, text: str) -> Summary.Value:
-    """A text as TensorBoard's block of code: what a program or a user has named is no Markdown and no HTML there."""
+    """A text as a code block for TensorBoard, which then does not interpret Markdown or HTML in names."""
     block = "".join(f"    {line}\n" for line in text.splitlines())
     metadata = create_summary_metadata(display_name=None, description=None)
     return Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto([block.encode("utf-8", "replace")]))
@@ -130,7 +130,7 @@ def _scalars(numbers: Mapping[str, float]) -> Iterable[Summary.Value]:
 
 
 def _utf8(name: str) -> str:
-    """A name as a protocol buffer can hold it: JSON may hold halves of characters."""
+    """A name that a protocol buffer can hold: JSON may contain lone surrogates."""
     return name.encode("utf-8", "replace").decode()
 
 

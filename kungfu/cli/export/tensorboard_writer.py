@@ -1,8 +1,8 @@
-"""Writes a run's record as event files of TensorBoard, in a process of its own beside the job.
+"""Writes a run's record as TensorBoard event files, in a separate process during the job.
 
-It follows the files of the record, so that neither a peer nor the agent waits for it, and ends when its standard input
-closes: with the job, however that ends. A file that cannot be written (a full disk) is tried again, and meanwhile
-nothing more of the record is read: what is missing comes later.
+The process follows the record's files, so that no peer and no agent waits for it. It ends when its standard input
+closes, which is at the end of the job. If a file cannot be written (a full disk), it retries and reads no more of the
+record until then, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LOOK_EVERY_S = 1.0
 
 
 class EventFile:
-    """One event file of TensorBoard, made with the first event; a batch of events is in it whole, or not at all.
+    """A TensorBoard event file, created with the first event; each batch of events is written whole or not at all.
 
     Args:
-        folder: The folder of the run in TensorBoard; where another run has it, ``-2`` or more is added to its name.
+        folder: The wanted folder of the run in TensorBoard; if it exists, ``-2`` or more is added to its name.
 
     Attributes:
-        folder: The folder that was made; ``None`` before.
+        folder: The folder that was created; ``None`` before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class EventFile:
         self.folder: Path | None = None
 
     def append(self, events: Iterable[Event]) -> None:
-        """Appends events. Raises ``OSError`` if that cannot be done; then the file is as it was before."""
+        """Appends events. Raises ``OSError`` on failure, which leaves the file unchanged."""
         if self._descriptor < 0:
             self._create()
         self._write(events)
@@ -63,7 +63,7 @@ class EventFile:
     def _write(self, events: Iterable[Event]) -> None:
         data = io.BytesIO()
         writer = RecordWriter(data)
-        # The first event of a file says its version.
+        # The first event of a file states its version.
         first = [] if self._length else [Event(wall_time=time.time(), file_version="brain.Event:2")]
         for event in [*first, *events]:
             writer.write(event.SerializeToString())
@@ -72,7 +72,7 @@ class EventFile:
             while left:
                 left = left[os.write(self._descriptor, left) :]
         except OSError:
-            # A part of an event would be the end of the file for every reader.
+            # Readers would treat an incomplete event as the end of the file.
             os.ftruncate(self._descriptor, self._length)
             os.lseek(self._descriptor, self._length, os.SEEK_SET)
             raise
@@ -82,16 +82,16 @@ class EventFile:
 def export_record(
     record: Path, target: Path, *, is_over: Callable[[float], bool], tell: Callable[[str], None]
 ) -> Path | None:
-    """Writes what is in a record, and what comes to it until the run is over.
+    """Writes a record, and whatever is added to it, until the run is over.
 
     Args:
-        record: The folder that kungfu-run writes to.
+        record: The folder that kungfu-run writes.
         target: The folder of the run in TensorBoard.
-        is_over: Waits up to this many seconds for the end of the run, and returns whether it is over.
-        tell: Takes remarks: the events cannot be written, or can be again.
+        is_over: Waits up to the given seconds for the end of the run, and returns True at the end.
+        tell: Called with a remark when the events cannot be written, and when they can be again.
 
     Returns:
-        The folder that was written, ``None`` if it could not be.
+        The folder that was written; ``None`` if none could be written.
 
     Raises:
         UsageError: The record is of another version, or cannot be read.
@@ -100,7 +100,7 @@ def export_record(
     pending: list[Event] = []
     is_told = ending = False
     while True:
-        # What could not be written comes before what is new.
+        # Events that could not be written come before new ones.
         pending = pending or [*maker.made_of(follower.read())]
         try:
             if pending:
@@ -115,7 +115,7 @@ def export_record(
             is_told = True
         if follower.has_more and not pending:
             continue
-        # The run is over, and all of its record was tried.
+        # The run is over, and writing its whole record was tried.
         if ending:
             break
         ending = is_over(_LOOK_EVERY_S)
@@ -128,7 +128,7 @@ def export_record(
 
 
 def _new_folder(wanted: Path) -> Path:
-    """The folder of this run alone: another run of the same name may be in TensorBoard already."""
+    """Creates a new folder for this run, since another run of the same name may be in TensorBoard already."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for nth in count(1):
         folder = wanted if nth == 1 else wanted.with_name(f"{wanted.name}-{nth}")
@@ -141,7 +141,7 @@ def _new_folder(wanted: Path) -> Path:
 
 
 def main(record: Path, target: Path) -> int:
-    """Follows a run until standard input closes; remarks are lines of standard output."""
+    """Follows a run until standard input closes; prints remarks on standard output."""
     begin_beside()
     try:
         export_record(record, target, is_over=job_ends, tell=lambda text: print(text, flush=True))

@@ -1,1 +1,1 @@
-"""The commands that look at a running job and steer it."""
+"""The commands that inspect and control a running job."""

@@ -26,9 +26,9 @@ from kungfu.runtime.core.request import (
 
 _PROFILE_STEPS = 50
 _TRACE_S = 5.0
-# Their positional arguments end with a folder, and are read as words.
+# The positional arguments of these commands end with a folder and are parsed as words.
 _WORDS = ("scale-in", "profile")
-# The commands that change the membership, and show their effects with --plan.
+# The commands that change the membership, and preview their effects with --plan.
 _PLANNED = ("resize", "scale-out", "scale-in", "migrate")
 _EXITS = (
     "exit codes: 0 carried out, 1 refused by the job or not carried out in time, 2 wrong command line or no such job"
@@ -36,7 +36,7 @@ _EXITS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
-    """Give ``parser`` the arguments of the command ``name``."""
+    """Adds the arguments of the command ``name`` to ``parser``."""
     parser.epilog = _EXITS
     _add_own(parser, name)
     if name in ("resize", "scale-out", "scale-in", "profile"):
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Does what the command line says; gives the exit code. Raises ``KungfuError`` if there is no such job."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    """Runs the command of a command line; returns the exit code. Raises ``KungfuError`` if there is no such job."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.cli.job.status import print_status
     from kungfu.cli.job.submit import submit_and_report
 
@@ -89,7 +89,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
-    """Peers are numbers, and the last word may be a folder."""
+    """Parses words as peer ids, of which the last may instead be a folder."""
     peers, rest = [word for word in words if word.isdecimal()], [word for word in words if not word.isdecimal()]
     if not peers or len(rest) > 1 or (rest and words[-1] != rest[0]):
         raise UsageError(
@@ -99,7 +99,7 @@ def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | Non
 
 
 def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, Path | None]:
-    """MIN and MAX, unless the job is traced, and perhaps a folder."""
+    """Parses MIN and MAX, which a trace does not have, and an optional folder."""
     sizes, rest = ([], words) if traced else (words[:2], words[2:])
     if len(rest) > 1 or not (traced or (len(sizes) == 2 and all(word.isdecimal() for word in sizes))):
         expected = "with --trace nothing but LOGDIR" if traced else "MIN MAX, two numbers of peers, then perhaps LOGDIR"
@@ -109,7 +109,7 @@ def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, 
 
 
 def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
-    """Adds the arguments that a command alone has."""
+    """Adds the arguments that only this command has."""
     add = parser.add_argument
     match name:
         case "resize":

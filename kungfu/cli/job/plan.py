@@ -1,4 +1,4 @@
-"""``kungfu resize N --plan``: a request's effects: peers, hosts, batch, rate, pause, speed and cost."""
+"""``kungfu resize N --plan``: the effects of a request on peers, hosts, batch, rate, pause, speed and cost."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.recorded_model import throughput_between, usual_times
 
-# The first steps of a size are slower: caches are cold, and those who left may still hold processors.
+# The first steps at a size are slower: caches are cold, and removed peers may still occupy processors.
 _WARM_UP_STEPS = 3
-_STEPS_OF_A_SIZE = 20_000  # which are enough: a job of a week has tens of millions
-# Where the text of a plan's lines begins, and the narrowest terminal that they are made to fit.
+_STEPS_OF_A_SIZE = 20_000  # enough for a speed, since a job of a week has tens of millions
+# The column where the text of a plan's lines begins, and the narrowest terminal that they are wrapped for.
 _COLUMN, _NARROWEST = 12, 40
 
 Rows = Sequence[Mapping[str, Any]]
@@ -41,20 +41,20 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """The expected effects of a plan, from the measurements in the job's record; ``None`` is unknown.
+    """The expected effects of a plan, from the measurements in the job's record; ``None`` means unknown.
 
     Args:
-        batch: Samples of a step afterwards.
+        batch: Samples of a step after the change.
         learning_rate_before: The learning rate of the newest step.
-        learning_rate: The learning rate of the steps afterwards.
-        rules: The rules of the job's policies that set the batch or the rate.
+        learning_rate: The learning rate after the change.
+        rules: The rules of the job's policies that set the batch or the learning rate.
         ready_s: Seconds that joiners take to get ready, while the others train.
-        pause_s: For how long training stands still.
-        samples_per_s_before: Throughput at the size of now.
-        samples_per_s: The throughput at the size afterwards.
-        cost_before: Peer-seconds per 1,000 samples now.
-        cost: The cost afterwards.
-        notes: Remarks on guesses, and on unknown values, in words.
+        pause_s: Seconds for which training stops.
+        samples_per_s_before: The throughput at the present size.
+        samples_per_s: The throughput at the new size.
+        cost_before: Peer-seconds per 1,000 samples at the present size.
+        cost: Peer-seconds per 1,000 samples at the new size.
+        notes: Remarks on guesses and unknown values, in words.
     """
 
     batch: int | None
@@ -71,7 +71,7 @@ class PlanForecast:
 
 
 def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -> int:
-    """Prints the effects of a request, and submits nothing; returns 0, or 1 if it would be refused."""
+    """Prints the effects of a request without submitting it; returns 0, or 1 if the job would refuse the request."""
     with connected(folder) as job:
         plan, status = job.plan(request), job.status()
     forecast = forecast_plan(folder, plan, status, measured=read_measured(folder))
@@ -86,7 +86,7 @@ def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -
 
 
 def _wrapped(line: str, *, width: int) -> str:
-    """The line within the width of a terminal, its text in one column."""
+    """A line wrapped to the width of a terminal, with its text in one column."""
     return textwrap.fill(line, max(_NARROWEST, width), subsequent_indent=_COLUMN * " ")
 
 
@@ -98,10 +98,10 @@ class MeasuredRun:
     """The measurements of a job so far.
 
     Args:
-        job: The job according to its record, with its rescales.
+        job: The job according to its record, including its rescales.
         speeds: Samples per second at each size.
-        learning_rate: The learning rate of the newest step; ``None`` if it is not known.
-        notes: Remarks on what could not be read, in words.
+        learning_rate: The learning rate of the newest step; ``None`` if unknown.
+        notes: Remarks on unreadable parts of the record, in words.
     """
 
     job: Job
@@ -111,7 +111,7 @@ class MeasuredRun:
 
 
 def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
-    """The expected effects of a plan, from measurements and from the policies' rules in the record in ``folder``."""
+    """Forecasts the effects of a plan from measurements and from the policies' rules recorded in ``folder``."""
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
     batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
@@ -124,7 +124,7 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
 
 
 def read_measured(folder: Path) -> MeasuredRun:
-    """The measurements in the record in ``folder``; with a note if it cannot be read."""
+    """The measurements in the record in ``folder``; only a note if the record cannot be read."""
     try:
         events = read_events(folder).events
         spans = _spans_by_size(events, newest_step(folder))
@@ -135,7 +135,7 @@ def read_measured(folder: Path) -> MeasuredRun:
 
 
 def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
-    """The spans of steps, first to last, with the newest ones of each size: they show its speed."""
+    """The first and last steps of the spans to read, which hold the newest steps at each size."""
     changes = sorted(of_topics(events, "rescale", "recovery"), key=lambda one: one.step)
     sizes = [changes[0].before if changes else 0, *(one.after for one in changes)]
     ends = [*(float(one.step) for one in changes), newest]
@@ -145,7 +145,7 @@ def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[f
         if first > last:
             continue
         wanted[size] -= int(last - first) + 1
-        # It ends where the one after it begins: both are read as one.
+        # The span ends where the next one begins: both are read as one.
         if spans and spans[-1][0] == last + 1:
             spans[-1] = first, spans[-1][1]
         else:
@@ -154,7 +154,7 @@ def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[f
 
 
 class SpeedsBySize:
-    """Adds up samples and seconds of the steps at each size, without the first ones after each change of the size."""
+    """Sums samples and seconds of the steps at each size, without the first steps after each change of the size."""
 
     def __init__(self, rows: Rows = ()) -> None:
         self._samples, self._seconds = defaultdict[int, float](float), defaultdict[int, float](float)
@@ -164,7 +164,7 @@ class SpeedsBySize:
             self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a step, in its order."""
+        """Adds the next step."""
         size, batch, speed = row.get("size"), finite_number(row.get("batch")), finite_number(row.get("samples_per_s"))
         self._since, self._size = (0 if size != self._size else self._since + 1), size
         if isinstance(size, int) and batch and speed and speed > 0 and self._since >= _WARM_UP_STEPS:
@@ -177,7 +177,7 @@ class SpeedsBySize:
 
 
 def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | None:
-    """Samples a second with this many peers, measured or guessed, which is noted."""
+    """The throughput with this many peers; appends a note if it is guessed or unknown."""
     seen = sorted(speeds)
     if not seen or size < 1:
         notes.append("no step was timed long enough, so throughput is not known")
@@ -249,7 +249,7 @@ def _newest(rows: Rows, name: str) -> float | None:
 
 
 def plan_lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
-    """A plan and what is expected of it, as lines for a person."""
+    """A plan and its expected effects, as lines of text."""
     sizes = (
         f"{plan.before} -> {counted(plan.after, 'peer')}" if plan.after != plan.before else counted(plan.after, "peer")
     )
@@ -285,7 +285,7 @@ def _named(peers: Sequence[PlannedPeer]) -> str:
 
 
 def _change(before: float | None, after: float | None) -> str:
-    """A number before and after, with the difference."""
+    """A number before and after, with the relative difference."""
     if before == after or before is None:
         return figure(after)
     share = f" ({(after - before) / before:+.0%})" if after is not None and before else ""

@@ -1,4 +1,4 @@
-"""``kungfu profile MIN MAX``: throughput and efficiency of each size, as a table, JSON and a plot."""
+"""``kungfu profile MIN MAX``: measures throughput and efficiency at each size; prints a table, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Measure:
     """The measurement at one size.
 
     Attributes:
-        size: Peers.
-        samples_per_s: Their samples per second.
-        efficiency: 1 at the size with the most samples per second and peer.
-        steps: The measured steps.
+        size: The number of peers.
+        samples_per_s: Samples per second of all peers together.
+        efficiency: Throughput per peer relative to the best size; 1 at that size.
+        steps: The number of measured steps.
         batch: The mean samples of a step, of all peers together.
     """
 
@@ -44,10 +44,10 @@ class Measure:
 def run_profile(
     folder: Path, request: Asked, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
 ) -> int:
-    """Lets the job measure itself, prints the figures, writes STEM.json and STEM.png; returns the exit code.
+    """Makes the job profile itself, prints the figures, writes STEM.json and STEM.png; returns the exit code.
 
     Raises:
-        UsageError: where the files cannot be written.
+        UsageError: The files cannot be written.
     """
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     measures = efficiencies(progress.points)
@@ -78,7 +78,7 @@ def run_profile(
 def efficiencies(points: Sequence[Point]) -> list[Measure]:
     """Throughput ``t(p)`` in samples/s and efficiency ``(t(p) / p) / max_q (t(q) / q)``, by size.
 
-    So the size with the most samples per peer has efficiency 1; often, but not always, it is the smallest one.
+    The size with the most samples per peer has efficiency 1; this is often, but not always, the smallest size.
 
     >>> [one.efficiency for one in efficiencies([Point(2, 5, 300, 2.0), Point(1, 5, 100, 1.0)])]
     [1.0, 0.75]
@@ -121,7 +121,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _draw(measures: Sequence[Measure]) -> bytes:
-    """A PNG of throughput and efficiency; the dotted line is where all peers train as much as at the best size."""
+    """A PNG of throughput and efficiency; the dotted line is perfect scaling of the best size."""
     canvas = blank_figure(7.0, 4.2)
     left: Any = canvas.subplots()
     right = left.twinx()

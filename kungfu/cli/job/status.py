@@ -1,4 +1,4 @@
-"""``kungfu status``: a running job at a glance, or as JSON."""
+"""``kungfu status``: shows a running job at a glance, or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kungfu.runtime.job_api.status import JobStatus
 
 
 def print_status(folder: Path, *, form: Literal["text", "json"]) -> int:
-    """Prints the status of the job whose record is in ``folder``; returns the exit code."""
+    """Prints the status of the job recorded in ``folder``; returns the exit code."""
     with connected(folder) as job:
         status = job.status()
     if form == "json":
@@ -55,7 +55,7 @@ def _lines(status: JobStatus) -> Iterator[str]:
 
 
 def _position(status: JobStatus) -> str:
-    """The step and the epoch of the job; with their planned numbers if known."""
+    """The step and the epoch of the job, with their planned numbers if known."""
     step, progress = status.figures.step, status.progress
     if step is None or progress.epochs is None or progress.steps_left is None:
         return f"step {figure(step)} of epoch {figure(status.figures.epoch)}"
@@ -65,7 +65,7 @@ def _position(status: JobStatus) -> str:
 
 
 def _seen(progress: TrainingProgress) -> Iterator[str]:
-    """The samples so far, and the time left, as far as they are known."""
+    """The samples so far and the time left, as far as known."""
     if progress.samples is not None:
         yield f"{counted(progress.samples, 'sample')} so far"
     if progress.seconds_left is not None:
@@ -77,7 +77,7 @@ def _table(status: JobStatus) -> Table:
     measured = any(peer.speed is not None for peer in status.peers)
     for name in ("peer", "rank", "host", "pid", "state", "for", *(["of the median speed"] if measured else [])):
         table.add_column(name, justify="left" if name in ("host", "state") else "right")
-    # By rank; after them those in no view, by id.
+    # Members by rank, then the peers outside the view by id.
     for peer in sorted(status.peers, key=lambda peer: (peer.rank is None, peer.rank or 0, peer.id)):
         rank = UNKNOWN if peer.rank is None else str(peer.rank)
         straggler = "straggler, " if peer.is_straggler else ""

@@ -1,4 +1,4 @@
-"""Submitting a request to a job: waits until it is carried out, and prints the result."""
+"""Submits a request to a job, waits until it is carried out, and prints the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.2
 
 
 def submit_and_report(folder: Path, request: Asked, *, timeout_s: float, form: Literal["text", "json"]) -> int:
-    """Submits a request, waits up to ``timeout_s`` seconds, prints the result; returns the exit code."""
+    """Submits a request, waits up to ``timeout_s`` seconds and prints the result; returns the exit code."""
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     if form == "json":
         print(json.dumps(asdict(progress), indent=2))
@@ -35,7 +35,7 @@ def submit_and_report(folder: Path, request: Asked, *, timeout_s: float, form: L
 
 
 def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
-    """0 for a request that was carried out, or was accepted where the command does not wait; else 1."""
+    """The exit code: 0 if a request was carried out, or accepted by a command that does not wait; else 1."""
     return 0 if progress.state == "carried out" or (progress.state == "accepted" and timeout_s == 0) else 1
 
 
@@ -47,13 +47,13 @@ def submit_and_wait(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> RequestProgress:
-    """Submits a request, and polls until it is no longer under way or ``timeout_s`` seconds have passed.
+    """Submits a request, and polls until it is finished or ``timeout_s`` seconds have passed.
 
-    On a terminal it shows meanwhile how many peers train. Where the job ends first, its record has the result of the
-    request; a job that ends after a request to stop has carried it out.
+    On a terminal it shows the number of training peers meanwhile. If the job ends first, the result is read from its
+    record; a job that ends after a request to stop has carried it out.
 
     Raises:
-        JobOver: The job has ended, and has carried out nothing of the request.
+        JobOver: The job has ended without carrying out the request.
     """
     deadline = clock() + timeout_s
     with connected(folder) as job, Console(stderr=True).status("") as live:
@@ -75,7 +75,7 @@ def submit_and_wait(
 
 
 def _recorded(folder: Path, progress: RequestProgress) -> RequestProgress:
-    """The progress of a request by the record of a job that answers no more; as it was known, if that has none."""
+    """The progress of a request according to the record of a job that does not answer; else its last known progress."""
     try:
         newest = fold(read_events(folder).events).requests.get(progress.id)
     except UsageError:

@@ -1,4 +1,4 @@
-"""``kungfu profile --trace``: traces of TensorFlow's profiler from the peers of a running job, for TensorBoard."""
+"""``kungfu profile --trace``: records TensorFlow profiler traces of peers of a running job, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.job_api.status import PeerStatus
 
 _LONGEST_S = 600.0
-# After the trace, for its files: they have some megabytes for each second of a large step.
+# Seconds for the files after the trace, which have some megabytes per second of a large step.
 _WRITING_S = 120.0
 
 
 def write_traces(
     folder: Path, *, seconds: float, peers: Sequence[int] | None, target: Path | None, form: Literal["text", "json"]
 ) -> int:
-    """Has peers write what they do for some seconds, all at once, and prints where.
+    """Makes peers record a profile at the same time, and prints the folders of the files.
 
     Args:
         folder: The folder of the job.
         seconds: The length of the trace.
-        peers: The ids of the peers; ``None`` for all of the view.
-        target: The folder for the traces, on the host of each peer; ``None`` for one within the job's.
-        form: The form of the output.
+        peers: The ids of the peers; ``None`` for all peers in the view.
+        target: The folder for the traces, on the host of each peer; ``None`` for a folder within the job's.
+        form: The format of the output.
 
     Returns:
-        The exit code: 0, or 1 where a peer was not traced.
+        The exit code: 0, or 1 if a peer could not be traced.
 
     Raises:
-        UsageError: There is no such job or peer, or the time is none.
+        UsageError: There is no such job or peer, or `seconds` is out of its range.
     """
     if not 0 < seconds <= _LONGEST_S:
         raise UsageError(f"--seconds {seconds:g}: must be above 0, and {_LONGEST_S:g} at most")
@@ -58,7 +58,7 @@ def write_traces(
 
 
 def _chosen(folder: Path, peers: Sequence[int] | None) -> list[PeerStatus]:
-    """The peers of the view, or those of these ids."""
+    """The peers with these ids; without ids all peers of the view."""
     with connected(folder) as job:
         members = {peer.id: peer for peer in job.status().peers if peer.address}
     wanted = list(dict.fromkeys(members if peers is None else peers))
@@ -77,7 +77,7 @@ def _write_trace(peer: PeerStatus, *, seconds: float, folder: Path, secret: str)
         with rpc.connect(peer.address, secret=secret) as channel:
             call = PeerServiceStub(channel).WriteTrace
             reply = rpc.call(call, request, deadline_s=seconds + _WRITING_S, what=f"peer {peer.id}", peer=peer.id)
-    # It was lost or has left meanwhile.
+    # The peer was lost or has left meanwhile.
     except KungfuError as error:
         return str(error)
     return str(reply.error)

@@ -1,1 +1,1 @@
-"""The page of a job: what it does, live in a browser, and what may be asked of it."""
+"""The page of a job: shows the job live in a browser, and accepts requests to it."""

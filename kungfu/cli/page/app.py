@@ -1,9 +1,9 @@
-"""The page over HTTP: files, updates, and requests to the job; what is refused, and how.
+"""The HTTP interface of the page: its files, updates, and requests to the job, with their checks.
 
-A page of this machine is reached by any site that its user looks at, so that three things are checked: the name under
-which it is requested (a site may have its own name point to 127.0.0.1), the site that sends a request, and the job's
-secret, without which nothing can be changed. A content security policy lets a browser load nothing but the page's own
-files, and run nothing but its own scripts.
+Any site that the user visits can send requests to a page on this machine. Therefore the page checks the host name of
+the request (a site may point its own name at 127.0.0.1), the site that sends it, and for changes also the job's
+secret. A content security policy restricts browsers to the page's own files
+and scripts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kungfu.runtime.job_api.client import JobOver
 
 SECRET_HEADER = "kungfu-secret"
 _LONGEST_BODY = 4096
-# Requests that are under way to the job at once.
+# The limit of simultaneous requests to the job.
 _MOST_ASKED = 4
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -61,11 +61,11 @@ Answerer = Callable[[Asked], dict[str, Any]]
 
 @dataclass(frozen=True)
 class PageLimits:
-    """The limits of a page for browsers.
+    """The limits for browsers that show a page.
 
     Args:
-        viewers: Browsers that may look at once.
-        send_within_s: For a browser to take what it is sent; one that does not is dropped, and comes back.
+        viewers: Browsers at the same time.
+        send_within_s: Seconds for a browser to receive data; a slower browser is disconnected, and reconnects.
     """
 
     viewers: int = 300
@@ -77,8 +77,8 @@ class PageApp:
 
     Args:
         feed: The feed of the page.
-        control: Asks the job.
-        is_known: Returns True if the page may be requested under these values of a request's headers ``Host``.
+        control: Submits requests to the job.
+        is_known: True if the values of a request's ``Host`` headers name this page.
         limits: The limits for browsers.
     """
 
@@ -103,7 +103,7 @@ class PageApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request; only HTTP is spoken."""
+        """Answers one HTTP request; ignores other protocols."""
         if scope["type"] != "http":
             return
 
@@ -125,19 +125,19 @@ class PageApp:
     # ---- what is shown -----------------------------------------------------------------------------------------------
 
     async def _file(self, request: Request) -> Response:
-        """A file of the page, or that a browser has it already; 404 for any other name, so that none leads outside."""
+        """A file of the page, or 304 if the browser has it; 404 for any other name, so that no path leads outside."""
         file = self._files.get(request.path_params.get("name", "index.html"))
         if file is None:
             return _no_such_page(request)
         content, kind, tag = file
-        # Asked about each time: another version of kungfu may serve another page at this port.
+        # Revalidated each time: another version of kungfu may serve another page at this port.
         headers = {"etag": tag, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=kind, headers=headers)
 
     async def _whole(self, request: Request) -> Response:
-        """The whole as one object, for programs; waits until the record was looked at."""
+        """The whole state as one JSON object, for programs; waits for the first read of the record."""
         woken = self._streams().next()
         while (missed := self._feed.log.missed(None)) is None and not self._feed.log.is_over:
             await woken.wait()
@@ -153,7 +153,7 @@ class PageApp:
         return EventStream(self._feed, self._streams(), last=last)
 
     def _streams(self) -> WakeUp:
-        """Wakes those that wait for an update; made in the event loop that serves the page."""
+        """The wake-up of waiting streams; created in the event loop that serves the page."""
         if self._waking is None:
             self._waking = WakeUp()
             self._feed.log.on_update(self._waking.from_thread)
@@ -193,13 +193,13 @@ async def _answer(answer: Answerer, wanted: Asked) -> Response:
         return JSONResponse(await asyncio.to_thread(answer, wanted), headers={"cache-control": "no-store"})
     except JobOver as error:
         return _refused(409, str(error))
-    # The job refuses what it is asked, or nobody answers: another agent is being elected, say.
+    # The job refuses the request, or does not answer, for example during an election.
     except KungfuError as error:
         return _refused(400 if isinstance(error, UsageError) else 503, str(error))
 
 
 async def _body(request: Request) -> bytes:
-    """The body of a request; raises ``ValueError`` for a long one."""
+    """The body of a request; raises ``ValueError`` if it is too long."""
     body = b""
     async for part in request.stream():
         body += part
@@ -225,7 +225,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """True if the page itself sent this, according to the browser; programs other than browsers do not say."""
+    """True if the page itself sent the request, according to the browser; other programs send no such header."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")
@@ -233,6 +233,6 @@ def _is_of_this_site(request: Request) -> bool:
 
 
 def _read(path: Path) -> tuple[bytes, str, str]:
-    """A file in memory: its content, its kind, and a tag that names the content."""
+    """A file's content, its media type, and an ETag of the content."""
     content = path.read_bytes()
     return content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"'

@@ -1,4 +1,4 @@
-"""The requests of the buttons of a page, and the previews of their effects; only with the job's secret."""
+"""The requests behind the buttons of a page, and previews of their effects; they require the job's secret."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _LONGEST_ID = 100
 
 
 class JobControl:
-    """Asks the job whose record is in ``folder``; every call is answered within some seconds, or raises.
+    """Sends requests to the job recorded in ``folder``; every call returns within some seconds, or raises.
 
     Args:
         folder: The folder of the job's record.
-        feed: Knows what was measured.
+        feed: The feed that has the measurements.
     """
 
     def __init__(self, folder: Path, *, feed: PageFeed) -> None:
         self._folder, self._feed = folder, feed
 
     def knows(self, secret: str) -> bool:
-        """True if this is the job's secret; raises ``UsageError`` if the job has none, or it cannot be read."""
+        """True if this is the job's secret; raises ``UsageError`` if the job's file cannot be read."""
         expected = read_job_file(self._folder).secret
-        # A job that is over has none: then nothing is the secret.
+        # A job that is over has no secret, so no value matches.
         return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())
 
     def plan(self, request: Asked) -> dict[str, Any]:
-        """The effects of a request, in words and as values; nothing is changed.
+        """Previews the effects of a request, in words and as values, without a change.
 
         Raises:
             KungfuError: The job is over, or does not answer.
@@ -67,7 +67,7 @@ class JobControl:
         }
 
     def submit(self, request: Asked) -> dict[str, Any]:
-        """Hands a request in, and gives the job's first answer to it; the record has what comes of it.
+        """Submits a request and returns the job's first answer; the outcome appears in the record.
 
         Raises:
             KungfuError: The job is over, or does not answer.
@@ -78,10 +78,10 @@ class JobControl:
 
 
 def request_of(body: Any) -> Asked:
-    """The request of a browser's object: ``action``, for `resize` its ``size``, and perhaps ``id`` and ``if_view``.
+    """Parses a browser's object: ``action``, for `resize` its ``size``, and optionally ``id`` and ``if_view``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The object is not a request.
     """
     if not isinstance(body, Mapping):
         raise UsageError('the request must be an object, such as {"action": "resize", "size": 3}')

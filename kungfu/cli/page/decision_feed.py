@@ -1,16 +1,16 @@
 """The events of a run as items of its page, in the words of ``kungfu why``.
 
-Each item is an object of plain values with an ``id``, which grows with time, and a ``kind``. An item changes when more
-is known: a decision gets its outcome, and a setting that one rule changes again and again stays one item. Of each kind
-only the newest ones are kept, so that the page of a week is not longer than a person reads.
+Each item is an object of plain values with a ``kind`` and an ``id``, which increases with time. An item changes with
+new events: a decision gets its outcome, and repeated settings by one rule stay one item. Only the newest items of each
+kind are kept, so that the page of a long run stays readable.
 
-| kind | keys, beside ``time``, ``step``, ``headline`` and ``details`` |
+| kind | keys, in addition to ``time``, ``step``, ``headline`` and ``details`` |
 | --- | --- |
-| ``decision`` | ``rule``, the values that it ``saw``, what it ``asked`` for (a ``size``), ``state`` and ``outcome`` |
-| ``change`` | of the membership: ``cause``, sizes ``before`` and ``after``, ``stop_s`` and its ``parts`` |
-| ``failure`` | what went wrong |
-| ``request`` | from outside: its ``request_id``, ``state`` and ``reason`` |
-| ``setting``, ``checkpoint``, ``event`` | the rest |
+| ``decision`` | ``rule``, its inputs ``saw``, the requested ``asked`` (a ``size``), ``state`` and ``outcome`` |
+| ``change`` | of membership: ``cause``, ``is_loss``, sizes ``before``, ``after``, ``stop_s``, ``batch``, ``parts`` |
+| ``request`` | of a user or a scheduler: its ``request_id``, ``state`` and ``reason`` |
+| ``checkpoint`` | ``path``, ``stop_s`` and ``error``; a failed checkpoint is a ``failure`` with the same keys |
+| ``failure``, ``setting``, ``event`` | none |
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kungfu.event_log.values import figure, label
 
 Item = dict[str, Any]
 
-# The number that is kept of each kind.
+# The number of items that are kept of each kind.
 MOST_ITEMS = 150
 _KINDS: Mapping[Topic, str] = {
     **dict.fromkeys(("decision", "call", "superseded"), "decision"),
@@ -46,11 +46,11 @@ _KINDS: Mapping[Topic, str] = {
     "request": "request",
     "checkpoint": "checkpoint",
 }
-_HIDDEN = ("size", "target")  # of what a rule saw: what it asked for stands beside it
+_HIDDEN = ("size", "target")  # inputs of a rule that repeat its request
 
 
 class DecisionFeed:
-    """The newest items of each kind, from the events of a run in their order."""
+    """The newest items of each kind, built from the events of a run in their order."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[int, Item]] = {}
@@ -59,7 +59,7 @@ class DecisionFeed:
         self._runs: dict[tuple[str, str], tuple[int, SetEvent | SettingRun | None]] = {}
 
     def add(self, event: LoggedEvent, job: Job) -> None:
-        """Adds an event, after which the job is `job`; one that another event describes better has no item."""
+        """Adds an event, after which the job is `job`; an event that another one describes better gets no item."""
         closed = [one for one in job.decisions if one.outcome is event]
         for decision in closed:
             self._close(decision)
@@ -81,12 +81,12 @@ class DecisionFeed:
             self._put(self._new_id(), {**item, **more})
 
     def changed(self) -> list[Item]:
-        """The items that are new or have changed since the last call, by id."""
+        """The new and changed items since the last call, by id."""
         changed, self._changed = self._changed, {}
         return [changed[number] for number in sorted(changed)]
 
     def all(self) -> list[Item]:
-        """All items that are kept, by id."""
+        """All kept items, by id."""
         found = {number: item for kept in self._kept.values() for number, item in kept.items()}
         return [found[number] for number in sorted(found)]
 
@@ -103,7 +103,7 @@ class DecisionFeed:
         return self._next
 
     def _close(self, decision: JobDecision) -> None:
-        """Gives the item of a decision its outcome, if it is kept."""
+        """Sets the outcome of a decision's item, if the item is kept."""
         event = decision.event
         for number, item in reversed(self._kept.get("decision", {}).items()):
             if (item["rule"], item["step"], item["state"]) == (event.rule, event.step, "decided"):
@@ -113,14 +113,14 @@ class DecisionFeed:
 
 
 def _item(kind: str, event: LoggedEvent, run: SetEvent | SettingRun | None = None) -> Item:
-    """An item with the words of ``kungfu why``, which for a setting are those of its run."""
+    """An item in the words of ``kungfu why``, which cover the whole run of a repeated setting."""
     words, step = run or event, getattr(event, "step", None)
     text = {"headline": words.headline(), "details": [*words.details()]}
     return {"kind": kind, "time": event.time, "step": step, **text}
 
 
 def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Item | None:
-    # A hook is called again and again, and mostly requests nothing.
+    # A hook is called again and again, and rarely requests anything.
     if isinstance(event, CalledEvent) and event.asked is None and not event.also and not event.ignored:
         return None
     saw = [[label(name), figure(value)] for name, value in event.saw.items() if name not in _HIDDEN]
@@ -144,7 +144,7 @@ def _change(event: MembershipChange) -> Item:
     }
 
 
-# The keys that only the items of one kind have; an event without them has no item.
+# The keys specific to one kind of item; other events have no item.
 _MORE: Mapping[str, Callable[[Any], Item | None]] = {
     "decision": _decision,
     "change": _change,

@@ -1,7 +1,7 @@
-"""A response that never ends by itself: server-sent events to one browser, as long as it looks.
+"""Server-sent events to one browser: a response that lasts until the browser disconnects.
 
-A browser that has gone is noticed by its connection, or because it does not take what it is sent within a time; either
-way nobody else notices. It comes back by itself, and says which update it had last.
+A lost browser is detected by its connection, or by a timeout in sending; other browsers are not affected. It
+reconnects by itself, and sends the id of its last update.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from kungfu.cli.page.feed import PageFeed
 
-# A comment now and then: proxies and browsers take a silent connection for a dead one.
+# Seconds between comments: proxies and browsers drop silent connections.
 _HEARTBEAT_S = 15.0
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 _AGAIN_AFTER_MS = 2000
@@ -28,13 +28,13 @@ class WakeUp:
         self._event = asyncio.Event()
 
     def from_thread(self) -> None:
-        """Wakes them, from any thread."""
-        # The server may have ended while the record was still read.
+        """Wakes all streams; may be called from any thread."""
+        # The server may have ended while the record was being read.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
 
     def next(self) -> asyncio.Event:
-        """The event of the next waking; to be requested before one looks for updates, so that none is missed."""
+        """The event of the next wake-up; get it before looking for updates, so that no update is missed."""
         return self._event
 
     def _wake(self) -> None:
@@ -46,9 +46,9 @@ class EventStream:
     """The updates of a page for one browser.
 
     Args:
-        feed: Has the updates.
-        waking: Wakes the streams.
-        last: The id of the update that the browser had last; empty for none.
+        feed: The feed with the updates.
+        waking: Wakes the stream when there is an update.
+        last: The id of the browser's last update; empty for none.
     """
 
     def __init__(self, feed: PageFeed, waking: WakeUp, *, last: str) -> None:
@@ -56,7 +56,7 @@ class EventStream:
         self._known = feed.log.number_of(last)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends updates until the browser has gone, or the page ends."""
+        """Sends updates until the browser disconnects or the page ends."""
         self._feed.viewers += 1
         sending = asyncio.ensure_future(self._send_all(send))
         leaving = asyncio.ensure_future(_gone(receive))

@@ -1,7 +1,7 @@
-"""Follows a job for its page: one thread reads the record, asks the job how it is, and publishes what has changed.
+"""Follows a job for its page: one thread reads the record, asks the job for its status, and publishes the changes.
 
-However many browsers look, the record is read once, the job is asked at most once a second (not at all while nobody
-looks), and every update is encoded once.
+For any number of browsers the record is read once, each update is encoded once, and the job is asked at most once a
+second, or not at all without browsers.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from kungfu.runtime.job_api.status import JobStatus
 
 # Peers report their steps every two seconds.
 _LOOK_EVERY_S = 1.0
-# While an old record is read, browsers see how far.
+# Seconds between updates that show the progress of reading an old record.
 _PUBLISH_EVERY_S = 0.5
 _TRACES = "trace.jsonl"
 _OF_A_CHANGED_PLAN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class PageFeed:
-    """The feed of a page with the run in ``folder``.
+    """The data of a page that shows the run in ``folder``.
 
     Args:
-        folder: The folder that kungfu-run writes to, or wrote to.
+        folder: The folder of the run's record.
 
     Attributes:
         log: The updates for browsers.
@@ -55,7 +55,7 @@ class PageFeed:
         self.viewers = 0
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
-        """Follows the run until ``is_over``, which waits for up to this many seconds; then reads the rest, and ends.
+        """Follows the run until ``is_over`` returns True, which waits for up to the given seconds; then reads the rest.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.
@@ -64,7 +64,7 @@ class PageFeed:
         while True:
             self.look()
             now = time.monotonic()
-            # Much of the record is still to be read: browsers see it grow.
+            # Much of the record is unread: browsers get updates while it is read.
             if self._follower.has_more and now - published_at < _PUBLISH_EVERY_S:
                 continue
             published_at = now
@@ -77,7 +77,7 @@ class PageFeed:
         self.log.end()
 
     def look(self) -> None:
-        """Reads what is new in the record."""
+        """Reads the new lines of the record."""
         new = self._follower.read()
         with self._lock:
             self._model.add(new)
@@ -107,7 +107,7 @@ class PageFeed:
     # ---- beside the record -------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        """The state of the job, by its file and by its status, with the remarks of the page."""
+        """The state of the job from its file and its status, with remarks for the page."""
         remarks: list[str] = []
         job = self._job_file(remarks)
         running = job is not None and is_running(job)
@@ -126,7 +126,7 @@ class PageFeed:
         try:
             return read_job_file(self._folder)
         except UsageError as error:
-            # A record that was copied without it, or that of another user's job.
+            # The record was copied without the job file, or belongs to another user's job.
             if not self._follower.has_more:
                 remarks.append(f"whether the job runs is not known: {error}")
             return None
@@ -135,13 +135,13 @@ class PageFeed:
         try:
             with connected(self._folder) as job:
                 return job.status()
-        # Another agent is being elected, or this one is busy: the record continues.
+        # Another agent is being elected, or this one is busy; the record still grows.
         except KungfuError as error:
             remarks.append(f"the job does not answer now: {error}")
             return None
 
     def _plan(self) -> dict[str, Any]:
-        """The plan of the policies, once the record holds it: it comes with the first steps."""
+        """The plan of the policies, once the record holds it, which is after the first steps."""
         if self._plan_is_read:
             return {}
         traced = 0
@@ -153,7 +153,7 @@ class PageFeed:
         try:
             plan = read_plan(self._folder)
             drawing = None if plan is None else draw_plan(plan)
-        # It is a plan of another version, or somebody has changed the record.
+        # The plan is of another version, or the record was modified.
         except (KungfuError, *_OF_A_CHANGED_PLAN) as error:
             self._plan_is_read = True
             return {"plan": {"remark": f"the plan in the record cannot be shown: {error}"}}

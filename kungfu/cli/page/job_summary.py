@@ -8,7 +8,7 @@ from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job, JobPeer
 from kungfu.slowness import STRAGGLER
 
-# Processes that have ended and are still shown.
+# The limit of ended processes that are shown.
 _MOST_ENDED = 8
 
 Row = dict[str, Any]
@@ -30,11 +30,11 @@ def job_summary(job: Job) -> Row:
 
 
 def peer_rows(job: Job) -> list[Row]:
-    """The rows of the table of peers: those in the view by rank, others that run, the last ones that have ended.
+    """The rows of the table of peers: members by rank, other running peers, and the last peers that have ended.
 
     Returns:
-        For each the peer's ``id``, ``rank``, ``host`` by name, ``pid``, ``state``, and since when (``since``, in
-        seconds since 1970), and its ``speed`` as a fraction of the median peer's with ``is_slow``; None is not known.
+        For each peer its ``id``, ``rank``, ``host`` by name, ``pid``, ``state`` with its beginning ``since`` (seconds
+        since 1970), and its ``speed`` as a fraction of the median peer's with ``is_slow``; None means unknown.
     """
     running = [one for one in job.peers.values() if one.state != "ended"]
     running.sort(key=lambda one: (one.rank is None, one.rank or 0, one.id))

@@ -1,4 +1,4 @@
-"""``kungfu page DIR``, and what ``kungfu-run --page`` starts."""
+"""``kungfu page DIR``, and the page of ``kungfu-run --page``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kungfu.errors import UsageError
 from kungfu.runtime.job_api.job_file import read_job_file
 
 _SERVER = "kungfu.cli.page.server"
-# After the end of a job, for the last update of its page.
+# Seconds after the end of a job for the last update of its page.
 _END_WITHIN_S = 10.0
 
 
 def page_process(record: Path, address: ListenAddress, *, tell: Callable[[str], None]) -> SideProcess:
-    """The process that serves the page of a job while it runs, as `tensorboard_process` writes it for TensorBoard."""
+    """A side process that serves the page of a job while it runs; a context manager."""
     arguments, subject = (str(record.absolute()), address.host, str(address.port)), f"the page at {address}"
     return SideProcess("page", _SERVER, arguments, subject=subject, tell=tell, end_within_s=_END_WITHIN_S)
 
@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
         return _print_secret(folder)
     address = parse_address(given.port, option="--port", example=8080)
     check_record(folder)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.cli.page.server import PageServer, url_of
 
     try:
@@ -54,14 +54,14 @@ def run(given: argparse.Namespace) -> int:
         ) from error
     with listener:
         server = PageServer(folder, listener, told=address.host)
-        server.feed.look()  # refuses a record of another version before anything is promised
+        server.feed.look()  # raises here if the record is of another version, before the address is printed
         print(f"the page of {folder} is at {url_of(address, server.port)}; Ctrl-C ends it", flush=True)
         server.run(_waits)
     return 0
 
 
 def _waits(timeout_s: float) -> bool:
-    """It ends by a signal only: a job that is over is still looked at."""
+    """Waits and returns False: only a signal ends the page, since users still look at a finished job."""
     time.sleep(timeout_s)
     return False
 

@@ -13,10 +13,10 @@ _SWEEPS = 4
 
 
 def draw_plan(plan: Plan) -> dict[str, Any]:
-    """The plan as an object: nodes with column and row, edges as pairs of indices, and the text of ``kungfu explain``.
+    """A plan as an object: nodes with column and row, edges as pairs of indices, and the text of ``kungfu explain``.
 
-    A node stands in the column after the last of its inputs, rules in the last one. Rows are ordered so that few edges
-    cross: each node goes to the mean row of its neighbours, in some sweeps forth and back.
+    A node is in the column after its last input; rules are in the last column. Rows are ordered so that few edges
+    cross: several sweeps in both directions move each node to the mean row of its neighbours.
 
     Reference:
         Sugiyama et al., 1981.

@@ -1,4 +1,4 @@
-"""A run as its page shows it: what a browser is given first, and then what changes; plain values, no I/O."""
+"""The state of a run for its page: a first document and then changes; plain values, no I/O."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LONGEST_TEXT = 800
 
 
 class RunModel:
-    """A run as a document: the whole, and the changes since the last time, from what is added to its record.
+    """A run as a document, which is built from new lines of the record; provides the whole document or its changes.
 
-    A document has these keys, one of changes those that changed: ``run`` (name, state, newest step), ``curves`` (see
-    `Curves`), ``items`` (see `DecisionFeed`), ``peers``, and whatever is ``put``.
+    The keys of a document are ``run`` (name, state, newest step), ``curves`` (see `Curves`), ``items`` (see
+    `DecisionFeed`), ``peers``, and the keys of `put`; a document of changes has only the changed keys.
 
     Args:
         name: The name of the run.
 
     Attributes:
-        job: The job of the run.
+        job: The job according to the record so far.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,7 +43,7 @@ class RunModel:
         self._speeds = SpeedsBySize()
 
     def add(self, new: NewRecords) -> None:
-        """Adds what is new in the record."""
+        """Adds new lines of the record."""
         for row in new.rows:
             self._curves.add(row)
             self._speeds.add(row)
@@ -57,11 +57,11 @@ class RunModel:
         self._given |= parts
 
     def whole(self) -> Document:
-        """All that there is to show."""
+        """The whole document."""
         return {**self._parts(), "curves": self._curves.all(), "items": self._feed.all()}
 
     def changes(self) -> Document:
-        """The changes since the last call; empty if there are none."""
+        """The document of changes since the last call; empty if there are none."""
         changed = {key: value for key, value in self._parts().items() if self._is_new(key, value)}
         if (curves := self._curves.changed()) is not None:
             changed["curves"] = curves
@@ -75,7 +75,7 @@ class RunModel:
         return MeasuredRun(self.job, self._speeds.measured(), rate)
 
     def _parts(self) -> Document:
-        """The parts that are sent whole whenever they change."""
+        """The parts that are sent as a whole whenever they change."""
         given = dict(self._given)
         progress = asdict(self.job.progress.progress)
         seconds = progress.pop("seconds_left")
@@ -85,7 +85,7 @@ class RunModel:
         return {"run": run, "peers": peer_rows(self.job), **given}
 
     def _is_new(self, key: str, value: Any) -> bool:
-        # The plan is large, and set once.
+        # The plan is large, and set only once.
         if key in self._given and self._given[key] is self._sent_object.get(key):
             return False
         self._sent_object[key] = value
@@ -94,21 +94,21 @@ class RunModel:
         return changed
 
     def _newest(self) -> Document:
-        """The newest figures; what a step does not know stays what was known."""
+        """The newest known figures; a figure that a step lacks keeps its earlier value."""
         newest: Document = {name: self.job.known[name] for name in _NEWEST if name in self.job.known}
-        # The smaller last step of an epoch is no batch.
+        # The smaller last step of an epoch does not count as the batch.
         if known := self._curves.newest.get("batch"):
             newest["batch"] = known[1]
         return newest
 
 
 def as_text(value: Any) -> str:
-    """JSON in ASCII: halves of characters, which a record may hold, are escaped, and NaN is a word."""
+    """JSON in ASCII: lone surrogates from a record are escaped, and NaN becomes a string."""
     return json.dumps(_shortened(as_json(value)), separators=(",", ":"), allow_nan=False)
 
 
 def _shortened(value: Any) -> Any:
-    """A value without very long texts, which would push all others off the page; the plan of the job stays whole."""
+    """A value with very long texts shortened, which would fill the page; the plan of the job stays whole."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Serves the page of a run: in a process beside the job (``kungfu-run --page``), or until Ctrl-C (``kungfu page``)."""
+"""Serves the page of a run: in a separate process (``kungfu-run --page``), or until Ctrl-C (``kungfu page``)."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 
-# For browsers to take the last update.
+# Seconds for browsers to receive the last update.
 _CLOSE_WITHIN_S = 2
 _LOOK_EVERY_S = 1
 
 
 class QuietConnections:
-    """Ends connections on which no request is under way: after a time, and before it the oldest of too many.
+    """Ends connections without a request under way: after a time, or the oldest ones above a limit.
 
     Args:
-        connections: The open connections, as uvicorn has them.
-        limits: The limits of connections without a request; those of the last second do not count, whose request may be
-            on the way.
+        connections: The open connections of uvicorn.
+        limits: The limits of connections without a request; a connection counts only from the second look on that finds
+            it quiet, since a request may be on its way.
     """
 
     def __init__(self, connections: Collection[Any], limits: ConnectionLimits) -> None:
         self._connections, self._limits = connections, limits
-        # Of each such connection its last request, and since when there is none after it.
+        # For each quiet connection its last request, and the time when it was first seen quiet.
         self._quiet: dict[Any, tuple[Any, float]] = {}
 
     async def look(self) -> None:
-        """Notes which are quiet, and ends what is beyond the limits."""
+        """Updates the quiet connections, and ends those beyond the limits."""
         now, limits, seen = time.monotonic(), self._limits, self._quiet
         quiet = [one for one in self._connections if one.cycle is None or one.cycle.response_complete]
         before = {one: seen[one] for one in quiet if one in seen and seen[one][0] is one.cycle}
@@ -63,14 +63,14 @@ def _address_of(connection: Any) -> str:
 
 
 class PageServer:
-    """Serves the page of the run in ``folder`` at a socket that listens.
+    """Serves the page of the run in ``folder`` on a listening socket.
 
     Args:
         folder: The folder of the run's record.
-        listener: The socket; it is closed at the end.
-        told: The name or the address under which people were told to reach it.
-        limits: The limits of the page for browsers.
-        quiet: The connections without a request that it has.
+        listener: The listening socket; it is closed at the end.
+        told: The name or the address in the URL that was printed for users.
+        limits: The limits for browsers that show the page.
+        quiet: The limits for connections without a request.
 
     Attributes:
         feed: The feed of the page.
@@ -104,12 +104,12 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until ``is_over``, which waits for up to this many seconds, or until a signal ends it.
+        """Serves until a signal, or until ``is_over`` returns True, which waits for up to the given seconds.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.
         """
-        # What goes wrong with one browser is no remark about the job.
+        # An error with one browser is no remark about the job.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
         follower = threading.Thread(target=self._follow, args=(is_over,), name="kungfu-page", daemon=True)
         follower.start()
@@ -127,7 +127,7 @@ class PageServer:
 
 
 def url_of(address: ListenAddress, port: int) -> str:
-    """The URL of a page that listens at an address; for an address that stands for all, with the name of its machine.
+    """The URL of a page that listens at an address; a wildcard address is replaced by the name of its machine.
 
     Examples:
         >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
@@ -138,7 +138,7 @@ def url_of(address: ListenAddress, port: int) -> str:
 
 
 def main(record: Path, address: ListenAddress) -> int:
-    """Serves the page of a job until standard input closes; remarks are lines of standard output."""
+    """Serves the page of a job until standard input closes; prints remarks on standard output."""
     begin_beside()
     try:
         listener = listening(address)

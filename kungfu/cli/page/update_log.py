@@ -1,11 +1,11 @@
-"""The log of updates for browsers, encoded once for all of them, however many and however slow they are.
+"""The log of updates for browsers; each update is encoded once for all browsers, however slow.
 
-Every change of what the page shows is an update with a number. Of the newest updates the bytes are kept, and a browser
-that is some of them behind gets those that it lacks: after a second, or after its connection was lost. One that is
-further behind, or new, gets the whole. Nothing is queued for a browser: none can hold up another, or fill memory.
+Every change of the page is an update with a number. The log keeps the bytes of the newest updates. A browser that is a
+few updates behind, a second later or after a lost connection, gets the missing ones; a new browser, or one further
+behind, gets the whole state. There is no queue per browser, so no browser delays another or fills memory.
 
-The form is that of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html): the id of an
-update is the name of this log and its number, so that an id of an earlier process means nothing here.
+The format is server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). The id of an update
+is the name of this log and the update's number, so that an id of an earlier process is not recognized.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# With an update a second at most, what a browser has missed of the last minute.
+# With at most one update a second, the log covers the last minute.
 _KEPT = 60
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """The updates that a browser has missed: ``data`` to send, after which it has update ``number``."""
+    """The updates that a browser has missed: ``data`` to send, and the ``number`` of the last of these updates."""
 
     data: bytes
     number: int
 
 
 class UpdateLog:
-    """The newest updates; one thread publishes, others ask what they have missed.
+    """The newest updates; one thread publishes, and others get the updates that they have missed.
 
     Args:
-        whole: Gives the whole as JSON; called by whoever asks, at most once for each update.
+        whole: Returns the whole state as JSON; called by readers, at most once per update.
     """
 
     def __init__(self, whole: Callable[[], str]) -> None:
@@ -45,7 +45,7 @@ class UpdateLog:
         self._wake: Callable[[], None] = lambda: None
 
     def on_update(self, wake: Callable[[], None]) -> None:
-        """Has ``wake`` called after each update, by the thread that publishes."""
+        """Registers ``wake``, which the publishing thread calls after each update."""
         self._wake = wake
 
     def publish(self, update: str) -> None:
@@ -56,26 +56,26 @@ class UpdateLog:
         self._wake()
 
     def end(self) -> None:
-        """Ends the log: browsers learn that the page ends here, and do not come back."""
+        """Ends the log: browsers are notified of the end, and do not reconnect."""
         with self._lock:
             self._is_over = True
         self._wake()
 
     @property
     def is_over(self) -> bool:
-        """True if no further update comes."""
+        """True if there are no further updates."""
         return self._is_over
 
     def number_of(self, identifier: str) -> int | None:
-        """The number of an update by its id; ``None`` if it is none of this log."""
+        """The number of an update by its id; ``None`` if this log has no such update."""
         name, _, number = identifier.partition(".")
         known = name == self._name and number.isdecimal() and len(number) < 16
         return int(number) if known and int(number) <= self._newest else None
 
     def missed(self, since: int | None) -> Backlog | None:
-        """The updates after ``since``, for a browser without any the whole state; ``None`` if there are none."""
+        """The updates after ``since``, or the whole state for a new or late browser; ``None`` if nothing was missed."""
         with self._lock:
-            # Before the first update nothing was read of the record, and there is nothing to show.
+            # Before the first update no line of the record was read, so there is nothing to show.
             if not self._newest or since == self._newest:
                 return None
             behind = self._newest - since if since is not None else len(self._updates) + 1

@@ -1,1 +1,1 @@
-"""``kungfu replay``: a plan over a recorded run, beside what really happened."""
+"""``kungfu replay``: replays a plan over a recorded run, and compares its decisions with the run's."""

@@ -1,4 +1,4 @@
-"""The estimated cost and savings of another policy on a recorded job: it runs on a model of the job."""
+"""Estimates the cost and savings of another policy on a recorded job, by a model of the job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kungfu.testing.simulated_run import SimulatedRun, simulate
 
 @dataclass(frozen=True)
 class Forecast:
-    """A job as it was, and as it would have been.
+    """A recorded job, and the same job as simulated under another policy.
 
     Attributes:
         job: The job according to the record.
-        run: The same job on the model, under the other policy; ``None`` if that cannot be estimated.
-        unknown: Why it cannot.
+        run: The simulated job under the other policy; ``None`` if it cannot be estimated.
+        unknown: The reason why it cannot be estimated.
         guesses: The guesses of the model.
     """
 
@@ -36,19 +36,19 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """The seconds of the whole job under the other policy, with the pauses that do not depend on the policy."""
+        """The estimated seconds of the whole job, including the pauses that do not depend on the policy."""
         return self.run.seconds + self.job.other_s if self.run else 0.0
 
     @property
     def peer_seconds(self) -> float:
-        """The peer-seconds of all peers together; pauses count at the average size."""
+        """The estimated peer-seconds of all peers together; pauses count at the average size."""
         if self.run is None or not self.run.seconds:
             return 0.0
         return self.run.peer_seconds * (1 + self.job.other_s / self.run.seconds)
 
 
 def forecast(plan: Plan, trace: Trace, events: Iterable[LoggedEvent]) -> Forecast:
-    """The policies of `plan` on the job of a record, for as many samples as it had."""
+    """Runs the policies of `plan` on a model of the recorded job, for the job's number of samples."""
     job = measure_job(trace, events)
     try:
         model = model_of_job(job, trace, plan)
@@ -65,7 +65,7 @@ def forecast(plan: Plan, trace: Trace, events: Iterable[LoggedEvent]) -> Forecas
 
 
 def _samples_guessed(trace: Trace, job: RecordedJob) -> Iterator[str]:
-    """A remark on the samples of the whole job, if the policy reads them and they differ from those of the job."""
+    """A remark if the policy reads the samples of the whole job, and the model's value differs from the job's."""
     first = trace.steps[0].agreed
     planned, left = first.get("job_samples"), job.samples + int(first.get("samples_done", 0))
     of_the_model = f"on the model it has those of the record, {job.samples:,}"
@@ -86,7 +86,7 @@ def _unfinished(run: SimulatedRun, job: RecordedJob, *, most_steps: int) -> str:
 
 
 def forecast_as_json(estimate: Forecast) -> dict[str, Any]:
-    """One object: the job as it was, as it would have been, and the guesses."""
+    """An object with the recorded job, the estimated job, and the guesses."""
     job, run = estimate.job, estimate.run
     document: dict[str, Any] = {
         "was": _totals(job.seconds, job.peer_seconds, job.samples, job.changes),
@@ -116,7 +116,7 @@ def _totals(seconds: float, peer_seconds: float, samples: int, sizes: Sequence[t
 
 
 def forecast_as_text(estimate: Forecast) -> Iterator[Text | Table]:
-    """A table of the job as it was beside the estimate, with its measurements and guesses."""
+    """A table of the recorded job and the estimate, followed by measurements and guesses."""
     if estimate.run is None:
         yield Text(f"what this policy would have cost cannot be estimated: {estimate.unknown}", style="yellow")
         return
@@ -150,7 +150,7 @@ def _table(estimate: Forecast, run: SimulatedRun) -> Table:
 
 
 def _changes(run: SimulatedRun) -> Iterator[str]:
-    """The decisions, those that repeat in one line."""
+    """The decisions, with repeated decisions in one line."""
     by_rule: dict[str, list[FiredRule]] = {}
     for one in run.decisions:
         by_rule.setdefault(one.rule, []).append(one)

@@ -1,4 +1,4 @@
-"""A replay in one picture: the size of the run with the sizes requested, and below it every rule's decisions."""
+"""The picture of a replay: the size of the run with the requested sizes, and below it every rule's decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kungfu.record import Trace
 
 
 def draw_replay(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:
-    """Draws it as a PNG and gives its path; raises ``UsageError`` if `target` cannot be written."""
+    """Draws a replay as a PNG and returns its path; raises ``UsageError`` if `target` cannot be written."""
     figure = blank_figure(9.0, 5.5)
     size, rules = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (2.0, 1.0)})
     _draw_size(size, trace, decisions)

@@ -1,4 +1,4 @@
-"""``kungfu replay DIR``: the plan of a recorded run, or another policy, over what its steps offered."""
+"""``kungfu replay DIR``: replays the plan of a recorded run, or another policy, over the recorded steps."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class _Replay:
-    """A replay beside its run.
+    """A replay with its recorded run.
 
     Attributes:
         trace: The recorded steps.
-        whose: The plan that was replayed: the run's own, or another one.
+        whose: The owner of the replayed plan: the run, or another policy.
         replayed: The decisions of the replay.
         events: The events of the run.
-        rows: Both, step by step.
-        forecast: The estimated cost of another plan on the whole job; ``None`` for the run's own.
+        rows: The timeline of the replay and the run.
+        forecast: The estimated cost of another plan on the whole job; ``None`` for the run's plan.
     """
 
     trace: Trace
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Prints the timeline; gives the exit code. Raises ``UsageError`` or ``PolicyError`` if it cannot be."""
+    """Prints the timeline; returns the exit code. Raises ``UsageError`` or ``PolicyError`` if it cannot replay."""
     trace = read_trace(given.folder)
     plan = compile_policies([load_policy(spec) for spec in given.policy]) if given.policy else _own(trace)
     whose: Literal["the run's", "another"] = "another" if given.policy else "the run's"
@@ -80,7 +80,7 @@ def run(given: argparse.Namespace) -> int:
     costs = forecast(plan, trace, events) if given.policy else None
     result = _Replay(trace, whose, replayed, events, timeline(replayed.decisions, events, start=given.start), costs)
     if given.plot is not None:
-        from kungfu.cli.replay.picture import draw_replay  # here: matplotlib takes a second to load
+        from kungfu.cli.replay.picture import draw_replay  # here, since matplotlib takes a second to load
 
         target = given.folder / "replay.png" if given.plot == Path() else given.plot
         draw_replay(trace, replayed.decisions, result.rows, target)
@@ -102,7 +102,7 @@ def _own(trace: Trace) -> Plan:
 
 
 def _events(folder: Path) -> Sequence[LoggedEvent]:
-    """The events of the run, where the folder has them: a trace alone can be replayed as well."""
+    """The events of the run; empty if the folder has only a trace, which is enough for a replay."""
     place = folder.parent if folder.suffix == ".jsonl" else folder
     return read_events(place).events if (place / "events.jsonl").exists() else ()
 
@@ -130,7 +130,7 @@ def _decision(one: FiredRule) -> dict[str, Any]:
         "rule": one.rule,
         "standing": one.mode,
         "action": action_of(one.action),
-        "value": as_json(one.value, nan=None),  # NaN: an action without a number, as a stop is
+        "value": as_json(one.value, nan=None),  # NaN stands for an action without a number, such as a stop
         "ranks": list(one.ranks),
         "saw": as_json(one.inputs),
     }

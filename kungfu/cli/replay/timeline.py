@@ -1,4 +1,4 @@
-"""The timeline of a replay: each decision beside what really happened then."""
+"""The timeline of a replay, with each decision next to the run's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kungfu.event_log.events import (
 from kungfu.event_log.rule_events import reasons
 from kungfu.event_log.values import counted, figure
 
-# What a rule leaves in the events, with the step in which it fired.
+# The topics of events that a rule causes, with the step in which it fired.
 OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
 
 
@@ -34,11 +34,11 @@ class TimelineRow:
 
     Attributes:
         step: The step after which it happened.
-        rule: The rule, empty for a change of the membership or a checkpoint.
-        replayed: The request of the rule in the replay, empty if it does not fire there.
-        run: The decision in the run, empty if there was none.
+        rule: The rule; empty for a change of the membership or a checkpoint.
+        replayed: The request of the rule in the replay; empty if it does not fire there.
+        run: The decision in the run; empty if there was none.
         times: The number of equal decisions of the rule in a row.
-        last: The last of these steps.
+        last: The last of the steps with these decisions.
     """
 
     step: int
@@ -50,26 +50,26 @@ class TimelineRow:
 
 
 def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, start: int = 0) -> list[TimelineRow]:
-    """The decisions of a replay and the events of the run, by step; what a rule repeats is one row."""
+    """The decisions of a replay and the events of the run, by step; repeated decisions of a rule are one row."""
     by_rule: dict[tuple[int, str], list[RuleEvent]] = {}
     changes = (one for one in events if isinstance(one, RescaleEvent | CheckpointEvent))
     rows = [TimelineRow(one.step, "", "", _happened(one)) for one in changes if one.step >= start]
     for event in events:
         if isinstance(event, OF_RULES) and event.step >= start:
             by_rule.setdefault((event.step, event.rule), []).append(event)
-    # A decision of the replay stands beside the events of that rule in that step of the run.
+    # A decision of the replay is paired with the run's events of the same rule and step.
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule), [])
         rows.append(
             TimelineRow(one.step, one.rule, replayed_in_words(one), "; ".join(_happened(event) for event in matched))
         )
-    # What is left happened in the run only.
+    # The remaining events happened only in the run.
     rows += [TimelineRow(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
     return list(_collapsed(sorted(rows, key=lambda row: row.step)))
 
 
 def replayed_in_words(decision: FiredRule) -> str:
-    """The request of a rule in the replay, with the values that it saw."""
+    """The request of a rule in the replay, with its inputs."""
     what = _asked(decision)
     shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
     saw = reasons(decision.inputs)
@@ -77,7 +77,7 @@ def replayed_in_words(decision: FiredRule) -> str:
 
 
 def action_of(action: Action) -> str:
-    """The name under which a policy requests an action.
+    """The name of an action in a policy.
 
     Examples:
         >>> from kungfu.control import Stop
@@ -108,7 +108,7 @@ def _asked(decision: FiredRule) -> str:
 
 
 def _happened(event: LoggedEvent) -> str:
-    """An event of the run in words, without the values that stand beside it already."""
+    """An event of the run in words, without the inputs that the row already shows."""
     if isinstance(event, DecisionEvent):
         return f"wanted {counted(event.asked, 'peer')}; {event.done}"
     if isinstance(event, CalledEvent):
@@ -119,7 +119,7 @@ def _happened(event: LoggedEvent) -> str:
 
 
 def _collapsed(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
-    """A rule that requests the same again and again, while the run did nothing about it, stands once."""
+    """Joins equal requests of a rule in a row into one line, as long as the run did nothing about them."""
     open_rows: dict[str, int] = {}
     kept: list[TimelineRow] = []
     for row in rows:
@@ -134,5 +134,5 @@ def _collapsed(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
 
 
 def _same(one: TimelineRow, other: TimelineRow) -> bool:
-    """Asked for alike, whatever was seen."""
+    """True if two rows have equal requests, whatever their inputs."""
     return one.replayed.partition(" (")[0] == other.replayed.partition(" (")[0]

@@ -1,4 +1,4 @@
-"""The record of a run, read and reported to a person."""
+"""Reads the record of a run and reports it to users."""
 
 from kungfu.cli.report.metrics import read_rows, rows_between, rows_in_order
 from kungfu.cli.report.missing_steps import missing_steps

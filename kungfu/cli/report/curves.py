@@ -1,4 +1,4 @@
-"""The curves of a run: of each group of steps a median, and the extremes beside it; for the page as its points."""
+"""The curves of a run as points for the page: a median with extremes for each group of steps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kungfu.event_log.values import finite_number, number_or_nan
 
 MOST_GROUPS = 1024
 MOST_CURVES = 40
-_LARGEST_STEP = 1 << 53  # beyond it a browser's numbers are not exact
+_LARGEST_STEP = 1 << 53  # larger integers are not exact in a browser
 
 
 class Curves:
     """The points to draw, from the lines of ``metrics.jsonl``.
 
     Args:
-        most_groups: The most groups of steps.
-        most_curves: The most curves.
+        most_groups: The largest number of groups of steps.
+        most_curves: The largest number of curves.
 
     Attributes:
         groups: The figures of the steps, in groups.
-        newest: The newest step in which each curve is known, with its value there.
-        left_out: Names of numbers for which there is no room: nobody reads a page with more curves.
+        newest: The newest step with a known value of each curve, and that value.
+        left_out: The names of numbers beyond the limit of curves, which a page could not show readably.
     """
 
     def __init__(self, most_groups: int = MOST_GROUPS, *, most_curves: float = MOST_CURVES) -> None:
@@ -36,16 +36,16 @@ class Curves:
         self.left_out: set[str] = set()
 
     def add(self, row: Mapping[str, Any]) -> bool:
-        """Adds a step; False for a line that is none. One that is done again undoes itself and those after it."""
+        """Adds a step; False for a line without one. A repeated step undoes its earlier version and later steps."""
         step = as_whole(row.get("step"))
-        # A line that a damaged disk has left without what every line has.
+        # A line that lacks required fields, such as one from a damaged disk.
         if step is None or not 0 <= step < _LARGEST_STEP:
             return False
-        # What came of a step that is done again is known once it is done.
+        # The outcome of a repeated step is known once the step has been done again.
         if step <= self._step:
             self.newest = {name: known for name, known in self.newest.items() if known[0] < step}
         self._step = step
-        self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks are set
+        self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks may be set back
         figures, batch = {"time": self._time}, self._batches.batch(row)
         for name, value in row.items():
             number = None if name in ("time", "step") else batch if name == "batch" else number_or_nan(value)
@@ -59,7 +59,7 @@ class Curves:
         return True
 
     def changed(self) -> dict[str, Any] | None:
-        """The points that changed since the last call, as the points from an index on; ``None`` if none did."""
+        """The points from the first changed one on, since the last call; ``None`` if no point has changed."""
         changed = self.groups.changed()
         return self._from(changed) if changed < len(self.groups) else None
 
@@ -68,7 +68,7 @@ class Curves:
         return self._from(0)
 
     def _from(self, group: int) -> dict[str, Any]:
-        """The points from a group on, one for each at its last step; ``None`` if a curve is not known."""
+        """The points from a group on, one per group at its last step; ``None`` for an unknown value."""
         return {
             "from": group,
             "firsts": [*map(int, self.groups.firsts(group))],
@@ -92,5 +92,5 @@ class Curves:
 
 
 def _shown(value: float) -> float | None:
-    """A number with the digits that a picture can show; ``None`` for one that is not known."""
+    """A number rounded to the digits that a picture can show; ``None`` if unknown."""
     return None if math.isnan(value) else float(f"{value:.7g}")

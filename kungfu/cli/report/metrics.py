@@ -1,7 +1,7 @@
-"""Reads ``metrics.jsonl`` line by line: the record of a week has tens of millions of steps, which no memory holds.
+"""Reads ``metrics.jsonl`` line by line, since a record of tens of millions of steps would not fit in memory.
 
-The steps of a record rise, but for those that a failure undid, which are done again by the survivors at once. So a step
-is found by bisection, and the lines come in the order of their steps out of a window of some thousand.
+The steps of a record increase, except for steps that a failure undid and survivors soon repeat. Therefore bisection
+finds a step, and sorting within a window of some thousand lines gives the steps in order.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kungfu.event_log.values import finite_number
 Row = Mapping[str, Any]
 
 _METRICS = "metrics.jsonl"
-# A step that is done again within so many lines replaces the one before.
+# A repeated step replaces the earlier version within this many lines.
 _WINDOW_LINES = 4096
-# A bisection ends with this much to read.
+# The bytes at which bisection stops.
 _NEAR_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
 
 
 def read_rows(folder: Path) -> Iterator[Row]:
-    """The figures of each step in the order of the file, one after the other; lines that have none are left out.
+    """Yields the figures of each step in the order of the file; lines without figures are skipped.
 
     Raises:
-        UsageError: There is no such file, or nothing in it.
+        UsageError: There is no such file, or it has no figures.
     """
     is_empty = True
     with open_record(folder, _METRICS) as lines:
@@ -42,7 +42,7 @@ def read_rows(folder: Path) -> Iterator[Row]:
 
 
 def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator[Row]:
-    """The figures of the steps from `first` to `last`, in the order of the file; what is before them is not read.
+    """Yields the figures of the steps from `first` to `last` in the order of the file, without reading earlier steps.
 
     Raises:
         UsageError: There is no such file.
@@ -60,10 +60,10 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
 
 
 def newest_step(folder: Path) -> float:
-    """The newest step of a record, found in its last lines.
+    """The newest step of a record, from its last lines.
 
     Raises:
-        UsageError: There is no such file, or no step in its last lines.
+        UsageError: There is no such file, or its last lines have no step.
     """
     with open_record(folder, _METRICS) as file:
         file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
@@ -75,7 +75,7 @@ def newest_step(folder: Path) -> float:
 
 
 def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
-    """The steps with their figures, rising; of a step that was done again, the last line counts.
+    """The steps with their figures, rising; the last line of a repeated step counts.
 
     Examples:
         >>> rows = [{"step": 2, "loss": 7}, {"step": 1, "loss": 8}, {"step": 2, "loss": 9}]
@@ -86,7 +86,7 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
     newest = -math.inf
     for row in rows:
         step = finite_number(row.get("step"))
-        # A line without a step; or a step that was reported long ago, and must not count twice.
+        # The line has no step, or a step that was reported long before and must not count twice.
         if step is None or step <= newest:
             continue
         held[step] = row
@@ -98,12 +98,12 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
 
 
 def _offset_before(file: BinaryIO, step: float) -> int:
-    """An offset, in bytes, a little before the first line of `step`; a line may begin before it."""
+    """A byte offset shortly before the first line of `step`; it may lie within a line."""
     low, high = 0, file.seek(0, 2)
     while high - low > _NEAR_BYTES:
         middle = (low + high) // 2
         found = _step_after(file, middle, high)
-        # No whole line is between them, or it is one of those that are wanted.
+        # There is no complete line between the offsets, or it is one of the wanted lines.
         if found is None or found >= step:
             high = middle
         else:
@@ -112,7 +112,7 @@ def _offset_before(file: BinaryIO, step: float) -> int:
 
 
 def _step_after(file: BinaryIO, offset: int, end: int) -> float | None:
-    """The step of the first whole line after an offset; ``None`` if there is none before `end`."""
+    """The step of the first complete line after an offset; ``None`` if there is none before `end`."""
     file.seek(offset)
     offset += len(file.readline())
     while offset < end and (line := file.readline()):

@@ -1,4 +1,4 @@
-"""Steps that were done and are missing in the metrics: their rank 0 was lost, or they could not be written."""
+"""Finds steps that are missing in the metrics: their rank 0 was lost, or they could not be written."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from kungfu.cli.report.metrics import Row, rows_in_order
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, of_topics
 from kungfu.event_log.values import finite_number
 
-# Between the end of a step on a peer and the moment in which it would have been written, for a machine that is busy.
+# Seconds from the end of a step on a peer until it is written, on a busy machine.
 _REPORT_S = 5.0
 
 
 def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list[str]:
-    """A remark on each row of steps that is missing between the first one in `metrics` and the last one that was done.
+    """A remark on each row of missing steps, from the first step in `metrics` to the last step that was done.
 
-    Rank 0 sends its steps every `--report-every` seconds, so that its last ones are lost with it.
+    Rank 0 sends its steps every `--report-every` seconds, so a lost rank 0 loses its last steps.
 
     Args:
-        events: The events of the run: they say which step was the last, and where peers were lost.
+        events: The events of the run, which give the last step and the losses of peers.
         metrics: The measured steps.
 
     >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
@@ -34,14 +34,14 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
 def _gaps(
     events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]
 ) -> Iterator[tuple[int, int, float | None, float | None]]:
-    """First and last of steps that are missing, and the times of the ones before and after them."""
+    """The first and the last step of each gap, and the times of the steps before and after it."""
     newest, reported_at = None, None
     for step, row in rows_in_order(metrics):
         at = finite_number(row.get("time"))
         if newest is not None and step > newest + 1:
             yield newest + 1, int(step) - 1, reported_at, at
         newest, reported_at = int(step), at
-    # Nothing was measured.
+    # There are no measured steps.
     if newest is None:
         return
     last = max([newest, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
@@ -54,14 +54,14 @@ def _named(first: int, last: int) -> str:
 
 
 def _why(first: int, last: int, recovered: Collection[int]) -> str:
-    """Survivors continue from the last of these steps, or from the one before it, which is done once more."""
+    """The reason for a gap if rank 0 was lost: survivors continue from its last step, or repeat the step before it."""
     lost = any(first <= step <= last or step == last - 1 for step in recovered)
     them = "it" if first == last else "them"
     return f": rank 0 was lost before it reported {them}" if lost else ""
 
 
 def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
-    """True if the record could not be written between two steps; the end of the last steps is unknown."""
+    """The reason for a gap if the record could not be written then; the end of the last gap is unknown."""
     for event in events:
         if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
             continue

@@ -1,4 +1,4 @@
-"""A run's events as a narrative: the cause of a failure, the events in their order, and the sums of the run."""
+"""A run's events as a narrative: the cause of a failure, the events in their order, and the totals of the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kungfu.event_log.values import counted, duration, figure
 
 @dataclass(frozen=True)
 class Paragraph:
-    """An event ``at_s`` seconds after the start (``None``: of no one moment), as a headline with details."""
+    """An event ``at_s`` seconds after the start (``None`` if it has no time), as a headline with details."""
 
     at_s: float | None
     headline: str
@@ -30,11 +30,11 @@ class Paragraph:
 
 
 def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> list[Paragraph]:
-    """The narrative of `events`: the root cause of a failure first, then each event, then the sums.
+    """The narrative of `events`: the root cause of a failure first, then each event, then the totals.
 
     Args:
         events: The events of a run.
-        now: The time, in seconds since 1970, if the job is known to run; the sums are those so far, then.
+        now: The present time, in seconds since 1970, if the job is known to run; the totals are then those so far.
 
     >>> from kungfu.event_log.events import ViewEvent
     >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
@@ -46,8 +46,8 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
 
 def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
-    """The paragraphs of events in their order; each run of settings of one rule is one, before what ends it."""
-    # The peers whose end stands there already: their processes were dismissed, or lost.
+    """The paragraphs of events in order; a run of settings by one rule is one, before the event that ends it."""
+    # The peers whose end is already reported: their processes were dismissed or lost.
     ended = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     runs: dict[tuple[str, str], SetEvent | SettingRun] = {}
     for event in events:
@@ -69,7 +69,7 @@ def is_ended(event: LoggedEvent, peers: Container[int]) -> bool:
 
 
 def paragraph(event: LoggedEvent | SettingRun, began: float | None) -> Paragraph:
-    """The paragraph of an event, or of a setting that was changed again and again; ``began`` is when the run did."""
+    """The paragraph of an event, or of a repeated setting; ``began`` is the start of the run."""
     at_s = None if event.time is None or began is None else event.time - began
     return Paragraph(at_s, event.headline(), event.details())
 
@@ -83,13 +83,13 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
     stood = stood_still(job)
     share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
     details = [f"{changes(job)}{stood}{share}", *_finishers(job), *_not_a_number(job)]
-    # The sums above are of what was written down.
+    # The totals above cover only the recorded events.
     if job.tally.unrecorded:
         lost = counted(job.tally.unrecorded, "event")
         details.append(f"{lost} could not be written down, and what happened there is not counted")
     waiting = (f"{one.rule} wanted {one.requested()} at step {figure(one.step)}" for one in job.waiting)
     details += [f"still waits for joiners: {one}" for one in waiting]
-    # The agent writes the end; without it, only those who see the job run know more.
+    # The agent records the end. Without this event, only a user who sees the running job knows more.
     if job.ending is None and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
@@ -97,7 +97,7 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
 
 
 def _so_far(job: Job, lasting: float | None) -> str:
-    """The headline of the end, of a job that has none yet."""
+    """The headline of the totals of a job that has not ended."""
     if lasting is None:
         return "the job runs, and gets ready to train"
     if job.finished:
@@ -113,15 +113,15 @@ def _not_a_number(job: Job) -> list[str]:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; without one to `now`, or to the newest event."""
-    # After the end of training the rest of the user's program runs.
+    """Seconds from the first view to the end of training; if there is none, to `now` or the newest event."""
+    # The rest of the user's program runs after the end of training.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at
     return None if job.trained_at is None or last is None else max(0.0, last - job.trained_at)
 
 
 def _finishers(job: Job) -> list[str]:
-    # All were lost, stopped or dismissed before the end.
+    # All peers were lost, stopped or dismissed before the end.
     if not job.finished:
         return []
     steps, traces = max(one.steps for one in job.finished), max(one.traces for one in job.finished)
@@ -130,10 +130,10 @@ def _finishers(job: Job) -> list[str]:
 
 
 def paces(job: Job) -> list[str]:
-    """The times that the steps and the stops of a run took, on the peer that made the most steps."""
+    """The durations of the steps and stops of a run, on the peer with the most steps."""
     if job.longest is None:
         return []
-    # Losses are stops, too, and count among them.
+    # Losses stop the training as well, and count here.
     stop = "a stop" if job.tally.counts.get("recovered") else "a rescale"
     named = {"a step": job.longest.step_s, stop: job.longest.stop_s}
     return [_pace(name, took) for name, took in named.items() if took is not None and took.count]
@@ -145,7 +145,7 @@ def _pace(name: str, took: Percentiles) -> str:
 
 
 def changes(job: Job) -> str:
-    """The changes of the membership by cause, as in "1 rescale and 2 recoveries", of which replacements are part."""
+    """Membership changes by cause, as in "1 rescale and 2 recoveries"; a replacement is part of its recovery."""
     counts = job.tally.counts
     recoveries, rescales = counts.get("recovered", 0), counts.get("rescale", 0) - job.tally.replacements
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
@@ -153,6 +153,6 @@ def changes(job: Job) -> str:
 
 
 def stood_still(job: Job) -> str:
-    """The time for which its changes stopped the training of a job, in words; empty if nothing changed."""
+    """The time for which membership changes stopped the training, in words; empty if there were none."""
     changed = job.tally.counts.get("recovered") or job.tally.counts.get("rescale")
     return f", for which training stood still for {duration(job.tally.stopped_s)}" if changed else ""

@@ -1,4 +1,4 @@
-"""Reads the record of a run, with remarks on the lines that could not be read."""
+"""Reads the record of a run, with remarks on unreadable lines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kungfu.event_log.events import AnyEvent, RecordEvent, StartedEvent
 
 @dataclass(frozen=True)
 class EventRecord:
-    """The events of a run in the order of the file, and a remark for each line that is none."""
+    """The events of a run in the order of the file, and a remark for each line without an event."""
 
     events: tuple[AnyEvent, ...]
     remarks: tuple[str, ...] = ()
 
 
 def read_events(folder: Path) -> EventRecord:
-    """The events of a run: ``events.jsonl``.
+    """Reads the events of a run from ``events.jsonl``.
 
     Raises:
-        UsageError: There is no such file, nothing in it, or the record is of another version.
+        UsageError: There is no such file, it has no events, or the record is of another version.
     """
     events, bad, number = list[AnyEvent](), list[int](), 0
     first: AnyEvent | None = None
@@ -33,7 +33,7 @@ def read_events(folder: Path) -> EventRecord:
             first = event if number == 1 else first
             if event is not None:
                 events.append(event)
-            # Blank lines say nothing.
+            # Blank lines are ignored.
             elif line.strip():
                 bad.append(number)
     if not events:
@@ -44,7 +44,7 @@ def read_events(folder: Path) -> EventRecord:
 
 
 def read_start(folder: Path) -> StartedEvent | None:
-    """The start of a job, at the beginning of its record; what follows is not read. ``None`` if it has not started.
+    """Reads only the start of a job at the beginning of its record; ``None`` if the job has not started.
 
     Raises:
         UsageError: As `read_events`.
@@ -74,7 +74,7 @@ def open_record(folder: Path, name: str) -> BinaryIO:
 
 
 def nothing_in(path: Path) -> UsageError:
-    """The error of a file that holds no line of a record."""
+    """The error about a file without any line of a record."""
     return UsageError(f"{path}: no line of it is a record; did the run start, and is this its folder?")
 
 

@@ -1,12 +1,12 @@
-"""The figures of a run in bounded memory, however long it trains: groups of steps, with medians beside their extremes.
+"""The figures of a run in bounded memory: groups of steps, with medians and extremes.
 
-Steps that follow each other form a group. A group begins as one step; whenever there are as many groups as are wanted,
-neighbours become one, so that of a long run there are between half as many and as many.
+Consecutive steps form a group. A group begins as one step. Whenever the limit of groups is reached, neighbouring groups
+are merged, so a long run has between half the limit and the limit.
 
-A group keeps up to `_SAMPLE` values of each figure: all, as long as it has no more steps. Of twice as many every second
-one stays, in the order of their size, so that their median stays near that of all, within some percent by rank. The
-lowest and the highest value are kept beside them, and how often the figure was no number: where it was none in most
-steps of a group, no median stands for it.
+A group keeps up to `_SAMPLE` values of each figure, which are all values as long as it has no more steps. Of twice as
+many, sorted, every second value is kept, so that their median stays within some percent by rank of the median of all
+values. A group also keeps the lowest and the highest value, and the number of steps with a non-finite figure: if these
+are most of the steps, the median is NaN.
 
 Reference: Munro and Paterson, 1980: Selection and sorting with limited storage.
 """
@@ -33,13 +33,13 @@ _SAMPLE = 16
 
 
 class Spread(NamedTuple):
-    """A figure within a group; NaN if none is known.
+    """A figure within a group; NaN if unknown.
 
     Attributes:
-        low: Its lowest value.
-        median: Its median; NaN also where it is no number in most steps.
-        high: Its highest value.
-        undefined: The share of the steps, of those that have it, in which it is no number.
+        low: The lowest value.
+        median: The median; also NaN if the figure is non-finite in most steps.
+        high: The highest value.
+        undefined: The share of non-finite steps among the steps that have the figure.
     """
 
     low: float
@@ -50,14 +50,14 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnCurve:
-    """A figure at each point, NaN if it is not known: its median, which is its value where each step is a point.
+    """A figure at each point, NaN if unknown: the median of the point's steps, or the value of a single step.
 
     Attributes:
         low: The lowest values of the steps of each point.
-        values: The medians; NaN also where it is no number in most steps of a point.
+        values: The medians; also NaN if the figure is non-finite in most steps of a point.
         high: The highest values.
-        undefined: The share of the steps of each point in which it is no number.
-        note: A note on the steps of the run in which it is no number; empty if there are hardly any.
+        undefined: The share of non-finite steps at each point.
+        note: A note on the non-finite steps of the run; empty if there are hardly any.
     """
 
     low: Series
@@ -68,7 +68,7 @@ class DrawnCurve:
 
 
 class _Seen(NamedTuple):
-    """The counts of a figure: its extremes, and the steps in which it is a number or not."""
+    """The extremes of a figure, and the numbers of steps with finite and with non-finite values."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -89,7 +89,7 @@ _NOTHING = _Seen()
 
 
 def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
-    """The numbers among these values, and what is counted of all."""
+    """The finite values among these, and the extremes and counts of all of them."""
     known = _known(given)
     extremes = min(known, default=math.inf), max(known, default=-math.inf)
     return known, _Seen(*extremes, len(known), len(given) - len(known))
@@ -97,13 +97,13 @@ def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
 
 @dataclass
 class _Figure:
-    """One figure: of each whole group a row of values with its extremes, and what was folded of the last group.
+    """One figure: rows of values of the closed groups, and folded values of the last group.
 
     Attributes:
-        rows: The values that stand for whole groups, as many for each; NaN if fewer are known.
-        counted: The counts of each whole group.
-        folded: The values of the last group: at place n, each stands for 2 ** n steps.
-        seen: The counts of the folded values.
+        rows: The values that represent the closed groups, the same number for each; NaN if fewer are known.
+        counted: The extremes and counts of each closed group.
+        folded: The values of the last group; at index n, each represents 2 ** n steps.
+        seen: The extremes and counts of the folded values.
     """
 
     rows: array[float]
@@ -113,24 +113,24 @@ class _Figure:
     turn: int = 0
 
     def halved(self, values: Sequence[float]) -> Sequence[float]:
-        """Every second one of these values in the order of their size, beginning with the first and second in turn."""
+        """Every second of these values in rising order; calls begin with the first and the second in turn."""
         self.turn ^= 1
         rising = sorted(values)
         return rising[self.turn :: 2] or rising
 
     def put(self, level: int, values: Sequence[float]) -> None:
-        """Adds values that each stand for 2 ** `level` steps of the last group."""
+        """Adds values of the last group that each represent 2 ** `level` steps."""
         while len(self.folded) <= level:
             self.folded.append([])
         self.folded[level].extend(values)
 
     def carry(self, level: int) -> None:
-        """Has half as many values of a level stand for twice as many steps."""
+        """Halves the values of a level; each that is left represents twice as many steps."""
         self.put(level + 1, self.halved(self.folded[level]))
         self.folded[level].clear()
 
     def close(self, level: int, wide: int) -> None:
-        """The last group is whole; `level` holds all of its values."""
+        """Closes the last group, whose values are all in `level`."""
         self.rows.extend(_padded(self.folded[level] if level < len(self.folded) else (), wide))
         self.counted.append(self.seen)
         self.drop_last()
@@ -139,11 +139,11 @@ class _Figure:
         self.folded, self.seen = [], _NOTHING
 
     def drop_whole(self, wide: int) -> None:
-        """The newest whole group counts no more."""
+        """Removes the newest closed group."""
         del self.rows[-wide:], self.counted[-1]
 
     def join(self, wide: int, *, halve: bool) -> None:
-        """Makes one group of each two whole ones."""
+        """Merges the closed groups in pairs."""
         if halve:
             pairs = (self.rows[at : at + 2 * wide] for at in range(0, len(self.rows), 2 * wide))
             kept = (_padded(self.halved(_known(pair)), wide) for pair in pairs)
@@ -151,12 +151,12 @@ class _Figure:
         self.counted = [*map(_Seen.joined, self.counted[::2], self.counted[1::2])]
 
     def whole(self, since: int, wide: int) -> Iterator[Spread]:
-        """The figure within each whole group, from a group on."""
+        """The figure within each closed group, from group `since` on."""
         for group, seen in enumerate(self.counted[since:], start=since):
             yield seen.spread(_median(_known(self.rows[group * wide : (group + 1) * wide])))
 
     def last(self, newest: Sequence[float]) -> Spread:
-        """The figure within the last group, with values that were not folded yet."""
+        """The figure within the last group, including values that are not folded yet."""
         known, seen = _seen(newest)
         weighted = [(value, 1 << level) for level, values in enumerate(self.folded) for value in values]
         middle = _weighted_median([*weighted, *((value, 1) for value in known)]) if weighted else _median(known)
@@ -164,13 +164,13 @@ class _Figure:
 
 
 class StepGroups:
-    """Takes the steps of a run one after the other, and gives groups of them.
+    """Groups the steps of a run, which are added one after the other.
 
-    A step that was done before is done again: what came of it and of those after it is undone, but for the figures of
-    those that were joined with earlier ones.
+    A repeated step undoes its earlier version and all later steps, except for the figures of steps that were already
+    merged with earlier ones.
 
     Args:
-        most: Groups that there may be, an even number: as many steps are kept one by one.
+        most: The limit of groups, an even number; up to this number of steps, each step is a group.
 
     >>> groups = StepGroups(2)
     >>> for step, loss in enumerate([9.0, 4.25, 5.0, 1.0, 2.0], start=1):
@@ -182,18 +182,18 @@ class StepGroups:
     def __init__(self, most: int) -> None:
         assert most % 2 == 0, most
         self._most = most
-        # Each whole group has so many values, each of which stands for 2 ** `_level` steps.
+        # Each closed group has `_wide` values, each of which represents 2 ** `_level` steps.
         self._wide, self._level = 1, 0
         self._firsts, self._lasts = array("d"), array("d")
         self._figures: dict[str, _Figure] = {}
         self._known = set[str]()
-        # The last group: the span of what is folded, in so many blocks, and the newest steps one by one.
+        # The last group: the span and the number of its folded blocks, and its newest steps one by one.
         self._folded, self._blocks = (math.inf, -math.inf), 0
         self._newest: list[tuple[float, Figures]] = []
         self._changed = 0
 
     def add(self, step: float, figures: Figures) -> None:
-        """Adds a step with its figures; one that is NaN is no number there, which counts from its first number on."""
+        """Adds a step with its figures; NaN counts as non-finite, but only after the figure's first number."""
         if step <= self._last_step:
             self._undo(step)
         if len(self._lasts) == self._most:
@@ -210,36 +210,36 @@ class StepGroups:
         return len(self._lasts) + self._has_last
 
     def changed(self) -> int:
-        """The first group that is new or has changed since the last call; all groups where none has."""
+        """The index of the first group that is new or changed since the last call; the number of groups if none is."""
         changed, self._changed = self._changed, len(self)
         return changed
 
     def firsts(self, since: int = 0) -> Iterator[float]:
-        """The first step of each group, from a group on."""
+        """The first step of each group, from group `since` on."""
         yield from self._firsts[since:]
         if self._has_last:
             yield self._first_of_last
 
     def lasts(self, since: int = 0) -> Iterator[float]:
-        """The last step of each group, from a group on."""
+        """The last step of each group, from group `since` on."""
         yield from self._lasts[since:]
         if self._has_last:
             yield self._last_step
 
     def spreads(self, name: str, since: int = 0) -> Iterator[Spread]:
-        """A figure within each group, from a group on."""
+        """A figure within each group, from group `since` on."""
         figure = self._figures.get(name) or self._unknown()
         yield from figure.whole(since, self._wide)
         if self._has_last:
             yield figure.last(self._newest_of(name))
 
     def curve(self, name: str, since: int = 0) -> DrawnCurve:
-        """A figure at each group, from a group on."""
+        """A figure as a curve over the groups, from group `since` on."""
         low, values, high, undefined = np.array([*self.spreads(name, since)]).reshape(-1, len(Spread._fields)).T
         return DrawnCurve(low, values, high, undefined, undefined_words(self.undefined(name)))
 
     def undefined(self, name: str) -> float:
-        """The share of the steps since its first number in which a figure is no number."""
+        """The share of steps with a non-finite value, since the first number of the figure."""
         figure = self._figures.get(name) or self._unknown()
         seen = [*figure.counted, figure.seen, _seen(self._newest_of(name))[1]]
         missing = sum(one.missing for one in seen)
@@ -276,7 +276,7 @@ class StepGroups:
     # ---- the last group becomes whole --------------------------------------------------------------------------------
 
     def _fold(self) -> None:
-        """Folds the newest steps into the last group, which may be whole with them."""
+        """Folds the newest steps into the last group, and closes the group if it is full."""
         span = self._first_of_last, self._last_step
         for name in self.names:
             values, seen = _seen(self._newest_of(name))
@@ -290,7 +290,7 @@ class StepGroups:
             self._close()
 
     def _carry(self) -> None:
-        """Adds a block as a binary counter does: two of a level are one of the next."""
+        """Adds a block like a binary counter: two blocks of a level become one of the next."""
         level = 1
         while self._level and self._blocks >> (level - 1) & 1:
             for figure in self._figures.values():
@@ -316,9 +316,9 @@ class StepGroups:
         self._changed = 0
 
     def _undo(self, step: float) -> None:
-        """Takes back a step and those after it."""
+        """Removes a step and all later steps."""
         del self._newest[bisect_left(self._newest, step, key=lambda one: one[0]) :]
-        # All that was folded is undone, or its newest steps are, whose figures stay.
+        # Either all folded steps are removed, or only the newest ones, whose figures remain.
         if not self._newest and self._blocks:
             self._folded = self._folded[0], min(self._folded[1], step - 1)
             if self._folded[0] >= step:
@@ -340,9 +340,9 @@ class StepGroups:
 
 
 class WholeBatches:
-    """Leaves out the smaller last batch of an epoch, which is not the batch that steps have.
+    """Filters out the smaller last batch of an epoch, which is not the usual batch.
 
-    A batch below that of the step before it in the epoch counts from the second step on that has one.
+    A batch that is smaller than the previous one in the epoch is filtered out, unless a second step has it as well.
 
     Examples:
         >>> batches = WholeBatches()
@@ -356,7 +356,7 @@ class WholeBatches:
         self._is_left_out = False
 
     def batch(self, row: Mapping[str, Any]) -> float | None:
-        """The batch of a step; ``None`` if it is not known, or is the smaller one of an epoch's end."""
+        """The batch of a step; ``None`` if unknown, or if it is the smaller last one of an epoch."""
         batch, epoch = finite_number(row.get("batch")), row.get("epoch")
         if batch is None:
             return None
@@ -368,7 +368,7 @@ class WholeBatches:
 
 
 def _known(values: Sequence[float]) -> list[float]:
-    return [value for value in values if value == value]  # NaN is unlike itself
+    return [value for value in values if value == value]  # NaN differs from itself
 
 
 def _padded(values: Sequence[float], wide: int) -> list[float]:
@@ -376,7 +376,7 @@ def _padded(values: Sequence[float], wide: int) -> list[float]:
 
 
 def _median(values: Sequence[float]) -> float:
-    """The median of values; of whole numbers, as sizes are, one that occurs. NaN of none."""
+    """The median of values; for whole numbers, such as sizes, a value that occurs. NaN without values."""
     if not values:
         return math.nan
     rising = sorted(values)

@@ -1,1 +1,1 @@
-"""``kungfu top``: all jobs of this machine at a glance."""
+"""``kungfu top``: shows all jobs of this machine at a glance."""

@@ -1,4 +1,4 @@
-"""Finds the jobs of this machine: by their kungfu-run, which holds the files of its record open."""
+"""Finds the jobs of this machine by their kungfu-run processes, which hold the files of their records open."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FoundJob:
     """A job of this machine.
 
     Args:
-        pid: The process id of its kungfu-run; 0 if the folder names none.
-        user: The user that started it.
-        folder: The folder of its record; ``None`` if this user may not know it.
-        remark: Why it cannot be looked into, or that it is over; empty for a job that runs.
+        pid: The process id of the job's kungfu-run; 0 if the folder names none.
+        user: The user that started the job.
+        folder: The folder of the job's record; ``None`` if this user has no access.
+        remark: The reason why the job cannot be inspected, or a note that it is over; empty for a running job.
     """
 
     pid: int
@@ -33,10 +33,10 @@ class FoundJob:
 
 
 def find_jobs(folders: Sequence[Path] = (), processes: Iterable[psutil.Process] | None = None) -> list[FoundJob]:
-    """The jobs that run on this machine, of all users, and those in ``folders``, in the order of their process ids.
+    """The jobs of all users on this machine, ordered by process id, followed by the jobs in ``folders``.
 
     Args:
-        folders: The folders of jobs that are always wanted, even if they are over.
+        folders: The folders of jobs that are always listed, even if they are over.
         processes: The processes to search; by default all processes of this machine.
     """
     found = {job.pid: job for one in processes or psutil.process_iter() if (job := _job_of(one)) is not None}
@@ -46,7 +46,7 @@ def find_jobs(folders: Sequence[Path] = (), processes: Iterable[psutil.Process] 
 
 
 def is_kungfu_run(words: Sequence[str]) -> bool:
-    """True if a command line is that of kungfu-run.
+    """True for a command line of kungfu-run.
 
     Examples:
         >>> is_kungfu_run(["/usr/bin/python", "/venv/bin/kungfu-run", "-np", "2", "python", "train.py"])
@@ -54,7 +54,7 @@ def is_kungfu_run(words: Sequence[str]) -> bool:
         >>> is_kungfu_run(["python", "-m", "kungfu.cli.run", "-np", "2"]), is_kungfu_run(["less", "kungfu-run"])
         (True, False)
     """
-    # The interpreter may have options of its own before the module.
+    # The interpreter may have options before the module.
     if "-m" in words[:4] and "kungfu.cli.run" in words[:5]:
         return words[words.index("-m") + 1] == "kungfu.cli.run"
     is_python = bool(words) and os.path.basename(words[0]).startswith("python")
@@ -69,7 +69,7 @@ def _job_of(process: psutil.Process) -> FoundJob | None:
                 return None
             user = process.username()
         folder = next(_folders(process), None)
-    # It has ended meanwhile.
+    # The process has ended meanwhile.
     except psutil.NoSuchProcess:
         return None
     except psutil.AccessDenied:
@@ -79,7 +79,7 @@ def _job_of(process: psutil.Process) -> FoundJob | None:
 
 
 def _folders(process: psutil.Process) -> Iterator[Path]:
-    """The folder whose record a kungfu-run holds open, if the job's file there names it."""
+    """The folder with a record that a kungfu-run holds open, if the job file there names this process."""
     for file in process.open_files():
         folder = Path(file.path).parent
         if Path(file.path).name == _RECORD and _names(folder, process.pid):
@@ -89,7 +89,7 @@ def _folders(process: psutil.Process) -> Iterator[Path]:
 def _names(folder: Path, pid: int) -> bool:
     try:
         return read_job_file(folder).pid == pid
-    # It is written a moment after the record is begun.
+    # The job file is written shortly after the record is begun.
     except UsageError:
         return False
 
@@ -102,7 +102,7 @@ def _user_of(process: psutil.Process) -> str:
 
 
 def _job_in(folder: Path) -> FoundJob:
-    """A job that none of the searched processes is the kungfu-run of: it is over, or on another machine."""
+    """A job without a kungfu-run among the searched processes: it is over, or runs on another machine."""
     try:
         content = read_job_file(folder)
         user = folder.owner()

@@ -1,4 +1,4 @@
-"""One job as a row of ``kungfu top``: what its service says, what its processes use, what was decided last."""
+"""A job as a row of ``kungfu top``: the answer of its service, the usage of its processes, its last decision."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from kungfu.event_log.job import fold
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.job_api.status import JobMetrics, JobStatus
 
-# The end of the events that is searched for the last decision.
+# The bytes at the end of the events that are searched for the last decision.
 _TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job at a glance; ``None`` is not known.
+    """A job at a glance; ``None`` means unknown.
 
     Args:
-        found: Its kungfu-run and its folder.
+        found: The job's kungfu-run and folder.
         state: The activity of the job.
-        status: Its own answer.
-        cpu_percent: Processor time of all its processes on this machine since the look before, 100 for a core.
-        memory_bytes: Their resident memory; what they share counts for each.
-        decision: The last decision, in words; empty if there was none.
+        status: The status from the job itself.
+        cpu_percent: Processor time of all its processes on this machine since the previous look, 100 for one core.
+        memory_bytes: Their resident memory; shared memory counts for each process.
+        decision: The last decision in words; empty if there was none.
     """
 
     found: FoundJob
@@ -45,14 +45,14 @@ class JobRow:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the newest step, from 1 where the planned ones are known."""
+        """The epoch of the newest step, counted from 1 if the planned epochs are known, else from 0."""
         if self.status is None:
             return None
         epoch = self.status.progress.epoch
         return self.status.figures.epoch if epoch is None else epoch
 
     def document(self) -> dict[str, Any]:
-        """The row for programs."""
+        """The row as plain values, for JSON."""
         found, status = self.found, self.status
         figures, progress = (status.figures, status.progress) if status else (JobMetrics(), TrainingProgress())
         return {
@@ -67,14 +67,14 @@ class JobRow:
 
 @dataclass
 class UsageMeter:
-    """Processor time and memory of a process with all that it started, between two looks."""
+    """Measures processor time and memory of a process and its descendants between two looks."""
 
     clock: Callable[[], float] = time.monotonic
     _before: dict[int, dict[tuple[int, float], float]] = field(default_factory=dict)
     _at: dict[int, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> tuple[float | None, int | None]:
-        """Percent of a core since the look before, and bytes; ``None`` at the first look, and of what has ended."""
+        """Percent of a core since the previous look, and bytes; ``None`` if not known yet, or for an ended process."""
         used, memory = dict[tuple[int, float], float](), 0
         for process in _family(pid):
             try:
@@ -82,7 +82,7 @@ class UsageMeter:
                     times = process.cpu_times()
                     used[process.pid, process.create_time()] = times.user + times.system
                     memory += process.memory_info().rss
-            # It has ended, or is another user's.
+            # The process has ended, or belongs to another user.
             except psutil.Error:
                 continue
         now = self.clock()
@@ -92,7 +92,7 @@ class UsageMeter:
             return None, None
         if before is None or now <= at:
             return None, memory
-        # A process that has come since counts from its start.
+        # A process that started since then counts from its start.
         spent = sum(seconds - before.get(one, 0.0) for one, seconds in used.items())
         return 100.0 * max(0.0, spent) / (now - at), memory
 
@@ -106,7 +106,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
-    """The row of a job; nothing that is wrong with it is an error."""
+    """The row of a job; every failure is shown as the state of the job."""
     row = JobRow(found, found.remark, None, *(meter.look(found.pid) if found.pid else (None, None)))
     if found.folder is None or found.remark:
         return row
@@ -115,7 +115,7 @@ def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
     try:
         with connected(found.folder) as job:
             status = job.status()
-    # It ended, does not answer, or was started by another user.
+    # The job has ended, does not answer, or was started by another user.
     except KungfuError as error:
         return replace(row, state=str(error).removeprefix(f"{found.folder}: "))
     return replace(row, status=status, state=_state(status), decision=last_decision(found.folder))

@@ -1,4 +1,4 @@
-"""``kungfu top``: all jobs of this machine, again and again on a terminal, or once."""
+"""``kungfu top``: shows all jobs of this machine, repeatedly on a terminal, or once."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import UNKNOWN, counted, figure, rough_duration
 
 _LONGEST_S = 3600.0
-_BETWEEN_S = 0.5  # two looks at the processor time, where there is one row only
-_NARROW = 130  # columns of a terminal
+_BETWEEN_S = 0.5  # seconds between two looks at the processor time when the rows are shown once
+_NARROW = 130  # columns of a terminal, below which jobs are shown as lines
 _INDENT = "  "
 _KEYS = ("q", "Q", "\x03", "\x04")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives ``parser`` the options of the command."""
+    """Adds the options of the command to ``parser``."""
     parser.epilog = "q or Ctrl-C quits. exit codes: 0 done, 2 the command line is wrong"
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs to show even when they are over"
@@ -49,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Shows the jobs of this machine until it is ended; returns the exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is later
+    """Shows the jobs of this machine until the user ends it; returns the exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is later
     if not 0.2 <= given.every <= _LONGEST_S:
         raise UsageError(f"--every {given.every:g}: must be from 0.2 to {_LONGEST_S:g} seconds")
     top = TopOfJobs(given.folders)
     if given.form == "json" or given.once or not sys.stdout.isatty():
-        top.look()  # processor time is known from the second look on
+        top.look()  # processor time is known only from the second look on
         time.sleep(_BETWEEN_S)
         rows = top.look()
         if given.form == "json":
@@ -70,7 +70,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 class TopOfJobs:
-    """Looks at the jobs of this machine; those that end meanwhile stay, with how they ended.
+    """Watches the jobs of this machine; jobs that end meanwhile stay listed, with their result.
 
     Args:
         folders: The folders of jobs that are always shown.
@@ -80,7 +80,7 @@ class TopOfJobs:
         self._folders, self._meter = list(folders), UsageMeter()
 
     def look(self) -> list[JobRow]:
-        """The rows of all jobs, those that do not answer included."""
+        """The rows of all jobs, including jobs that do not answer."""
         jobs = find_jobs(self._folders)
         known = {folder.resolve() for folder in self._folders}
         self._folders += [job.folder for job in jobs if job.folder is not None and job.folder.resolve() not in known]
@@ -90,7 +90,7 @@ class TopOfJobs:
         def row(job: FoundJob) -> JobRow:
             return row_of(job, self._meter)
 
-        # One that does not answer holds up the others for some seconds at most.
+        # In parallel: a job that does not answer delays the others by some seconds at most.
         with ThreadPoolExecutor(min(16, len(jobs))) as calls:
             return list(calls.map(row, jobs))
 
@@ -108,7 +108,7 @@ def _show_live(top: TopOfJobs, *, every_s: float) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Keys are read one by one, and not echoed; the terminal is as before afterwards."""
+    """Reads keys one by one without echo; restores the terminal afterwards."""
     if not sys.stdin.isatty():
         yield _without_keys
         return
@@ -127,13 +127,13 @@ def _without_keys(seconds: float) -> bool:
 
 
 def _ends_within(handle: int, seconds: float) -> bool:
-    """Waits for up to `seconds`; returns True if a key that ends it was pressed."""
+    """Waits for up to `seconds`; returns True if the user pressed a key that ends the display."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if not select.select([handle], [], [], left)[0]:
             break
         pressed = os.read(handle, 64).decode(errors="replace")
-        # The terminal is gone, or somebody has enough.
+        # The terminal is closed, or the user ends the display.
         if not pressed or any(key in _KEYS for key in pressed):
             return True
     return False
@@ -145,7 +145,7 @@ _COLUMNS = ("job", "peers", "step", "samples/s", "loss", "epoch", "left", "cpu",
 
 
 def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
-    """The rows as a table, or where there is little room as lines; a word where there is none."""
+    """The rows as a table, or as lines on a narrow terminal; a hint if there are no rows."""
     if not rows:
         return Text("no job runs on this machine; kungfu-run starts one, and LOGDIR shows one that is over")
     if width < _NARROW:
@@ -160,7 +160,7 @@ def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
 
 
 def _lines(row: JobRow, *, width: int) -> Text:
-    """A job in lines: its name and state, then its figures where any is known; what has no room continues indented."""
+    """A job as lines: its name and state, then its figures if any is known, with indented continuation lines."""
     state = [Text(word) for word in _state(row).split()]
     lines = [packed([Text(f"{_name(row)} ", style="bold"), *state], width=width, indent="    ")]
     known = tuple(_figures(row))
