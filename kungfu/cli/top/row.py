@@ -45,11 +45,11 @@ class JobRow:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the newest step, counted from 1 if the planned epochs are known, else from 0."""
+        """The epoch of the newest step, from 1."""
         if self.status is None:
             return None
-        epoch = self.status.progress.epoch
-        return self.status.figures.epoch if epoch is None else epoch
+        epoch, index = self.status.progress.epoch, self.status.figures.epoch
+        return epoch if epoch is not None or index is None else index + 1
 
     def document(self) -> dict[str, Any]:
         """The row as plain values, for JSON."""

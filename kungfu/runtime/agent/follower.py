@@ -55,7 +55,7 @@ class Follower:
 
     def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
         for records in request.reports:
-            self._context.recorder.receive(records)
+            self._context.recorder.follow(records)
         # In another term another agent leads, which has not decided these commands.
         if request.term == self._context.consensus.term:
             for start in request.starts:

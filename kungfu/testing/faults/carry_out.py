@@ -86,17 +86,23 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
         pids: The processes.
         freezer: Thaws frozen processes after a time.
         longest_s: Seconds after which a process is thawed if its fault names no time.
+
+    Raises:
+        UsageError: A process that was to be slowed or frozen has ended, or may not be signalled.
     """
     for pid in pids:
+        is_held = True
         match what:
             case SlowPeers(percent=percent, for_s=for_s):
-                freezer.slow(pid, share=percent / 100, for_s=for_s)
+                is_held = freezer.slow(pid, share=percent / 100, for_s=for_s)
             case SignalPeers(verb="freeze") | SignalHosts(verb="freeze"):
-                freezer.freeze(pid, for_s=longest_s if what.for_s is None else what.for_s)
+                is_held = freezer.freeze(pid, for_s=longest_s if what.for_s is None else what.for_s)
             case SignalPeers(verb="thaw") | SignalHosts(verb="thaw"):
                 freezer.thaw(pid)
             case SignalPeers() | SignalHosts():
                 send_signal(pid, _SIGNALS[what.verb])
+        if not is_held:
+            raise UsageError(f"process {pid} cannot be held: it has ended, or belongs to another user")
 
 
 def job_state(job: Job) -> str:

@@ -130,7 +130,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
             held[pid] = one
             one.turn(now)
     except PermissionError:
-        del held[pid]
+        held.pop(pid, None)
         return "refused\n"
     return "done\n"
 

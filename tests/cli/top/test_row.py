@@ -27,7 +27,7 @@ def test_a_job_that_answers_is_shown_with_its_figures_and_its_last_decision(tmp_
     with serve_job(tmp_path) as place:
         place.put(NewRecords(rows=(ROW,)))
         row = row_of(found, UsageMeter()).document()
-        shown = {"job": "job", "state": "training", "size": 2, "target": 2, "step": 7, "loss": 0.5, "epoch": 1}
+        shown = {"job": "job", "state": "training", "size": 2, "target": 2, "step": 7, "loss": 0.5, "epoch": 2}
         assert row.items() >= {**shown, "samples_per_s": 128.0}.items()
         assert "3 -> 2 peers" in row["decision"]
         assert row["memory_bytes"] is not None

@@ -17,6 +17,7 @@ import pytest
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import in_words
 from kungfu.testing.faults import Freezer, Injection, InjectionLimits, JobWatcher, inject, parse
+from kungfu.testing.faults.carry_out import carry_out
 from tests.event_log.made import write_record
 
 LIMITS = InjectionLimits(within_s=100.0, patience_s=1000.0)
@@ -222,3 +223,13 @@ def test_a_request_that_is_under_way_keeps_a_job_from_being_whole(tmp_path: Path
         written.later = {8: lambda: written.write({"event": "request", "id": "a", "state": "carried out"})}
         (done,) = written.inject("once settled checkpoint")
     assert done.at == 8.0
+
+
+def test_a_process_that_has_ended_cannot_be_frozen_and_may_be_thawed() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    freeze, thaw = (one.what for one in parse("now freeze rank 0; now thaw rank 0"))
+    with Freezer() as freezer:
+        carry_out(thaw, [child.pid], freezer, longest_s=1.0)
+        with pytest.raises(UsageError, match=f"process {child.pid} cannot be held: it has ended"):
+            carry_out(freeze, [child.pid], freezer, longest_s=1.0)

@@ -10,7 +10,14 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_to_line, pack_event, row_in, unpack_event
-from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent
+from kungfu.event_log.events import (
+    AnyEvent,
+    FinishedEvent,
+    GapEvent,
+    LoggedEvent,
+    PeerEndedEvent,
+    UndefinedEvent,
+)
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
@@ -86,7 +93,18 @@ class HostRecorder:
             self.event(event, shown=True)
 
     def receive(self, records: pb.Records) -> NewRecords:
-        """Adds the records of a peer, or of the leader on another host; a repeated message changes nothing."""
+        """Adds the records of a peer, and the events of undefined signals; ignores a repeated message."""
+        new, noticed = self._add(records)
+        for event in noticed:
+            self.event(event, shown=True)
+        return NewRecords((*new.events, *noticed), new.rows)
+
+    def follow(self, records: pb.Records) -> NewRecords:
+        """Adds records that the leader on another host forwards, which sends the events that follow from them."""
+        return self._add(records)[0]
+
+    def _add(self, records: pb.Records) -> tuple[NewRecords, list[UndefinedEvent]]:
+        """Adds records; returns the new ones, and the events of undefined signals, which only the leader records."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(time.time(), 6)
@@ -95,7 +113,7 @@ class HostRecorder:
             if records.peer != _LEADER:
                 # A repeated message: the peer missed the confirmation of the first one.
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
-                    return NewRecords()
+                    return NewRecords(), []
                 self._numbers[records.peer] = records.number
             for record in records.records:
                 match record.WhichOneof("content"):
@@ -119,11 +137,8 @@ class HostRecorder:
                 audience.event(event)
             for fields in metrics:
                 audience.status(fields)
-        # The leader detects undefined signals, and the other hosts receive the event.
-        noticed = [] if records.peer == _LEADER else [one for row in metrics for one in self._undefined.after_step(row)]
-        for news in noticed:
-            self.event(news, shown=True)
-        return NewRecords((*events, *noticed), tuple(metrics))
+        noticed = [one for row in metrics for one in self._undefined.after_step(row)]
+        return NewRecords(tuple(events), tuple(metrics)), noticed
 
     def _note(self, event: LoggedEvent) -> None:
         # The event may come from the previous leader, and the peer may have missed its confirmation.

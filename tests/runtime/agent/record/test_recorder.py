@@ -100,9 +100,11 @@ def test_that_a_peer_has_finished_is_recorded_once_however_often_it_is_told(tmp_
 
 def test_the_leader_alone_notices_a_signal_without_a_number(tmp_path: Path) -> None:
     rows = [pb.Record(metrics=json.dumps({"step": n, "noise": "NaN" if n % 2 else 1.0})) for n in range(2, 103)]
-    for peer, noticed in ((0, [UndefinedEvent]), (-1, [])):
+    for host, noticed in (("leader", [UndefinedEvent]), ("follower", [])):
         console = Heard()
-        with closing(Journal(tmp_path / str(peer))) as journal:
-            reported = HostRecorder(journal, console).receive(pb.Records(peer=peer, number=1, records=rows))
+        with closing(Journal(tmp_path / host)) as journal:
+            recorder = HostRecorder(journal, console)
+            receive = recorder.receive if host == "leader" else recorder.follow
+            reported = receive(pb.Records(peer=0, number=1, records=rows))
         assert [type(one) for one in reported.events] == [type(one) for one in console.events] == noticed
-        assert [line["event"] for line in lines_in(tmp_path / str(peer))] == ["undefined"] * len(noticed)
+        assert [line["event"] for line in lines_in(tmp_path / host)] == ["undefined"] * len(noticed)
