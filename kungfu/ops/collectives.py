@@ -1,4 +1,4 @@
-"""The collectives: what each peer has for itself becomes what all peers know, the clock of the job among it."""
+"""The collectives, which turn local signals into agreed ones, and the clock of the job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def all_gather(x: Signal) -> Collective:
         x: A scalar.
 
     Raises:
-        PolicyError: The signal is no scalar.
+        PolicyError: The signal is not a scalar.
 
     Cost:
         `size` floats on the gradient all-reduce where `x` is known before it; else a share in one small extra message.
@@ -59,9 +59,9 @@ def all_gather(x: Signal) -> Collective:
 
 
 def weighted_mean(x: Signal, weight: Signal) -> Signal:
-    """The mean of a signal over all peers by their weight, ``sum(w x) / sum(w)``, as over the samples of a step.
+    """The weighted mean of a signal over all peers, ``sum(w x) / sum(w)``; for example, over the samples of a step.
 
-    Gives float32 of the same shape, agreed. A peer whose weight is 0 is left out, whatever its value.
+    Gives float32 of the same shape, agreed. A peer with weight 0 is left out, whatever its value.
 
     Args:
         x: A number, or a vector with one entry per peer.
@@ -80,14 +80,14 @@ def weighted_mean(x: Signal, weight: Signal) -> Signal:
     >>> weighted_mean(TrainingSignals().loss, TrainingSignals().samples).placement
     'agreed'
     """
-    # Chosen and not multiplied: a peer without samples has NaN, and NaN * 0 would spoil the sum.
+    # A choice, not a product: a peer without samples has NaN, and NaN * 0 would spoil the sum.
     return all_reduce(where(weight > 0, x * weight, 0.0), "sum") / all_reduce(weight, "sum")
 
 
 def job_seconds() -> Signal:
-    """Seconds since the job's first step, as rank 0 counts them: float32, agreed, never going back.
+    """Seconds since the job's first step by the clock of rank 0: float32, agreed, never decreasing.
 
-    A peer that becomes rank 0 started its clock later than the one before it; the difference is added.
+    A peer that becomes rank 0 started its clock later than its predecessor; the difference is added.
 
     Cost:
         One float on the gradient all-reduce, two floats of state, no message.

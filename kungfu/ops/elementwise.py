@@ -1,4 +1,4 @@
-"""Maps entry by entry: of a scalar a scalar, of a vector a vector, of both a vector."""
+"""Elementwise maps: scalars give a scalar; vectors, or a scalar and a vector, give a vector."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kungfu.signal import DType, Map, Signal, as_signal, operate
 
 
 def constant(value: bool | int | float) -> Signal:
-    """A number or truth value that is the same in every step; Python's own become one wherever a signal is taken."""
+    """A number or truth value that is the same in every step. Python numbers are converted where a signal is due."""
     return as_signal(value)
 
 
 def cast(x: Signal | float, dtype: DType) -> Map:
     """The same value in another dtype.
 
-    A number is true unless it is 0, and a truth value is 1 or 0. A float32 loses its fraction on the way to int64 and
-    is held within 2**53; what is not finite becomes 0.
+    A number is true unless it is 0, and a truth value becomes 1 or 0. A float32 cast to int64 loses its fraction and is
+    clipped to ±2**53; a value that is not finite becomes 0.
 
     Args:
         x: A number or a truth value.
@@ -56,32 +56,32 @@ def log(x: Signal | float) -> Map:
 
 
 def round(x: Signal | float) -> Map:
-    """The nearest whole number, halves to the even one: float32."""
+    """The nearest whole number, with halves rounded to even: float32."""
     return operate("round", x)
 
 
 def floor(x: Signal | float) -> Map:
-    """The largest whole number that is not larger: float32."""
+    """The largest whole number up to `x`: float32."""
     return operate("floor", x)
 
 
 def ceil(x: Signal | float) -> Map:
-    """The smallest whole number that is not smaller: float32."""
+    """The smallest whole number from `x` on: float32."""
     return operate("ceil", x)
 
 
 def minimum(x: Signal | float, y: Signal | float) -> Map:
-    """The smaller of two, entry by entry; NaN if either is."""
+    """The smaller of two numbers, entry by entry; NaN if either is NaN."""
     return operate("minimum", x, y)
 
 
 def maximum(x: Signal | float, y: Signal | float) -> Map:
-    """The larger of two, entry by entry; NaN if either is."""
+    """The larger of two numbers, entry by entry; NaN if either is NaN."""
     return operate("maximum", x, y)
 
 
 def clip(x: Signal | float, low: Signal | float, high: Signal | float) -> Map:
-    """A number held between two bounds.
+    """A number clipped to two bounds.
 
     Returns:
         ``min(max(x, low), high)``; NaN stays NaN.

@@ -1,4 +1,4 @@
-"""Maps of vectors (what `all_gather`, `.window(n)` and `.by_size(n)` give), and reductions of the gradients."""
+"""Maps of vectors (such as `all_gather`, `.window(n)` and `.by_size(n)` give), and reductions of the gradients."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def mean(x: Signal) -> Map:
 
 
 def min(x: Signal) -> Map:
-    """The smallest entry of a vector: float32 scalar, NaN if any entry is."""
+    """The smallest entry of a vector: float32 scalar, NaN if any entry is NaN."""
     return operate("min", x)
 
 
 def max(x: Signal) -> Map:
-    """The largest entry of a vector: float32 scalar, NaN if any entry is."""
+    """The largest entry of a vector: float32 scalar, NaN if any entry is NaN."""
     return operate("max", x)
 
 
 def median(x: Signal) -> Map:
-    """The middle entry of a vector, the mean of the middle two for an even number: float32 scalar, NaN if any is."""
+    """The median of a vector, the mean of the middle two of an even number: float32 scalar, NaN if any entry is NaN."""
     return operate("median", x)
 
 
@@ -46,22 +46,22 @@ def count(x: Signal) -> Map:
 
 
 def argmin(x: Signal) -> Map:
-    """The place of the smallest entry of a vector, from 0, the first of equals, and of a gathered one the rank: int64.
-    Entries that are NaN are passed over; if all are, it is 0."""
+    """The index of the first smallest entry of a vector: int64. In a gathered vector the index is the rank. NaN entries
+    are skipped; if all entries are NaN, the result is 0."""
     return operate("argmin", x)
 
 
 def argmax(x: Signal) -> Map:
-    """The place of the largest entry of a vector; see `argmin`."""
+    """The index of the first largest entry of a vector; see `argmin`."""
     return operate("argmax", x)
 
 
 def take(x: Signal, index: Signal | int) -> Map:
-    """The entry of a vector at a place, which is also written ``x[index]``; a vector of places gives one of entries.
+    """The entry of a vector at an index, also written ``x[index]``; a vector of indices gives a vector of entries.
 
     Args:
         x: The vector.
-        index: int64, from 0, and from the end where negative. Where there is no such place: NaN, 0 or False.
+        index: int64, from 0; a negative index counts from the end. An index out of range gives NaN, 0 or False.
 
     >>> from kungfu.ops import all_gather
     >>> from kungfu.signal import TrainingSignals
@@ -72,7 +72,7 @@ def take(x: Signal, index: Signal | int) -> Map:
 
 
 def scatter(x: Signal, index: Signal | int, value: Signal | float) -> Map:
-    """The vector `x` with `value` in the place `index`; unchanged where there is no such place."""
+    """The vector `x` with `value` at `index`; unchanged if the index is out of range."""
     return operate("scatter", x, index, value)
 
 
@@ -90,16 +90,16 @@ def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 
 
 
 def ranks() -> Map:
-    """The ranks of all peers, 0 to size - 1: int64 vector with one entry per peer, agreed. So ``ranks() ==
+    """The ranks of all peers, 0 to size - 1: int64 vector with one entry per peer, agreed. For example, ``ranks() ==
     kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`."""
     return operate("ranks", Source("size"))
 
 
 def places(x: Signal) -> Map:
-    """The place of each entry of a vector.
+    """The index of each entry of a vector.
 
     Returns:
-        An int64 vector of its length, from 0; of what ``.by_size(n)`` gives it is the cluster size of each entry.
+        An int64 vector of the same length, from 0; for ``.by_size(n)`` the index is the cluster size.
 
     >>> from kungfu.signal import TrainingSignals
     >>> str(places(TrainingSignals().mean_loss.by_size(4)).type)
@@ -118,10 +118,10 @@ def norm_squared(grads: Signal) -> Map:
         grads: The nest: ``training.grads`` or ``training.mean_grads``.
 
     Cost:
-        Next to nothing on the `local` attachment, which takes it while it copies the gradients. Elsewhere, and where a
-        policy computes with a local norm before it is sent, one pass over the gradients, about 0.25 ms per million
-        floats. To avoid that pass, send the norms and compute with what came, as in ``sum(sqrt(all_gather(norm)))``;
-        and read a fold of the norm as of the step before, as in ``all_reduce(norm.ema(0.1).before_step(), "mean")``.
+        Next to nothing on the `local` attachment, which computes the norm while it copies the gradients. Elsewhere, and
+        where a policy computes with a local norm before it is sent, one pass over the gradients, about 0.25 ms per
+        million floats. To avoid that pass, compute with the gathered norms, as in ``sum(sqrt(all_gather(norm)))``, and
+        read a fold of the norm as of the step before, as in ``all_reduce(norm.ema(0.1).before_step(), "mean")``.
 
     >>> from kungfu.signal import TrainingSignals
     >>> norm_squared(TrainingSignals().grads).placement
@@ -144,7 +144,7 @@ def dot(grads: Signal, others: Signal) -> Map:
 
 
 def max_abs(grads: Signal) -> Map:
-    """The largest absolute value of any entry of the gradients: float32 scalar, NaN if any entry is, 0 of nothing."""
+    """The largest absolute value in the gradients: float32 scalar, NaN if any entry is NaN, 0 without entries."""
     return operate("max_abs", grads)
 
 
