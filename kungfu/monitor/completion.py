@@ -1,4 +1,4 @@
-"""When a job will be complete, and what it has cost so far."""
+"""The remaining time and the cost of a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.signal.whole_number import is_whole_number
 
 @marked
 def remaining_samples(training: TrainingSignals, *, samples: int | None = None) -> Signal:
-    """The samples that the job has still to train on.
+    """The samples that the job has yet to train on.
 
     Gives a float32 scalar, samples, agreed.
 
@@ -29,7 +29,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
         No message, no state.
 
     Undefined:
-        NaN if the number is not known, and from the step on in which all were trained on.
+        NaN if the total is not known, and from the step in which the last sample is trained on.
     """
     if samples is not None and not is_whole_number(samples, least=1):
         raise PolicyError(f"samples={samples!r}: takes the samples of the whole job, a whole number of at least 1")
@@ -39,7 +39,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
 
 @marked
 def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, decay: float = 0.1) -> Signal:
-    """The seconds after which the job is complete if it continues as it does: the samples to go over the throughput.
+    """The seconds until the job is complete at the present speed: `remaining_samples` divided by `throughput`.
 
     Gives a float32 scalar, seconds, agreed.
 
@@ -58,7 +58,7 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
         The throughput's average starts again.
 
     Undefined:
-        NaN if `remaining_samples` or `throughput` is.
+        NaN if `remaining_samples` or `throughput` is NaN.
     """
     left = remaining_samples(training, samples=samples)
     return (left / throughput(training, decay=decay)).named("remaining_seconds")

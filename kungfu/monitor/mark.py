@@ -1,4 +1,4 @@
-"""A monitor's signal knows which monitor it comes from: to a reader of a plan it is one thing."""
+"""Marks a monitor's signal with the monitor's name, so that a plan shows the monitor as one item."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Signal)
 
 
 def marked(monitor: Callable[P, S]) -> Callable[P, S]:
-    """The monitor, whose signal bears its name in ``Signal.monitor``."""
+    """The monitor, with its name stored in ``Signal.monitor`` of its result."""
 
     @functools.wraps(monitor)
     def made(*args: P.args, **kwargs: P.kwargs) -> S:

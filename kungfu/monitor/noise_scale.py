@@ -14,30 +14,31 @@ from kungfu.signal import Signal, TrainingSignals
 def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, every: int = 1) -> Signal:
     """The batch size, in samples, at which gradient noise and signal balance.
 
-    With the gradient's variance `S` over samples and the squared norm ``|G|²`` of the true gradient, as
-    `kungfu.monitor.variance.gradient_moments` estimates them from the peers' gradients, it is ``S / |G|²``; both are
-    smoothed first, since single estimates are often negative. Two peers with one sample each and gradients [3, 0] and
-    [1, 0]: S = 2, |G|² = 3, 2/3 sample. Gives a float32 scalar, samples, agreed.
+    With the gradient's variance `S` over samples and the squared norm ``|G|²`` of the true gradient, both estimated by
+    `kungfu.monitor.variance.gradient_moments`, the noise scale is ``S / |G|²``. Both are smoothed first, since single
+    estimates are often negative. Two peers with one sample each and gradients [3, 0] and [1, 0]: S = 2, |G|² = 3, 2/3
+    sample. Gives a float32 scalar, samples, agreed.
 
     Args:
         training: The signals of a step.
         decay: Weight of the newest step in the averages, in (0, 1].
-        every: Steps between two measurements, at least 1. The averages reach back as far as with all of them
-            (``1 - (1 - decay)**every`` is the newest one's weight), and the other steps cost nothing.
+        every: Steps between two measurements, at least 1. The averages reach back equally far for any `every`: the
+            newest value weighs ``1 - (1 - decay)**every``. The other steps cost nothing.
 
     Raises:
         PolicyError: The decay is out of range.
 
     Cost:
-        Three floats on the gradient all-reduce, no message; two norms of the gradients, which the `local` attachment
-        takes while it copies them, at hardly any cost (with Horovod, and alone, each is a pass over them).
+        Three floats on the gradient all-reduce, no message; two norms of the gradients. The `local` attachment computes
+        the norms while it copies the gradients, at hardly any cost; with Horovod, and on a single peer, each norm is a
+        pass over the gradients.
 
     On rescale:
-        The averages are kept: neither depends on the number of peers.
+        The averages are kept: `S` and ``|G|²`` do not depend on the number of peers.
 
     Undefined:
-        NaN at size 1 (and while only one peer has samples) until a first estimate, and while the smoothed ``|G|²`` is
-        not positive.
+        NaN until the first estimate, which needs two peers with samples, and while the smoothed ``|G|²`` is not
+        positive.
 
     Reference:
         McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, appendix A.

@@ -13,7 +13,7 @@ from kungfu.signal.fold.fold import labelled
 
 @marked
 def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: float = 0.8) -> Signal:
-    """The peers that are persistently slower than the others: those whose fraction lies below the threshold.
+    """The peers that are persistently slower than the others, by `straggler_fractions` below `threshold`.
 
     With 0.8, stragglers cost at most 1.25 times the time of a step. Gives bool, shape (size,), in rank order, agreed.
 
@@ -26,7 +26,7 @@ def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: floa
         PolicyError: Alpha or the threshold is out of range.
 
     Cost:
-        As `straggler_fractions`, also on a rescale and where it is undefined.
+        That of `straggler_fractions`; the same holds for its behaviour on a rescale and where it is undefined.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, algorithm 1.
@@ -42,14 +42,13 @@ def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: floa
 def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Signal:
     """The average speed of each peer, as a fraction of the median peer's.
 
-    A peer's speed is ``samples / busy_seconds``: its own time, without waiting for others. It is gathered, divided by
-    the median m over the peers, and averaged on the peer itself, ``a += alpha * (speed / m - a)`` from ``a = 1``: a
-    peer that has just joined counts as no straggler. The averages travel with the gradients of the next step. Gives
-    float32, shape (size,), in rank order, agreed; as of the step before.
+    A peer's speed is ``samples / busy_seconds``: its busy time excludes the wait for others. The speeds are gathered
+    and divided by their median m; each peer averages its own ratio, ``a += alpha * (speed / m - a)`` from ``a = 1``, so
+    a new peer is not a straggler. The averages travel with the gradients of the next step. Gives float32, shape
+    (size,), in rank order, agreed; as of the step before.
 
-    A joiner that gets ready on a host takes time from the peers there: their averages stay as they are until it is
-    ready, and in the median each counts with the last speed that it had without one in this view. The averages of all
-    others continue.
+    A joiner that starts on a host slows down the peers there: until the joiner is ready, their averages stay unchanged,
+    and the median uses their last speed without a joiner in this view. The averages of all other peers continue.
 
     Args:
         training: The signals of a step.
@@ -65,8 +64,8 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
         Each peer keeps its own average.
 
     Undefined:
-        Never. A step counts nothing for a peer without samples, which has its last speed in the median, nor for anybody
-        in the first step after a barrier.
+        Never. The average of a peer without samples stays unchanged, and the median uses the peer's last speed. In the
+        first step after a barrier no average changes.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5.
@@ -82,32 +81,32 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
 
 @marked
 def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Signal:
-    """For how many steps in a row each peer has been the slowest of all.
+    """The number of steps in a row in which each peer has been the slowest of all.
 
-    A step counts where the peer's speed is the lowest, and below a fraction of the median speed: ``n += 1``. One in
-    which another peer is the slowest, or nobody is below that fraction, ends the row: ``n = 0``. Speeds are those of
-    `straggler_fractions`, and while a joiner gets ready on a peer's host its row neither grows nor ends. Gives float32,
+    A step counts if the peer's speed is the lowest, and below a fraction of the median speed: ``n += 1``. A step in
+    which another peer is the slowest, or no peer is below that fraction, resets the count: ``n = 0``. Speeds are those
+    of `straggler_fractions`; while a joiner starts on a peer's host, the peer's count stays unchanged. Gives float32,
     shape (size,), steps, in rank order, agreed; as of the step before.
 
-    Only one peer can be the slowest, so of several stragglers one is seen at a time, and two that are alike interrupt
-    each other.
+    Only one peer can be the slowest, so several stragglers are detected one at a time, and two equally slow ones reset
+    each other's count.
 
     Args:
         training: The signals of a step.
-        threshold: Fraction of the median speed, in [0, 1]; with 1 the slowest counts however small its lag is.
+        threshold: Fraction of the median speed, in [0, 1]; with 1 the slowest peer counts, however small its lag.
 
     Raises:
         PolicyError: The threshold is out of range.
 
     Cost:
-        2 x size floats on the gradient all-reduce, of which `straggler_fractions` shares the half; two floats of state,
+        2 x size floats on the gradient all-reduce, half of them shared with `straggler_fractions`; two floats of state,
         no message.
 
     On rescale:
-        Each peer keeps its own row, whatever its new rank is.
+        Each peer keeps its count, whatever its new rank.
 
     Undefined:
-        Never; as `straggler_fractions`.
+        Never, like `straggler_fractions`.
 
     Reference:
         Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, 2019, section 5.4.
@@ -118,25 +117,25 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
     _check_threshold(threshold, of="slowest_in_a_row")
     fraction, speeds = _compared(training)
     is_slowest = (ops.argmin(speeds) == training.rank) & (fraction < threshold)
-    # A truth value is never undefined: what is not known is given as NaN, which a fold passes over.
+    # A truth value cannot be undefined: an unknown one is passed as NaN, which a fold skips.
     counted = ops.where(ops.is_finite(fraction), ops.where(is_slowest, 1.0, 0.0), math.nan)
     row = fold(lambda row, slowest: ops.where(slowest > 0, row + 1, 0.0), 0.0, counted)
     return _gathered_before_step(row, label="row").named("slowest_in_a_row")
 
 
 def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
-    """This peer's speed as a fraction of the median, NaN if it says nothing; and the speeds of all peers."""
+    """This peer's speed as a fraction of the median, NaN if the step does not count; and the speeds of all peers."""
     is_beside_joiner = training.host_joiners > 0
     own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
     last = own.hold(when=~is_beside_joiner, on_rescale="reset")
-    # With its speed beside a joiner, or without any, a peer would move the median under the others. Where nothing else
-    # is known in this view, the low speed is the better one: it makes no peer a straggler.
+    # A peer slowed by a joiner, or without a speed, would shift the median for the others: its last speed is used. If
+    # this view has no other speed, the low one is better: it makes no peer a straggler.
     speeds = ops.all_gather(ops.where(ops.is_finite(last), last, own))
     return ops.where(is_beside_joiner, math.nan, own / ops.median(speeds)), speeds
 
 
 def _gathered_before_step(own: Fold, *, label: str) -> Signal:
-    """The values of all peers before this step, which are known in time to travel with the gradients."""
+    """The values of all peers before this step; they travel with the gradients."""
     return ops.all_gather(labelled(own.before_step(), label=label))
 
 

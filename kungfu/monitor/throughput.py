@@ -11,11 +11,11 @@ from kungfu.signal import Signal, TrainingSignals
 
 @marked
 def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
-    """The samples per second that all peers together train on.
+    """The samples per second of all peers together.
 
-    Each peer offers ``samples / step_seconds`` of its previous step; the sum over the peers is smoothed with
-    ``ema(decay)``. Steps while a change is pending do not count: a joiner that warms up on the same host takes time
-    from the others, and that says nothing about either size. Gives a float32 scalar, samples / s, agreed.
+    Each peer contributes ``samples / step_seconds`` of its previous step; the sum over the peers is smoothed with
+    ``ema(decay)``. Steps while a change is pending do not count: a joiner that starts on the same host slows down the
+    others, so these steps are typical of neither size. Gives a float32 scalar, samples / s, agreed.
 
     Args:
         training: The signals of a step.
@@ -41,7 +41,7 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
 
 
 def samples_per_second(training: TrainingSignals) -> Signal:
-    """Samples / s of all peers in the step before; NaN in the first two steps of a view, and after another barrier."""
-    # The latest sample count goes with the duration of the step before it, so it has to be delayed by one step.
+    """Samples / s of all peers in the step before; NaN in the first two steps of a view, and after a barrier."""
+    # The latest duration is that of the previous step, so the sample count is delayed by one step.
     before = training.samples.previous(on_rescale="reset")
     return ops.all_reduce(before / training.step_seconds, "sum")

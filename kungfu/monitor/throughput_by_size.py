@@ -1,4 +1,4 @@
-"""Throughput by cluster size, and how well the job scales by it."""
+"""Throughput by cluster size, and the scaling efficiency."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kungfu.signal.fold.fold import labelled
 from kungfu.signal.whole_number import is_whole_number
 
 _RECENT = 0.05  # weight of the newest step in the estimate of the noise
-_FIRST = 10.0  # samples of a view before it is judged whether its throughput moved
-_LEAST = 10.0  # steps by which a move must exceed the margin in sum
+_FIRST = 10.0  # samples of a view before its throughput is tested for a change
+_LEAST = 10.0  # the total excess over the margin, in steps, that makes a change
 _TINY = 1e-30  # a mean of 0 has no margin
-_RARE = 20.0  # chance moves the sum so far about once in exp(20) times
+_RARE = 20.0  # the sum gets this far by chance about once in exp(20) times
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ThroughputBySize:
 
     Attributes:
         statistics: Samples / s of single steps, by size.
-        moves: The number of times that all entries were struck, because the throughput moved: int64.
+        moves: The number of times that all entries were deleted because the throughput changed: int64.
     """
 
     statistics: SizeStatistics
@@ -44,31 +44,31 @@ def throughput_by_size(
     suspect: float = 0.9,
     patience: int = 300,
 ) -> ThroughputBySize:
-    """The samples per second of single steps, by cluster size: `statistics_by_size` of the steps that count for it.
+    """The samples per second of single steps, as `statistics_by_size` of the steps that count.
 
     A step does not count
 
     - in the first two steps of a view and after a barrier, and while a change is pending and in the step after, as in
-      `throughput`: joiners take time from peers, also those that never come to train;
-    - while one of the `straggler_fractions` is below `slow`: a straggler holds up all, and is about to be replaced;
-    - in the first `patience` steps of a view also while one is below `suspect`. A new peer's average begins at 1, so a
-      straggler takes some steps to show; with `suspect` it is seen before its steps are many.
+      `throughput`: joiners slow down peers, even joiners that never train;
+    - while one of the `straggler_fractions` is below `slow`: a straggler delays all peers and is about to be replaced;
+    - in the first `patience` steps of a view, while a fraction is below `suspect`. A new peer's average begins at 1, so
+      a straggler takes some steps to show; `suspect` detects it earlier.
 
-    When the throughput of a view moves by more than `margin` and is beyond chance, what was measured before is of
-    another time: all entries are struck. That is the test of Page and Hinkley: with the mean m of the view's samples x
-    and ``d = margin * m / 2``, the sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)`` grow
-    where the samples stay beyond d on one side. It has moved where one of them exceeds ``max(20 * d, 10 * v / d)``, v
-    the variance from step to step, after at least 10 samples. A move by twice the margin is seen within some 20 samples
-    of a quiet job, also where it comes soon after the view has begun; single disturbed steps make none.
+    When the throughput of a view changes significantly by more than `margin`, earlier measurements are obsolete: all
+    entries are deleted. The test is that of Page and Hinkley: with the mean m of the view's samples x and ``d = margin
+    * m / 2``, the sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)`` grow while the samples
+    stay beyond d on one side. The throughput has changed when a sum exceeds ``max(20 * d, 10 * v / d)``, with the
+    variance v from step to step, after at least 10 samples. A change by twice the margin is detected within some 20
+    samples of a quiet job, even soon after the start of the view; single disturbed steps are ignored.
 
     Args:
         training: The signals of a step.
         largest: The largest size that has an entry, peers.
         margin: Fraction of the mean throughput, above 0.
-        forget_after: Steps after the last sample of a size from which on its entry counts no more.
+        forget_after: Steps after the last sample of a size until its entry expires.
         slow: Fraction of the median speed below which a peer is a straggler, in [0, 1].
-        suspect: The same, for a peer that may turn out to be one.
-        patience: Steps of a view for which a suspicion holds.
+        suspect: Fraction below which a peer may be a straggler, in [0, 1].
+        patience: Steps of a view in which `suspect` applies.
 
     Raises:
         PolicyError: A number is out of range.
@@ -78,7 +78,7 @@ def throughput_by_size(
         state per entry.
 
     On rescale:
-        The table is kept; the test for a move starts again.
+        The table is kept; the test for a change starts again.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 3; Page, *Continuous Inspection
@@ -92,7 +92,7 @@ def throughput_by_size(
     fractions = straggler_fractions(training)
     is_slow = ops.any(fractions < slow)
     is_suspect = ops.any(fractions < suspect) & (training.view_steps <= patience)
-    # A step's time is known in the next one: the first after a change that came to nothing shows the one before.
+    # A step's time is known in the next step: the first step after a cancelled change shows the step before it.
     is_disturbed = training.pending | _before(training.pending)
     counted = ops.where(is_disturbed | is_slow | is_suspect, math.nan, samples_per_second(training))
     moved = _moved(counted, margin=margin)
@@ -102,11 +102,11 @@ def throughput_by_size(
 
 @marked
 def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1) -> Signal:
-    """The throughput that each of the last `unit` peers adds, relative to that of each peer before them.
+    """The throughput that each of the last `unit` peers adds, relative to that of each other peer.
 
     With the mean throughput ``R_n`` at n peers and the present size k, ``s = (R_k - R_(k - unit)) / unit / (R_(k -
-    unit) / (k - unit))``: 1 is perfect, below 0 the job became slower. Where R_4 = 400 and R_5 = 450, s is 0.5 at 5
-    peers. Gives a float32 scalar, agreed.
+    unit) / (k - unit))``: 1 is perfect, below 0 the job became slower. If R_4 = 400 and R_5 = 450, s is 0.5 at 5 peers.
+    Gives a float32 scalar, agreed.
 
     Args:
         training: The signals of a step.
@@ -117,10 +117,10 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
         PolicyError: A number is out of range.
 
     Cost:
-        That of `throughput_by_size`, which is computed once for all that read it.
+        That of `throughput_by_size`, which is shared by all its readers.
 
     Undefined:
-        NaN while one of both sizes was not measured.
+        NaN until both sizes have been measured.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.1.
@@ -133,19 +133,19 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
 
 
 def _before(flag: Signal) -> Signal:
-    """A truth value of the step before."""
+    """The truth value of a signal in the step before."""
     made = fold(lambda state, now: (now, state[0]), (False, False), flag, output=lambda state: state[1])
     return labelled(made, label="before")
 
 
 def _moved(x: Signal, *, margin: float) -> Signal:
-    """True once a signal has left its mean over the view for good; only for one step, and then everything restarts."""
+    """True in the one step that detects a lasting change of a signal's mean over the view; then the test restarts."""
 
     def update(state: tuple[Signal, ...], value: Signal, counts: Signal) -> tuple[Signal, ...]:
         number, mean, variance, last, up, down, _ = state
         n = number + ops.where(counts, 1.0, 0.0)
         centre = mean + (value - mean) / ops.maximum(n, 1.0)
-        # From step to step: of a level that moves it sees one step only.
+        # The variance from step to step: a change of level affects only one difference.
         weight = ops.maximum(1 / ops.maximum(n - 1, 1.0), _RECENT)
         spread = ops.where(n > 1, variance + weight * ((value - last) * (value - last) / 2 - variance), 0.0)
         drift = abs(centre) * (margin / 2)

@@ -13,8 +13,8 @@ from kungfu.signal import Signal, TrainingSignals
 def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Signal:
     """The variance of single samples' gradients: the trace of their covariance, ``E |g_s - G|²``.
 
-    It is the `S` of `gradient_moments`, smoothed with ``ema(decay)``; over a batch of B samples, the gradient of the
-    step varies by ``S / B`` around the true one. Two peers with one sample each and gradients [3, 0] and [1, 0]: 2.
+    The `S` of `gradient_moments`, smoothed with ``ema(decay)``; over a batch of B samples, the gradient of the step has
+    the variance ``S / B`` around the true gradient. Two peers with one sample each and gradients [3, 0] and [1, 0]: 2.
     Gives a float32 scalar, agreed, in squared units of the gradient.
 
     Args:
@@ -29,10 +29,10 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
         as for `gradient_noise_scale`.
 
     On rescale:
-        The average is kept: it does not depend on the number of peers.
+        The average is kept: the variance does not depend on the number of peers.
 
     Undefined:
-        NaN at size 1 (and while only one peer has samples) until a first estimate.
+        NaN until the first estimate, which needs two peers with samples.
 
     Reference:
         Mai et al., *Adaptive Distributed Training of Deep Learning Models*, 2019; McCandlish et al., *An Empirical
@@ -50,8 +50,8 @@ def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
 
     Peer *i* has the gradient ``g_i`` over ``b_i`` samples, and ``g`` is their mean over all ``B`` samples. With the
     means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples, ``S = (m - |g|²) / (h - 1 /
-    B)`` and ``|G|² = |g|² - S / B``, both without bias however uneven the slices are. Either may come out negative in a
-    single step. Gives float32 scalars, agreed.
+    B)`` and ``|G|² = |g|² - S / B``, both unbiased, however uneven the shares. A single step may give a negative
+    estimate. Gives float32 scalars, agreed.
 
     Cost:
         Three floats on the gradient all-reduce.
@@ -59,7 +59,7 @@ def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
     Undefined:
         NaN while only one peer has samples.
     """
-    # A peer without samples has no gradient: it counts neither in the sums nor in the number of peers.
+    # A peer without samples has no gradient: the sums and the number of peers exclude it.
     has_samples = training.samples > 0
     own = ops.where(has_samples, ops.norm_squared(training.grads), 0.0)
     inverse = ops.where(has_samples, 1 / training.samples, 0.0)
@@ -68,6 +68,6 @@ def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
     inverse_batch = ops.all_reduce(inverse, "sum") / peers
     together = ops.norm_squared(training.mean_grads)
     total = training.total_samples
-    # One peer alone shows no difference between its gradient and the mean: nothing can be said.
+    # With one peer, the gradient equals the mean: no estimate is possible.
     noise = ops.where(peers > 1, (local - together) / (inverse_batch - 1 / total), math.nan)
     return noise, together - noise / total
