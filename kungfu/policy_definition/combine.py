@@ -1,4 +1,4 @@
-"""Combinations of several policies on one job: side by side, in the shadow, or with a choice among their requests."""
+"""Combinations of several policies on one job: all together, as a trial, or with a choice among their requests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PRESENT: Mapping[type, str] = {
     SetLearningRate: "learning_rate",
 }
 Setter = Rescale | SetGlobalBatchSize | SetLearningRate
-# Of two requests and the present value. A request is float32, and NaN as long as its rule has requested nothing.
+# Chooses between two requests, given the present value. A request is float32, NaN before the first.
 Choice = Callable[[Signal, Signal, Signal], Signal]
 
 
 def compose(*policies: Policy) -> Policy:
-    """All rules of these policies, as if they were one. Equal parts are computed once.
+    """All rules of these policies as one policy. Equal parts are computed once.
 
     Each rule stays under the budget of its own policy. Conflicts are not resolved: if two of the policies set the same
     value (the size, the global batch size, the learning rate), `attach` raises `PolicyError`; write `first`, `at_most`
@@ -52,14 +52,14 @@ def compose(*policies: Policy) -> Policy:
 def shadow(policy: Policy) -> Policy:
     """This policy, evaluated and logged but never carried out: a trial before it is used.
 
-    Its rules conflict with no others and count against no budget. A rule that requests a number is logged when the
-    number changes, because its requests are not carried out.
+    Its rules conflict with no others and use no budget. A rule that requests a number is logged when the number
+    changes, since it is never carried out.
 
     Args:
         policy: The policy to try.
 
     Cost:
-        That of the policy, and a number and a truth value of state for each rule that requests a number.
+        That of the policy, plus one number and one truth value of state for each rule that requests a number.
 
     >>> from kungfu.policies import gns_batch
     >>> shadow(gns_batch(max_peers=8)).name
@@ -74,13 +74,13 @@ def shadow(policy: Policy) -> Policy:
 
 
 def at_most(*policies: Policy) -> Policy:
-    """For each setting for which several of these policies have rules, the smallest number that any of them requests.
+    """The smallest of the requests for each setting that several of these policies set.
 
-    The last request of a policy stands until its next one, and in every step the smallest of these numbers is
-    requested; so a request made while a change was pending is carried out later. A policy without a request yet counts
-    with the present value: it keeps the cluster unchanged, and a cap alone never makes it grow. A rule is unchanged if
-    no other of the policies has a rule for its setting. A merged rule fires only if the budgets of all its policies
-    allow it, so the strictest holds; requests made meanwhile are carried out later.
+    The last request of a policy remains valid until its next one, and every step requests the smallest of these
+    numbers, so a request made while a change was pending is carried out later. A policy without a request yet counts
+    with the present value, so a cap alone never makes the cluster grow. A rule stays unchanged if no other policy has a
+    rule for its setting. A merged rule fires only if the budgets of all its policies allow it, so the strictest
+    applies; requests made meanwhile are carried out later.
 
     Args:
         policies: At least two policies.
@@ -93,21 +93,21 @@ def at_most(*policies: Policy) -> Policy:
         One float of state for each rule that is merged, no message.
 
     On rescale:
-        The requests of policies stand.
+        The requests of policies remain valid.
     """
     return _combined("at_most", policies, choose=lambda one, other, now: minimum(_or(one, now), _or(other, now)))
 
 
 def at_least(*policies: Policy) -> Policy:
-    """For each setting for which several of these policies have rules, the largest number that any of them requests;
-    everything else is as for `at_most`."""
+    """The largest of the requests for each setting that several of these policies set; everything else is as for
+    `at_most`."""
     return _combined("at_least", policies, choose=lambda one, other, now: maximum(_or(one, now), _or(other, now)))
 
 
 def first(*policies: Policy) -> Policy:
-    """For each setting for which several of these policies have rules, the number of the first policy with a request.
+    """The request of the first policy that has one, for each setting that several of these policies set.
 
-    An earlier policy has priority from its first request on, because requests stand.
+    An earlier policy has priority from its first request on, because requests remain valid.
 
     Args:
         policies: At least two policies, the first with the highest priority. Everything else is as for `at_most`.
@@ -134,11 +134,11 @@ def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Pol
 
 
 def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Rule, ...]:
-    """One rule for each setting that several set, and the other rules unchanged, in the order of the policies."""
+    """One merged rule per setting with several rules, and the other rules unchanged, in the order of the policies."""
     contested: dict[tuple[Setting, str], list[Rule]] = {}
     for one in rules:
         setting = setting_of(one.action)
-        # Only rules that act can contradict each other; one event (a step, a rescale) is settled apart from the other.
+        # Only acting rules can conflict; each event (a step, a rescale) is resolved separately.
         if setting is not None and one.mode == "acting":
             contested.setdefault((setting, one.trigger.event), []).append(one)
     if not contested:
@@ -146,7 +146,7 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
             f"{name}: none of these policies rescales or sets a batch size or a learning rate, so there is nothing to "
             "choose from; list them, or write kf.compose(...)"
         )
-    # The merged rule takes the place of the first of its group, and the others go.
+    # The merged rule replaces the first of its group, and the others are dropped.
     groups = [tuple(group) for group in contested.values() if len(group) > 1]
     chosen = {id(group[0]): _merged(name, group, choose=choose) for group in groups}
     gone = {id(one) for group in groups for one in group[1:]}
@@ -170,14 +170,14 @@ def _check(policies: tuple[Policy, ...], *, of: str) -> None:
         raise PolicyError(f"{of}(): takes policies, got none")
 
 
-# ---- rules that set the same value become one, which follows the request that a choice prefers -----------------------
+# ---- rules that set the same value are merged into one, which follows the chosen request ----------------------------
 
 
 def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     """One rule in place of several that set the same value.
 
-    It is evaluated in every step, or on every rescale, because the standing requests of its candidates can differ from
-    the present value at any time.
+    The merged rule is evaluated in every step, or on every rescale, because its candidates' last requests can differ
+    from the present value at any time.
 
     Args:
         name: The name of the merged rule.
@@ -185,7 +185,7 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
         choose: Chooses between two requests, given the present value as well.
 
     Raises:
-        PolicyError: The rules set it on different terms.
+        PolicyError: The rules set the value on different terms.
     """
     _check_terms(name, rules)
     like, requests = _setter(rules[0]), _requests(rules)
@@ -194,7 +194,7 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     chosen = functools.reduce(lambda one, other: choose(one, other, now), requests.values())
     trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
     made = _asking(chosen, like=like, trigger=trigger, name=name)
-    # The record shows what the rules saw, then what each asked for, then the present value and the target.
+    # The record shows the inputs of the rules, then the request of each, then the present value and the target.
     last = {label: signal for label, signal in made.inputs.items() if label in (present, "target")}
     seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
     return replace(made, inputs={**seen, **requests, **last}, candidates=tuple(requests), budgets=_budgets(rules))
@@ -228,7 +228,7 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
-    """Checks that everything but the number, which is chosen, is the same for all actions."""
+    """Checks that the actions differ only in the number, which is chosen."""
     terms = {_terms(one): one.name for one in reversed(rules)}
     if len(terms) > 1:
         asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))
@@ -250,7 +250,7 @@ def _requests(rules: tuple[Rule, ...]) -> dict[str, Signal]:
     requests: dict[str, Signal] = {}
     for one in rules:
         target, trigger = _setter(one).target, one.trigger
-        # In a barrier that changes the size each rule requests anew: nothing stands.
+        # In a barrier that changes the size, each rule requests anew: earlier requests do not count.
         if trigger.event == "rescale":
             request: Signal = where(trigger.predicate, target, math.nan)
         else:

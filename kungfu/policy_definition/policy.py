@@ -24,7 +24,7 @@ class Policy:
     Attributes:
         name: The name of the policy, as in errors and events.
         body: The function.
-        origin: The user's ``file:line`` where the policy is written; for a prebuilt one, where it is made.
+        origin: The user's ``file:line`` that defines the policy; for a prebuilt policy, the line that calls it.
         budget: The limit on how often the policy may change the cluster, if the job has no budget.
     """
 
@@ -40,7 +40,7 @@ class Policy:
             training: The signals of the job.
 
         Raises:
-            PolicyError: With the policy's name and the user's line, for any error in its body.
+            PolicyError: The body raised an error; the message has the policy's name and the user's line.
         """
         try:
             given = self.body(training)
@@ -50,7 +50,7 @@ class Policy:
             raise self._located(str(error), error) from error
         except KungfuError:
             raise
-        # Python's own errors too: the user has to mend a line of the policy.
+        # Python's built-in errors too: the user has to fix a line of the policy.
         except Exception as error:
             what = f"{type(error).__name__}: {error}; a policy computes with signals, Python numbers and kf.ops"
             raise self._located(what, error) from error
@@ -71,11 +71,11 @@ class Policy:
 
     @property
     def location(self) -> str:
-        """The file and line of the policy, as far as they are known."""
+        """The file and line of the policy, if known."""
         return self.origin or location_of_function(self.body)
 
     def _with_located_hook(self, rule: Rule) -> Rule:
-        """The rule, whose hook names the line of the policy in its errors if it comes with this package."""
+        """The rule; for a prebuilt hook, errors name the line of the policy."""
         action = rule.action
         if not isinstance(action, Call) or not is_prebuilt(rule.origin):
             return rule
@@ -103,7 +103,7 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
         policies: A list of policies.
 
     Raises:
-        PolicyError: This is not a list, or something in it is not a policy; with the user's line.
+        PolicyError: `policies` is not a list, or an entry is not a policy; the message has the user's line.
 
     >>> checked_policies([]), checked_policies(one for one in [])
     ((), ())
@@ -112,7 +112,7 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
         raise _no_policies(
             f"the policy {policies.name!r}", f"put it into a list, as in policies=[{policies.name}(...)]"
         )
-    # A set has another order on each peer.
+    # The order of a set differs from peer to peer.
     if isinstance(policies, (str, Rule, Mapping, Set)) or not isinstance(policies, Iterable):
         raise _no_policy(policies)
     listed = tuple(policies)
@@ -123,7 +123,7 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
 
 
 def _no_policy(given: object) -> PolicyError:
-    """The error about an object that is not a policy, with the line to write instead."""
+    """The error for an object that is not a policy, with the line to write instead."""
     if isinstance(given, str):
         way_out = "a policy is made by a call, as in policies=[kf.policies.gns_batch(max_peers=8)]"
         return _no_policies(f"the text {given!r}", f"{way_out}; texts name policies for kungfu-run --policy only")
@@ -148,7 +148,7 @@ def _no_policies(what: str, way_out: str) -> PolicyError:
 
 
 def in_brackets(origin: str) -> str:
-    """`` (file:line)``, or nothing if it is not known."""
+    """`` (file:line)``, or an empty text if `origin` is empty."""
     return f" ({origin})" if origin else ""
 
 
@@ -164,7 +164,7 @@ def policy(*, budget: Budget | None = None) -> Callable[[_Function], Callable[..
 
 
 def policy(function: _Function | None = None, *, budget: Budget | None = None) -> Any:
-    """Makes a policy of a function of `training`: calling it with its other arguments gives a `Policy`.
+    """Turns a function of `training` into a factory: a call with its other arguments gives a `Policy`.
 
     The arguments are checked at once; the function runs at `attach`.
 
@@ -190,7 +190,7 @@ def policy(function: _Function | None = None, *, budget: Budget | None = None) -
 
 
 def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Policy]:
-    """A function that takes the arguments of the policy's function, and returns a policy."""
+    """The factory of a policy: takes the function's arguments without `training`, and returns a policy."""
     signature = inspect.signature(function)
     name = function.__name__
     if "training" not in list(signature.parameters)[:1]:
@@ -210,7 +210,7 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
 
         return Policy(name, body, origin, budget)
 
-    configured.makes_policy = True  # type: ignore[attr-defined]  # for the error where it is given for a policy
+    configured.makes_policy = True  # type: ignore[attr-defined]  # for the error if the factory is passed as a policy
     return configured
 
 
@@ -218,17 +218,17 @@ _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _settings_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a policy's function, but for `training`."""
+    """The parameters of a policy's function, except `training`."""
     return list(inspect.signature(function).parameters.values())[1:]
 
 
 def _check_arguments(function: _Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises `PolicyError` if a policy's function does not take these arguments."""
+    """Raises `PolicyError` if a policy's function does not accept these arguments."""
     name, accepted = function.__name__, _settings_of(function)
     names, origin = [one.name for one in accepted if one.kind not in _ANY_NUMBER], location_of_caller()
     unknown = [one for one in kwargs if one not in names]
     shown = f"it takes ({', '.join(map(str, accepted))}){in_brackets(origin)}"
-    # It is reported before an argument that is missing: mostly it is that one, misspelt.
+    # An unknown argument is reported before a missing one: usually it is the missing one, misspelt.
     if unknown and not any(one.kind is one.VAR_KEYWORD for one in accepted):
         close = get_close_matches(unknown[0], names, n=1, cutoff=0.7)
         meant = f"; {close[0]!r} may be meant" if close else ""

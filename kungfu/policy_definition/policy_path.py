@@ -1,4 +1,4 @@
-"""From a command line's ``PATH.py:NAME(ARGS)`` or ``MODULE:NAME(ARGS)`` to a policy."""
+"""Loading of a policy from a command line's ``PATH.py:NAME(ARGS)`` or ``MODULE:NAME(ARGS)``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def load_policy(spec: str) -> Policy:
     """The policy that `spec` names.
 
     Args:
-        spec: Before the last colon outside of brackets, a module's name or a path that ends in ``.py``; after it, the
-            name of a policy in that module, or of a function that makes one, with literal arguments in brackets. A
-            call without a colon is one of a prebuilt policy.
+        spec: Before the last colon outside brackets, a module's name or a path that ends in ``.py``; after the colon,
+            the name of a policy in that module, or of a function that makes a policy, with literal arguments in
+            brackets. A call without a colon names a prebuilt policy.
 
     Raises:
-        PolicyError: A part does not resolve; the message says which.
+        PolicyError: A part of `spec` does not resolve; the message says which.
 
     >>> load_policy("kungfu.policies:schedule({100: 4})").name, load_policy("schedule({100: 4})").name
     ('schedule', 'schedule')
@@ -44,24 +44,24 @@ def load_policy(spec: str) -> Policy:
 
 
 def load_policies_of_job(specs: Iterable[str]) -> list[Policy]:
-    """The policies named by ``kungfu-run --policy``; errors that refer to their origin show that option.
+    """The policies named by ``kungfu-run --policy``; errors give this option as their origin.
 
     Args:
         specs: As for `load_policy`.
 
     Raises:
-        PolicyError: A part of one does not resolve.
+        PolicyError: A part of a spec does not resolve.
     """
     return [replace(load_policy(one), origin=f"kungfu-run --policy {shlex.quote(one)}") for one in specs]
 
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
-    """The module or path, the name in it, and the call with its arguments, if it is one."""
-    # The last colon before the arguments: they may hold dictionaries, and a path a drive.
+    """The module or path, the name in it, and the call, if `spec` has arguments."""
+    # The last colon before the arguments: arguments may contain dictionaries, and a path a drive letter.
     where, colon, expression = spec.partition("(")[0].rpartition(":")
     expression += spec[len(where) + len(colon) + len(expression) :]
     if not colon and "(" in expression:
-        # A call of a name alone is one of a prebuilt policy.
+        # A call without a module names a prebuilt policy.
         where = _PREBUILT
     if not where or not expression:
         raise PolicyError(f"{spec!r} names no policy; {_FORM}")
@@ -84,7 +84,7 @@ def _module(where: str, *, spec: str) -> ModuleType:
         raise
     except Exception as error:
         what = "no such file" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
-        # The folder that one is in is none of those that modules are loaded from.
+        # The current folder is not on the module search path.
         is_here = isinstance(error, ModuleNotFoundError) and os.path.exists(f"{where}.py")
         form = f"for the file {where}.py write {where}.py:NAME(ARGS)" if is_here else _FORM
         raise PolicyError(f"{spec!r}: cannot load {where} ({what}); {form}") from error
@@ -98,13 +98,13 @@ def _from_file(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses in the file look themselves up there
+    sys.modules[name] = module  # dataclasses in the file look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 def _made(found: Any, *, arguments: ast.Call | None, spec: str) -> Policy:
-    """The policy that was found, or that the function makes which was found."""
+    """The policy that was found, or that the found function makes."""
     policy = found
     if arguments is not None or not isinstance(found, Policy):
         if not callable(found):
