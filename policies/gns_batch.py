@@ -21,18 +21,17 @@ def gns_batch(
     every: int = 50,
     sample_every: int = 1,
 ) -> Rule:
-    """Request as many peers as make their local batches add up to the noise scale: the largest useful batch.
-    useful.
+    """Requests the number of peers at which the global batch equals the noise scale, the largest useful batch.
 
     Every `every` steps: ``peers = clip(round(noise_scale / local_batch_size), min_peers, max_peers)``, and the local
-    batch size is kept, so the global batch grows with the cluster. Below the noise scale a larger batch saves steps
-    almost in proportion, above it hardly any.
+    batch size is kept, so the global batch grows with the cluster. Below the noise scale, a larger batch saves steps
+    almost in proportion; above, hardly any.
 
     Args:
         training: The signals of a step.
         max_peers: Peers, at least 1; the job's own limits hold as well.
         min_peers: Peers, at least 1.
-        decay: Weight of the newest step in the noise scale's averages, in (0, 1].
+        decay: Weight of the newest step in the averages of the noise scale, in (0, 1].
         every: Steps between two decisions, at least 1.
         sample_every: Steps between two measurements, at least 1. If the norms of the gradients need separate
             passes (with Horovod), they are most of the cost of the policy.
@@ -44,8 +43,8 @@ def gns_batch(
         No message, three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`.
 
     Undefined:
-        Nothing happens while the noise scale is undefined. At size 1 it always is, and no rule based on it could
-        fire again, hence ``min_peers=2``.
+        Nothing happens while the noise scale is undefined. At size 1 it is always undefined, and no rule based on it
+        could fire again, hence ``min_peers=2``.
 
     Reference:
         McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018; Mai et al., *Adaptive Distributed

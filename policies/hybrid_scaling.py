@@ -1,4 +1,4 @@
-"""A policy that grows the batch only as far as the new peers need it, and the learning rate with it."""
+"""A policy that grows the batch only as far as new peers need, and scales the learning rate accordingly."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 def hybrid_scaling(
     training: TrainingSignals, optimal_peers: Mapping[int, int], *, over_steps: float = 100
 ) -> tuple[Rule, Rule]:
-    """On every rescale, set the smallest batch that keeps all peers busy, and a learning rate that follows on a line.
+    """Sets, on every rescale, the smallest batch that keeps all peers busy, and a learning rate in proportion.
 
-    With N peers and the global batch B that were set last, by `attach` or by a rule in a step, N' peers now, and the
-    factors k = 1, 2, 4, ... up to N'/N: the first ``k * B`` for which N' peers are at most the optimal number; if there
-    is none, ``B * N' / N``. So a job first scales strongly (the same batch on more peers), which does not affect its
-    result, and weakly only if peers would idle. The learning rate becomes ``rate * (batch / batch before)``, on a
-    straight line. Batch and rate thus depend on the size alone, and growing and shrinking back restores them; the
-    paper counts from the size before, and would halve a batch that it did not double. The policy requests no size
-    itself: combine it with one that does.
+    Given N peers and the global batch B, both last set by `attach` or by a rule in a step, and N' peers now, the new
+    batch is ``k * B`` with the first k of 1, 2, 4, ... up to N'/N for which N' is at most the optimal number; if there
+    is none, it is ``B * N' / N``. So a job first scales strongly (the same batch on more peers), which does not affect
+    its result, and weakly only if peers would idle. The learning rate becomes ``rate * (batch / batch before)``, on a
+    linear ramp. Batch and rate thus depend on the size alone, and growing and shrinking back restores both. The paper
+    starts from the previous size, and would halve a batch that it had not doubled. The policy requests no size: combine
+    it with a policy that does.
 
     Args:
         training: The signals of a step.

@@ -1,4 +1,4 @@
-"""A policy whose learning rate follows the batch size."""
+"""A policy that scales the learning rate with the batch size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @kf.policy
 def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
-    """Scale the learning rate by the same factor as the global batch at each rescale, at once or on a straight line.
+    """Scales the learning rate by the factor of the global batch at each rescale, at once or on a linear ramp.
 
-    A batch k times as large averages k times as many gradients, so that a step of k times the length has the same noise
-    per sample: ``rate * global_batch_size / previous_global_batch_size``. A sharp rise may make training diverge; a
-    line over some hundred steps does not. A rescale that keeps the global batch changes nothing. If several rescales
-    follow each other, each starts from the end value of the previous ramp, so that the product is exact.
+    A batch k times as large averages k times as many gradients, so a step k times as long has the same noise per
+    sample: ``rate * global_batch_size / previous_global_batch_size``. A sharp rise may make training diverge; a ramp
+    over some hundred steps does not. A rescale that keeps the global batch changes nothing. If several rescales follow
+    each other, each starts from the end value of the previous ramp, so that the product is exact.
 
     Args:
         training: The signals of a step.

@@ -24,21 +24,21 @@ def replace_stragglers(
     criterion: Criterion = "average",
     times: int | None = None,
 ) -> Rule:
-    """Replace every peer whose average speed has fallen below a fraction of the median peer's.
+    """Replaces every peer whose average speed has fallen below a fraction of the median peer's.
 
-    In a synchronous step all peers wait for the slowest, so one straggler costs as much as if all were as slow. A
-    single slow step only affects the average. The straggler leaves when its replacement is ready, so the cluster is
-    never slower because of it.
+    In a synchronous step all peers wait for the slowest, so one straggler slows the job as if all peers were as slow. A
+    single slow step hardly changes the average. The straggler leaves when its replacement is ready, so the cluster is
+    not slower meanwhile.
 
-    With ``criterion="slowest_in_a_row"`` a peer is replaced that was the slowest of all in each of the last `times`
-    steps, and below `threshold` in each of them. This detects a straggler sooner, one at a time, and does not detect
-    one that is sometimes as fast as the others. ``threshold=1`` is the published rule, which replaces a peer however
-    small its lag is: on unequal machines there is always one.
+    With ``criterion="slowest_in_a_row"`` a peer is replaced if it was the slowest of all, and below `threshold`, in
+    each of the last `times` steps. This detects stragglers sooner, one at a time, but misses a straggler that is
+    sometimes as fast as the others. ``threshold=1`` is the published rule, which replaces a peer however small its lag:
+    on unequal machines there is always one.
 
     Args:
         training: The signals of a step.
-        every: Steps between two decisions, at least 1. With fewer, a straggler is replaced sooner, and a peer whose
-            average is near the threshold, for example by jitter, is evaluated more often and more likely replaced.
+        every: Steps between two decisions, at least 1. With a smaller number, a straggler is replaced sooner, but so is
+            a peer whose average is near the threshold, for example because of jitter.
         threshold: Fraction of the median speed, in [0, 1]; with 0.8 stragglers cost at most 1.25 times the time of a
             step.
         alpha: Weight of the newest step in the averages, in (0, 1].
@@ -52,7 +52,7 @@ def replace_stragglers(
         2 x size floats on the gradient all-reduce, no message; see `kf.monitor.straggler_fractions`.
 
     On rescale:
-        Each peer keeps its average and its count; a new peer starts without.
+        Each peer keeps its average and its count; a new peer starts afresh.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1; for
@@ -67,7 +67,7 @@ def replace_stragglers(
 def _marked(
     training: TrainingSignals, criterion: Criterion, *, threshold: float, alpha: float, times: int | None
 ) -> Signal:
-    """The stragglers by a criterion: bool, shape (size,)."""
+    """The stragglers according to a criterion: bool, shape (size,)."""
     if criterion not in get_args(Criterion):
         named = " or ".join(map(repr, get_args(Criterion)))
         raise PolicyError(f"replace_stragglers(criterion={criterion!r}): write {named}")

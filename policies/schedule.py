@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @kf.policy
 def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep = "local_batch_size") -> Rule:
-    """Change the number of peers at given steps, ``{step: size}``.
+    """Changes the number of peers at given steps, ``{step: size}``.
 
-    In every step it requests the size of the largest step of the table that has been reached; before the first one it
-    requests nothing. If the peers of a size have not joined when the next one is due, the next one replaces it. A step
-    that was missed, because its barrier changed the cluster, is made up for in the next one.
+    In every step it requests the size of the latest entry that has been reached; before the first entry, nothing. If
+    the peers for a size have not joined when the next size is due, the next size replaces it. If a barrier changed the
+    cluster at the step of an entry, the request follows in the next step.
 
     Args:
         training: The signals of a step.
         sizes: Whole numbers: steps from 0 (the first step has the number 1), sizes in peers from 1; the job's limits
-            hold as well.
+            apply as well.
         keep: The batch size that a rescale keeps.
 
     Raises:
-        PolicyError: At `attach`, for an empty table and for other numbers.
+        PolicyError: At `attach`, for an empty table and for invalid numbers.
 
     Cost:
         No message, 13 bytes of state.

@@ -1,4 +1,4 @@
-"""A policy that stops when the loss or the gradient is not finite any more."""
+"""A policy that stops when the loss or the gradient is no longer finite."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Watched = Literal["loss", "gradients"]
 
 @kf.policy
 def stop_on_nan(training: TrainingSignals, *, steps: int = 3, watch: Watched = "loss") -> Rule:
-    """End training once the loss, or the gradient, has not been finite for `steps` steps in a row.
+    """Ends training once the loss, or the gradient, has not been finite for `steps` steps in a row.
 
     NaN values persist: an update with a NaN gradient makes every weight NaN, and each later step is wasted. The agreed
-    number counts, so one peer whose loss is NaN or infinite is enough; all peers stop after the same step.
+    value is tested, so one peer with a NaN or infinite loss is enough; all peers stop after the same step.
 
     Args:
         training: The signals of a step.
-        steps: Number of steps in a row, at least 1; a loss-scaling optimizer skips single steps by itself, so use more
-            than 1 with it.
-        watch: The mean "loss" of all peers, or their mean "gradients" (every entry of them), which are not finite one
-            step earlier.
+        steps: Number of steps in a row, at least 1; more than 1 with a loss-scaling optimizer, which skips single
+            steps.
+        watch: The mean "loss" of all peers, or every entry of their mean "gradients", which stop being finite one step
+            earlier.
 
     Raises:
         PolicyError: At `attach`, for an argument out of range.

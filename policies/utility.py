@@ -1,4 +1,4 @@
-"""A policy that adds peers while an earlier end is worth more than they cost."""
+"""A policy that adds peers while an earlier end is worth more than the peers cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kungfu.signal import Signal, TrainingSignals
     from kungfu.worth import Worth
 
-_LOOKS = (0.5, 0.25, 0.125)  # of the samples: as fewer are left, sizes differ less in when they end
+_LOOKS = (0.5, 0.25, 0.125)  # fractions of the samples left; the fewer are left, the less the end depends on the size
 
 
 @kf.policy(budget=kf.Budget(rescales=24, per_steps=1200, replacements=24))
@@ -34,16 +34,16 @@ def utility(
     look_ahead: int = 0,
     margin: float = 0.1,
 ) -> tuple[Rule, Rule]:
-    """Add peers while the earlier end of the job is worth more than they cost.
+    """Adds peers while the earlier end of the job is worth more than the peers cost.
 
     With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after
     ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from here on. `unit` peers are added while
     ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried and measured as in `autoscale`,
-    with a local optimum as its end. Comparing differences, and not worth with cost, keeps it from adding peers where
-    the worth is flat. A settled job is evaluated again when half, a quarter and an eighth of its samples are left:
-    the fewer they are, the less the end depends on the size, so that a deadline may be met with fewer peers by then, or
-    need more of them. To use the scaling efficiency as long as the worth is unknown, write
-    ``kf.first(utility(...), autoscale(...))``: the utility overrides once it is known.
+    up to a local optimum. Comparing differences instead of totals avoids adding peers where the worth is flat. A
+    settled job is evaluated again when half, a quarter and an eighth of its samples are left: the fewer are left, the
+    less the end depends on the size, so a deadline may then need fewer peers, or more. To use the scaling efficiency
+    while the worth is unknown, write ``kf.first(utility(...), autoscale(...))``: the utility has priority once it is
+    known.
 
     Args:
         training: The signals of a step.
@@ -51,7 +51,7 @@ def utility(
             `kf.worth.steps`, or `kf.worth.points`.
         price_per_hour: Price of one peer, in the unit of the values, at least 0.
         max_peers: As in `autoscale`.
-        samples: Samples of the whole job; without it, those of all epochs of ``training.batches``.
+        samples: Samples of the whole job; by default those of all epochs of ``training.batches``.
         min_peers: As in `autoscale`.
         unit: As in `autoscale`.
         every: As in `autoscale`.
@@ -61,8 +61,8 @@ def utility(
         margin: As in `autoscale`.
 
     Raises:
-        PolicyError: At `attach`, for a worth that rises with time, and for a number out of range; after the first step,
-            if the number of samples of the job is not known.
+        PolicyError: At `attach`, for a worth that rises with time or a number out of range; after the first step, if
+            the job's number of samples is not known.
 
     Cost:
         2 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
@@ -72,7 +72,7 @@ def utility(
 
     Undefined:
         If the job trains on more samples than `samples`, its end cannot be estimated: the size stays, and each peer
-        says so once.
+        reports this once.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2.
