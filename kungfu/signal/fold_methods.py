@@ -1,4 +1,4 @@
-"""Methods of a signal that make folds, which remember its values."""
+"""The methods of a signal that create folds."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# By method, the function of a signal and of the method's options that makes the fold. Folds are signals themselves, so
-# their modules stand on that of the signal, and enter what they make here.
+# The implementation of each method: a function of a signal and the method's options. Folds are signals, so their
+# modules import that of the signal, and register their functions here.
 FOLDS: dict[str, Callable[..., Any]] = {}
 
 
 def fold_method(function: F) -> F:
-    """Registers a function as the implementation of the fold method of its name."""
+    """Registers a function as the implementation of the fold method with the same name."""
     FOLDS[function.__name__] = function
     return function
 
 
 class FoldMethods:
-    """The folds of one signal. Each skips inputs that are not finite, and takes ``.sampled(n)`` to run less often.
+    """The folds of one signal. Each skips inputs that are not finite, and runs less often with ``.sampled(n)``.
 
-    A fold is placed like its signal: agreed ones are carried to a peer that joins, local ones stay with their peer.
-    What a rescale does is `on_rescale`: "keep" the state, or "reset" it, so that it starts again. None costs a message.
+    A fold has its signal's placement: agreed folds are sent to a peer that joins, local folds stay with their peer. On
+    a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No fold costs a message.
     """
 
     def _fold(self, kind: str, **options: Any) -> Fold:
@@ -51,9 +51,9 @@ class FoldMethods:
         return self._fold("ema", decay=decay, on_rescale=on_rescale)
 
     def window(self, length: int, *, on_rescale: OnRescale = "keep") -> Window:
-        """The last `length` finite values, oldest first: ``.mean()``, ``.median()``, ``.min()``, ``.max()`` of them.
+        """The last `length` finite values, oldest first, with ``.mean()``, ``.median()``, ``.min()`` and ``.max()``.
 
-        What is made of it is float32, over the values that were seen so far, NaN before the first.
+        These results are float32, over the values seen so far, NaN before the first.
 
         Args:
             length: Steps, from 1 to 10000.
@@ -70,9 +70,8 @@ class FoldMethods:
     def by_size(self, largest: int, *, decay: float = 1.0) -> Fold:
         """A table of this signal by cluster size: a vector whose entry *n* is the value seen with *n* peers.
 
-        ``t[size] += decay (x - t[size])`` in every step with a finite value; the first one seen is taken as it is.
-        Gives a float32 vector of `largest` + 1 entries, NaN if nothing was seen; for example
-        ``table[training.size - 1]``.
+        ``t[size] += decay (x - t[size])`` in every step with a finite value; the first value is stored unchanged. Gives
+        a float32 vector of `largest` + 1 entries, NaN if nothing was seen; for example ``table[training.size - 1]``.
 
         Args:
             largest: The largest size that has an entry, in peers; larger ones are not recorded.
@@ -91,21 +90,21 @@ class FoldMethods:
     ) -> SizeStatistics:
         """Statistics of the samples by cluster size: ``count``, ``mean``, ``variance``, ``standard_error`` and ``age``.
 
-        Each is a vector whose entry *n* is about *n* peers: with the newest sample x of such a step, ``count += 1``,
-        ``mean += (x - mean) / count``, and the variance by Welford's update. An entry is struck, so that it begins
-        again, when its size is come to with a new peer: the job has grown to it, or another peer has taken the place of
-        one. For example, ``table.mean[training.size - 1]`` is the mean with one peer less.
+        Each is a vector whose entry *n* is for *n* peers. A sample x with n peers updates ``count += 1``, ``mean += (x
+        - mean) / count``, and the variance by Welford's update. An entry is deleted, and starts again, when its size is
+        reached with a new peer, by growth or by a replacement. For example, ``table.mean[training.size - 1]`` is the
+        mean with one peer less.
 
         Args:
             largest: The largest size that has an entry, in peers; larger ones are not recorded.
-            forget_after: Steps after the last sample of a size, at least 1, after which its entry counts no more.
-            strike_all: A bool signal; all entries are struck in steps in which it is true.
+            forget_after: Steps after the last sample of a size, at least 1, until its entry expires.
+            strike_all: A bool signal; all entries are deleted in steps in which it is true.
 
         Raises:
             PolicyError: A number is out of range.
 
         Cost:
-            20 bytes of state per entry, and 16 more.
+            20 bytes of state per entry, plus 16.
 
         On rescale:
             The table is kept.
@@ -114,15 +113,15 @@ class FoldMethods:
         return cast("SizeStatistics", made)
 
     def previous(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The finite value before the newest one: float32, NaN until there are two. Cost: two floats of state."""
+        """The second newest finite value: float32, NaN until there are two. Cost: two floats of state."""
         return self._fold("previous", on_rescale=on_rescale)
 
     def delta(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The newest finite value minus the one before: float32, NaN until there were two. Cost: two floats."""
+        """The difference of the last two finite values: float32, NaN until there are two. Cost: two floats of state."""
         return self._fold("delta", on_rescale=on_rescale)
 
     def cumulative(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The sum of all finite values so far, from 0: int64 of int64, else float32, with compensated rounding.
+        """The sum of all finite values so far, from 0: int64 for int64, else float32 with compensated rounding.
 
         Cost: one whole number, or two floats, of state.
         """
@@ -131,10 +130,9 @@ class FoldMethods:
     def hold(
         self, every: int | None = None, *, when: Signal | Condition | None = None, on_rescale: OnRescale = "keep"
     ) -> Fold:
-        """The last finite value of every `every` steps, or seen while `when` was on: float32, NaN before.
+        """The last finite value in every `every`-th step, or while `when` is true: float32, NaN before the first.
 
-        With `every`, and where `when` is a function of step and size alone, this signal is computed in those steps
-        only.
+        With `every`, or with a `when` of step and size alone, this signal is computed in those steps only.
 
         Args:
             every: Steps between two values, at least 1.

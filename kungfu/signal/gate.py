@@ -1,4 +1,4 @@
-"""Gates: conditions, identical on every peer, on which a part of the graph runs at all in a step."""
+"""Gates: conditions, identical on every peer, that decide if a part of the graph runs in a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def period_of(gate: Signal) -> int:
     """The period of a gate.
 
     Returns:
-        The least number of steps between two of its steps, as far as its `every_steps` show.
+        The least number of steps between two steps of the gate, as far as its `every_steps` show.
 
     >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
     (50, 50, 1)
@@ -28,7 +28,7 @@ def period_of(gate: Signal) -> int:
         return 1
     if gate.operation.name == "and":
         return max(map(period_of, gate.operands))
-    # As `every_steps` writes it.
+    # The form that `every_steps` gives.
     remainder = gate.operands[0]
     if gate.operation.name != "equal" or not isinstance(remainder, Map) or remainder.operation.name != "modulo":
         return 1
@@ -39,16 +39,16 @@ def period_of(gate: Signal) -> int:
 
 
 def is_gate(signal: Signal) -> bool:
-    """True if this can decide which peers take part in a message: a truth value that is exact."""
+    """True if this signal can decide about a message: a truth value that is exact."""
     return signal.type == SignalType("bool") and is_exact(signal)
 
 
 def is_exact(signal: Signal) -> bool:
-    """True if this is a function of step and size in whole numbers, hence bit-identical on all peers.
+    """True if this signal is a function of step and size in whole numbers, hence bit-identical on all peers.
 
-    Agreed numbers are equal on all peers, but what is computed from them in float32 may differ in the last bit between
-    processors; a peer that took the other branch around a message would leave the others waiting. A truth value that a
-    message carried from rank 0 is exact again.
+    Agreed numbers are equal on all peers, but float32 results computed from these may differ in the last bit between
+    processors, and a peer that skips a message would leave the others waiting. A truth value that a message carried
+    from rank 0 is exact again.
 
     Args:
         signal: The condition of a gate, or a part of it.

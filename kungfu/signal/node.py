@@ -1,11 +1,11 @@
 """The nodes of the dataflow graph of a policy.
 
-Four kinds, and nothing else: a `Source` is what a step offers, a `Map` a pure function, a `Collective` turns local
-into agreed, and a `Fold` (in its own file) carries state from step to step. `Constant` and `Placeholder` are the
-leaves that maps and folds need. A node is immutable, typed when it is made, and remembers the user's line that made it.
+There are four kinds: a `Source` is a value that a step offers, a `Map` a pure function, a `Collective` turns local into
+agreed, and a `Fold` (in a separate file) carries state from step to step. `Constant` and `Placeholder` are the leaves
+that maps and folds need. A node is immutable, typed at creation, and records the user's line that created it.
 
-A node is *agreed* when everything that it is made of is agreed, else *local*; it is known *before* the gradient
-all-reduce when everything that it is made of is, and it holds no collective.
+A node is *agreed* if all its inputs are agreed, else *local*. It is known *before* the gradient all-reduce if all its
+inputs are and it depends on no collective.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ S = TypeVar("S", bound="Signal")
 
 
 class Condition(Protocol):
-    """A trigger as `Signal.hold` takes it besides a bool signal: a gate and a predicate."""
+    """A trigger, with a gate and a predicate, as an alternative to a bool signal in `Signal.hold`."""
 
     @property
     def gate(self) -> Signal: ...
@@ -48,7 +48,7 @@ def _binary(operation: str) -> Callable[[Signal, object], Map]:
 
 
 def _reflected(operation: str) -> Callable[[Signal, object], Map]:
-    """With the signal as second operand: the first one is a number, which does not know of signals."""
+    """An operator with the signal as second operand; the first operand is a Python number."""
     return lambda self, other: operate(operation, other, self)
 
 
@@ -57,11 +57,11 @@ class Signal(FoldMethods, abc.ABC):
     """A value that a policy computes with: a typed, immutable node of the dataflow graph."""
 
     name: str = field(default="", kw_only=True)
-    monitor: str = field(default="", kw_only=True)  # the monitor that gave it, if one did
+    monitor: str = field(default="", kw_only=True)  # the monitor that created it, if any
     origin: str = field(default_factory=location_of_caller, kw_only=True)
 
     def __post_init__(self) -> None:
-        # Asked for in the order of making, so that no question ever goes deep.
+        # Computed in the order of creation, so that the recursion stays shallow.
         _ = self.type, self.placement, self.known, self.exact
 
     @property
@@ -71,7 +71,7 @@ class Signal(FoldMethods, abc.ABC):
 
     @property
     def inputs(self) -> tuple[Signal, ...]:
-        """The nodes that are the inputs of this one."""
+        """The inputs of this node."""
         return ()
 
     @cached_property
@@ -86,7 +86,7 @@ class Signal(FoldMethods, abc.ABC):
 
     @cached_property
     def exact(self) -> bool:
-        """True if this is the same on every peer to the last bit; see `kungfu.signal.gate`."""
+        """True if this signal is the same on every peer to the last bit; see `kungfu.signal.gate`."""
         return False
 
     def named(self: S, name: str) -> S:
@@ -127,7 +127,7 @@ class Signal(FoldMethods, abc.ABC):
 
     # ---- Python's operators: each makes a map of the operation by that name ----------------------------------------
 
-    __array_ufunc__ = None  # NumPy's numbers leave the operators to us
+    __array_ufunc__ = None  # NumPy's numbers defer to the operators of signals
     __add__ = _binary("add")
     __radd__ = _reflected("add")
     __sub__ = _binary("subtract")
@@ -154,7 +154,7 @@ class Signal(FoldMethods, abc.ABC):
     __invert__ = _unary("not")
     __eq__ = _binary("equal")  # type: ignore[assignment]  # a comparison of signals is a signal
     __ne__ = _binary("not_equal")  # type: ignore[assignment]  # a comparison of signals is a signal
-    __hash__ = object.__hash__  # a node is itself; equal nodes are shared by the compiler
+    __hash__ = object.__hash__  # identity; the compiler shares equal nodes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,9 +179,9 @@ class Source(Signal):
     """A value that a step or the user's program offers.
 
     Attributes:
-        source: Its name, for a source of a step that in `kungfu.signal.SOURCES`.
+        source: The name; for a source of a step, the key in `kungfu.signal.SOURCES`.
         owner: The job whose policy uses it.
-        declared: The kind of a source of the user's program, as a policy declares it.
+        declared: The kind of a source of the user's program, as declared by a policy.
     """
 
     source: str
@@ -195,7 +195,7 @@ class Source(Signal):
 
     @property
     def written(self) -> str:
-        """The source as a policy writes it, as in ``training.size``."""
+        """The source as written in a policy, for example ``training.size``."""
         if self.declared is None:
             return f"training.{self.source}"
         return f'training.{"fed" if self.declared.given_by == "feed" else "published"}("{self.source}")'
@@ -219,7 +219,7 @@ class Source(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Map(Signal):
-    """A pure function out of the vocabulary."""
+    """A pure function from the vocabulary."""
 
     operation: Operation
     operands: tuple[Signal, ...]
@@ -239,8 +239,8 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that turns local into agreed: a sum, a mean, or a vector with one entry per peer; or a "carry", a sum
-    to which only rank 0 adds 1 or 0: a truth value that is exact on every peer."""
+    """A message that turns local into agreed: a sum, a mean, a vector with one entry per peer, or a "carry". A carry is
+    a sum to which only rank 0 contributes, 1 or 0: a truth value that is exact on every peer."""
 
     reduction: Reduction
     operand: Signal
@@ -283,7 +283,7 @@ class Placeholder(Signal):
 
 
 def as_signal(value: object) -> Signal:
-    """This signal, or the constant of this number or truth value; raises `PolicyError` for anything else."""
+    """The value as a signal, a number or truth value as a constant; raises `PolicyError` for anything else."""
     if isinstance(value, Signal):
         return value
     if isinstance(value, (bool, np.bool_)):
@@ -302,7 +302,7 @@ def as_signal(value: object) -> Signal:
 
 
 def operate(name: str, *operands: object) -> Map:
-    """The node of the operation by this name on these signals or numbers."""
+    """The node that applies the named operation to these signals or numbers."""
     return Map(VOCABULARY[name], tuple(as_signal(one) for one in operands))
 
 
@@ -312,15 +312,15 @@ def where(condition: Signal | bool, then: Signal | float, otherwise: Signal | fl
 
 
 def topological(roots: Iterable[Signal], *, leaves: frozenset[Signal] = frozenset()) -> tuple[Signal, ...]:
-    """Every node below the roots, each once and after its inputs."""
+    """All nodes reachable from the roots, each once and after its inputs."""
     done: dict[Signal, None] = {}
     stack = [(root, False) for root in reversed(tuple(roots))]
     while stack:
         node, ready = stack.pop()
-        # Its inputs are done, or are not asked for.
+        # Its inputs are done, or it is a leaf.
         if ready or node in leaves:
             done[node] = None
-        # Seen for the first time: it comes up again after its inputs. A stack of our own, since graphs may be deep.
+        # First visit: the node is visited again after its inputs. An explicit stack, since graphs may be deep.
         elif node not in done:
             stack.append((node, True))
             stack.extend((one, False) for one in reversed(node.inputs) if one not in done)

@@ -1,8 +1,8 @@
-"""The sources that a step provides to policies, one row each; policies declare those of the user's program.
+"""The sources that a step provides to policies, one row each; policies declare the sources of the user's program.
 
-A source has a type, a placement, and the moment it is known. *Local*: each peer has its own value. *Agreed*: all
-peers hold the same value. *Before* and *after* are meant against the gradient all-reduce of the step: what is made of
-local sources known before it can ride on that message.
+A source has a type, a placement, and a time at which it is known. *Local*: each peer has a separate value. *Agreed*:
+all peers have the same value. *Before* and *after* refer to the gradient all-reduce of the step: signals made of local
+sources known before it can be sent with that message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEST = SignalType("float32", NEST)
 
 @dataclass(frozen=True)
 class SourceKind:
-    """One source: its meaning, unit and provider, and its replacement if an agreed value is needed."""
+    """A source: its meaning, unit and provider, and its replacement if an agreed value is needed."""
 
     type: SignalType
     meaning: str
@@ -88,9 +88,9 @@ SOURCES = {
     "base_size": SourceKind(_INT, "peers that it was set for; in kf.control.on_rescale()", "peers"),
 }
 
-# What a gate may be a function of: whole numbers that are equal on every peer whatever its arithmetic.
+# The sources allowed in a gate: whole numbers that are equal on every peer whatever its arithmetic.
 GATE_SOURCES = frozenset({"step", "size", "min_size", "max_size"})
 
-# What only a barrier that changes the size knows, and all that a rule of control.on_rescale() may use.
+# Sources known only to a barrier that changes the size, and all sources allowed in rules of control.on_rescale().
 ONLY_AT_RESCALE = frozenset({"previous_size", "previous_global_batch_size", "base_global_batch_size", "base_size"})
 RESCALE_SOURCES = GATE_SOURCES | ONLY_AT_RESCALE | {"global_batch_size", "epoch_samples", "learning_rate"}

@@ -13,7 +13,7 @@ from kungfu.signal.node import Collective, Source, where
 from kungfu.signal.operation import DType, SignalType
 from kungfu.signal.sources import SOURCES, SourceKind
 
-# What is computed of what a step offers, by the names under which people look for it.
+# Signals derived from the sources of a step, by the names that users look for.
 _MONITORS = {
     "noise_scale": "gradient_noise_scale",
     "gradient_noise": "gradient_noise_scale",
@@ -55,10 +55,10 @@ _OTHER_WORDS = {
 class TrainingSignals:
     """The signals of a step: its sources, one property each, and signals derived from them.
 
-    What the user's own program gives has a method each.
+    Values from the user's program have a method each.
 
-    The signals belong to `job`, if one is given: no other job's policies may use them. The table behind the properties
-    is `kungfu.signal.SOURCES`. A name that no step offers raises `PolicyError`, which says what was probably meant.
+    If `job` is given, the signals belong to that job: the policies of other jobs may not use them. The table behind the
+    properties is `kungfu.signal.SOURCES`. An unknown name raises `PolicyError`, with the name that was probably meant.
 
     >>> TrainingSignals().local_batch_size.placement
     'agreed'
@@ -72,7 +72,7 @@ class TrainingSignals:
         def __getattr__(self, name: str) -> NoReturn:
             """Refuses an unknown name, with a suggestion."""
             if name.startswith("__"):
-                raise AttributeError(name)  # Python asks for such names of its own, to copy or to show an object
+                raise AttributeError(name)  # Python looks up such names to copy or display an object
             raise PolicyError(
                 f"{_meant(name)}a step offers no {name!r} to a policy; it offers {', '.join(sorted(SOURCES))}"
             )
@@ -211,32 +211,32 @@ class TrainingSignals:
     base_size: Source
     """Peers that it was set for; in kf.control.on_rescale(): `base_global_batch_size` (int64, peers, agreed)."""
 
-    # ---- of the user's own -----------------------------------------------------------------------------------------
+    # ---- from the user's program -----------------------------------------------------------------------------------
 
     def published(self, name: str, *, dtype: DType = "float32", unit: str = "", meaning: str = "") -> Source:
-        """The number that the program's step gives by ``training.publish(name, value)``, in the step at hand.
+        """The number that the program's step publishes by ``training.publish(name, value)``, in the current step.
 
-        An auxiliary loss, an accuracy, a statistic of the gradients: what the user's model computes. Local; to make it
-        agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x, "mean")``, which ride on
-        the gradients. On a peer without samples it is NaN, or 0 or false if it is no float, and so it is in a step
-        that does not come to its ``publish``. Over micro-batches a float is averaged by samples; of the others the last
-        one with samples counts.
+        For values that the user's model computes: an auxiliary loss, an accuracy, a statistic of the gradients. Local;
+        to make the number agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x,
+        "mean")``, which are sent with the gradients. On a peer without samples, or in a step without a call of
+        ``publish``, the number is NaN, or 0 or false if it is not a float. Over micro-batches a float is averaged by
+        samples; for other dtypes the last value with samples counts.
 
         Args:
-            name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.
+            name: Letters, digits and ``_``; not a name of the step's signals. All policies declare it alike.
             dtype: "float32", "int64" or "bool".
             unit: The unit, for readers of the plan.
             meaning: The meaning, in some words, for readers of the plan.
 
         Raises:
-            PolicyError: The name or the dtype does not fit; later, where policies declare the name differently, and
-                at the first step, where the program does not publish it before ``training.average()``.
+            PolicyError: The name or the dtype is invalid; later, if policies declare the name differently, and at the
+                first step, if the program does not publish the number before ``training.average()``.
 
         Cost:
             A variable; no message.
 
         On rescale:
-            Each step has its own value.
+            Nothing is kept: each step has a new value.
 
         >>> import kungfu as kf
         >>> training = TrainingSignals()
@@ -254,25 +254,26 @@ class TrainingSignals:
         return Source(name, self._job, kind)
 
     def fed(self, name: str, *, unit: str = "", meaning: str = "") -> Fold:
-        """The last number that the program gave by ``training.feed(name, value)`` between its steps, on rank 0.
+        """The last number that the program fed by ``training.feed(name, value)`` between its steps, on rank 0.
 
-        A price, a validation accuracy, the hour: what Python knows. Agreed: rank 0's number comes with the message of
-        the next step, and stands until rank 0 is fed another one. Gives a float32 scalar, NaN before the first.
+        For values that only Python knows: a price, a validation accuracy, the hour. Agreed: rank 0's number is sent
+        with the message of the next step, and remains until rank 0 is fed another number. Gives a float32 scalar, NaN
+        before the first.
 
         Args:
-            name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.
+            name: Letters, digits and ``_``; not a name of the step's signals. All policies declare it alike.
             unit: The unit, as in "dollars/hour", for readers of the plan.
             meaning: The meaning, in some words, for readers of the plan.
 
         Raises:
-            PolicyError: The name does not fit; later, where policies declare it differently.
+            PolicyError: The name is invalid; later, if policies declare it differently.
 
         Cost:
             One float on the gradient all-reduce, one float of state.
 
         On rescale:
-            The number is kept: it goes along with the shared state, to peers that join and into checkpoints, and stays
-            when rank 0 goes.
+            The number is kept: it is part of the shared state, is sent to joiners and written to checkpoints, and stays
+            when rank 0 leaves.
 
         >>> TrainingSignals().fed("price", unit="dollars/hour").placement
         'agreed'
@@ -280,18 +281,18 @@ class TrainingSignals:
         _check_name(name, method="fed")
         meaning = f"{meaning or 'fed by the program between its steps'}; NaN unless just fed"
         kind = SourceKind(SignalType("float32"), meaning, unit, placement="local", given_by="feed")
-        # What a peer was fed since the last message is a local source, NaN if that is nothing. Rank 0's rides on the
-        # next message, and a fold, which skips what is not finite, holds the last one in the shared state.
+        # The number fed to a peer since the last message is a local source, NaN without one. Rank 0's number is sent
+        # with the next message, and a fold, which skips NaN, holds the last number in the shared state.
         carried = Collective("sum", where(Source("rank") == 0, Source(name, self._job, kind), 0.0))
         return labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed").named(name)
 
-    # ---- what follows from them ------------------------------------------------------------------------------------
+    # ---- derived signals -------------------------------------------------------------------------------------------
 
     @property
     def view_steps(self) -> Fold:
-        """Steps since the cluster last changed, with this one: 1 in the first step of a view (int64, steps, agreed).
+        """Steps since the cluster last changed: 1 in the first step of a view (int64, steps, agreed).
 
-        A policy that judges by measurements waits until the size has lasted: ``.when(training.view_steps > 10)``.
+        A policy that decides by measurements waits until the size is settled: ``.when(training.view_steps > 10)``.
 
         Cost:
             8 bytes of state, no message.
@@ -313,7 +314,7 @@ for _name in SOURCES:
 
 
 def _meant(name: str) -> str:
-    """A remark with the name that was probably meant."""
+    """A hint with the name that was probably meant."""
     if name in _OTHER_WORDS:
         return f"write training.{_OTHER_WORDS[name]}: "
     close = get_close_matches(name, [*SOURCES, *_MONITORS], n=1, cutoff=0.75)
@@ -323,7 +324,7 @@ def _meant(name: str) -> str:
     return f"write kf.monitor.{_MONITORS[found]}(training): " if found in _MONITORS else f"write training.{found}: "
 
 
-# ---- of the user's program ------------------------------------------------------------------------------------------
+# ---- sources of the user's program ----------------------------------------------------------------------------------
 
 
 def _check_name(name: object, *, method: str) -> None:
@@ -340,11 +341,11 @@ def _check_name(name: object, *, method: str) -> None:
 
 
 def misuse(declared: Source, what: str, *, policy: str, where: str = "") -> PolicyError:
-    """The error for a call that does not fit what a policy says of a source.
+    """The error for a call that does not match a policy's declaration of a source.
 
     Args:
-        declared: The source, which the program's step publishes or the program feeds.
-        what: The error in the call, as the rest of a sentence that begins with it.
+        declared: The source that the program publishes or feeds.
+        what: The error in the call, as the end of a sentence that begins with the call.
         policy: The name of a policy that uses the source.
         where: The user's ``file:line`` of the call; empty if a call is missing.
     """

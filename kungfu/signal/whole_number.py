@@ -1,4 +1,4 @@
-"""The definition of a whole number for policies and models."""
+"""The check for whole numbers in policies and models."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import math
 
 
 def is_whole_number(value: object, *, least: int, most: float = math.inf) -> bool:
-    """True if this is a whole number, and not a truth value, from ``least`` to ``most``."""
+    """True if `value` is a whole number from `least` to `most`, and not a truth value."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

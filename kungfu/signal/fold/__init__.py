@@ -1,4 +1,4 @@
-"""Folds: signals with memory, whose update is itself a small dataflow."""
+"""Folds: signals with memory, updated by a small dataflow."""
 
 from kungfu.signal.fold.fold import Filled, Fold, Recurrence, fold
 from kungfu.signal.fold.history import Window, synchronized

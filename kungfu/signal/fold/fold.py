@@ -30,7 +30,7 @@ Convert = Callable[[Any, Signal, Signal], Any]
 
 @dataclass(frozen=True)
 class Filled:
-    """The start of a state that is a vector: this many entries, all with one value."""
+    """The initial value of a vector of state: a number of entries, all equal."""
 
     length: int
     value: bool | int | float
@@ -46,11 +46,11 @@ class Recurrence:
 
     Attributes:
         label: The name of the fold if the user gave it none.
-        init: The first value of each field of the state; a field that is a vector starts with all its entries at it.
+        init: The first value of each field of the state, or of all entries of a vector field.
         updates: The next value of each field.
         output: The value of the fold.
-        reads: The state that the output reads: as it is after the update ("new"), or as it was before ("old"), a
-            value that is known at the beginning of a step.
+        reads: The state that the output reads: after the update ("new"), or before it ("old"), which is known at the
+            beginning of a step.
     """
 
     label: str
@@ -65,9 +65,9 @@ class Fold(Signal):
     """A signal with memory. It runs in the steps in which its gate is on, and skips inputs that are not finite.
 
     Attributes:
-        observed: The signals that its update sees.
-        recurrence: Its inside.
-        gate: In which steps it runs, a function of step and size.
+        observed: The inputs of the update.
+        recurrence: The graph of the update.
+        gate: The steps in which the fold runs, a function of step and size.
         on_rescale: The effect of a rescale on its state.
     """
 
@@ -91,7 +91,7 @@ class Fold(Signal):
         return (*self.observed, self.gate)
 
     def sampled(self, every: int) -> Fold:
-        """This fold, run only in every n-th step; the nodes that only it needs are computed in those steps only."""
+        """This fold, run only in every n-th step; nodes that only it needs are computed only in these steps."""
         return self.gated(every_steps(every))
 
     def gated(self, gate: Signal) -> Fold:
@@ -101,8 +101,8 @@ class Fold(Signal):
     def before_step(self) -> Fold:
         """The value of this fold before the running step, known in time to travel on the gradient all-reduce.
 
-        The fold still moves on in every step of its gate; a reader sees its value one step later. In the first step it
-        is what the fold gives of its initial state.
+        The fold is still updated in every step of its gate; a reader sees its value one step later. In the first step,
+        the value is that of the initial state.
 
         Raises:
             PolicyError: The fold converts its state on a rescale, so its value needs this step's size.
@@ -125,24 +125,24 @@ def fold(
 ) -> Fold:
     """A signal with memory: ``state = update(state, *inputs)`` in every step.
 
-    In a step in which a float input is not finite, the state stays as it was. Gives a scalar, or a vector of a fixed
+    In a step with a float input that is not finite, the state stays unchanged. Gives a scalar, or a vector of a fixed
     length, agreed if all inputs are.
 
     Args:
-        update: Called once, with placeholders; must be a small pure dataflow of the vocabulary over them. What else it
-            needs must be an input.
-        init: A number, a truth value or a `Filled` vector, or a tuple of them for several fields of state, which
-            `update` then takes and gives as a tuple.
+        update: Called once, with placeholders; must be a pure dataflow of the vocabulary over these. Any other signal
+            that it needs must be an input.
+        init: A number, a truth value or a `Filled` vector, or a tuple of these for several fields of state, which
+            `update` then receives and returns as a tuple.
         *inputs: The signals that `update` sees after the state.
-        output: Makes the value out of the new state; without it, the (first) field is the value.
-        on_rescale: "keep" the state, "reset" it to `init`, or a function ``convert(state, before, after)`` that gives
-            the state for `after` peers out of the one for `before`.
+        output: Computes the value from the new state; by default the value is the (first) field.
+        on_rescale: "keep" the state, "reset" it to `init`, or a function ``convert(state, before, after)`` that
+            converts the state for `before` peers to that for `after` peers.
 
     Raises:
-        PolicyError: The update changes a dtype or shape, or reaches outside.
+        PolicyError: The update changes a dtype or shape, or uses a signal that is not an input.
 
     Cost:
-        Its state, no message.
+        The state; no message.
 
     >>> from kungfu.signal import TrainingSignals
     >>> steps_seen = fold(lambda n, step: n + 1, 0, TrainingSignals().step)
@@ -173,16 +173,16 @@ def _converting(
     inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
-    """A fold that remembers, in one more field, for how many peers its state is, and converts it where that changes."""
+    """A fold that keeps the number of peers in one more field, and converts its state when that number changes."""
     init, values, fields = start
     observed, seen = inputs
     now = Placeholder("input", len(seen), SignalType("int64"))
     last = Placeholder("state", len(fields), SignalType("int64"))
     given = _updates(convert(_as_init(fields, init), last, now), fields=fields)
-    # A state that has just begun (0 peers) is of no size yet, and needs no conversion.
+    # An initial state (0 peers) belongs to no size yet, and needs no conversion.
     changed = (last != now) & (last > 0)
     current = tuple(where(changed, new, old) for new, old in zip(given, fields, strict=True))
-    # The user's update sees the converted state; the size is remembered after it.
+    # The user's update sees the converted state; the size is the last field.
     made = _traced(update, _as_init(current, init), seen, fields, output)
     _check_output(made[-1], allowed=(now,))
     recurrence = Recurrence("fold", (*values, 0), (*made[:-1], now * 1), made[-1])
@@ -196,7 +196,7 @@ def _traced(
     fields: StateFields,
     output: Callable[[Any], Signal] | None,
 ) -> StateFields:
-    """The next state, one signal per field, and after it the output."""
+    """The next state, one signal per field, followed by the output."""
     updates = _updates(update(state, *seen), fields=fields)
     first = state[0] if isinstance(state, tuple) else state
     result = as_signal(output(state)) if output else first
@@ -205,12 +205,12 @@ def _traced(
 
 
 def _as_init(fields: StateFields, init: Any) -> Any:
-    """The fields as a tuple if `init` is one, else the only one."""
+    """The fields as a tuple if `init` is a tuple, else the only field."""
     return fields if isinstance(init, tuple) else fields[0]
 
 
 def _starts(init: Any) -> list[tuple[bool | int | float, SignalType]]:
-    """For each field, its first value and its type."""
+    """The first value and the type of each field."""
     starts = [_start(one, init=init) for one in (init if isinstance(init, tuple) else (init,))]
     if not starts:
         raise PolicyError(f"fold: init is {init!r}; a state must start from Python numbers or truth values")
@@ -226,7 +226,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
 
 
 def _updates(given: object, *, fields: StateFields) -> StateFields:
-    """The traced next state, one signal per field; raises if the number, a dtype or a shape changed."""
+    """The traced next state, one signal per field; raises `PolicyError` if a dtype, a shape or their number differs."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
         raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")
@@ -234,10 +234,10 @@ def _updates(given: object, *, fields: StateFields) -> StateFields:
 
 
 def _kept(value: Signal, *, field: Signal) -> Signal:
-    """The next value of a field, in the type with which the field starts."""
+    """The next value of a field, in the field's initial type."""
     if value.type == field.type:
         return value
-    # A whole number in a float's field is that float; nothing else is converted in silence.
+    # A whole number in a float field becomes a float; nothing else is converted silently.
     if value.type.dtype == "int64" and field.type == SignalType("float32", value.type.shape):
         return value * 1.0
     per_peer = "; a vector with one entry per peer changes its length: smooth each peer's own value, then gather it"
@@ -249,7 +249,7 @@ def _kept(value: Signal, *, field: Signal) -> Signal:
 
 
 def _check_closed(results: StateFields) -> None:
-    """Raises if the inside of a fold holds anything but maps over its own state and inputs."""
+    """Raises `PolicyError` if the update of a fold holds anything but maps over its own state and inputs."""
     for node in topological(results):
         if not isinstance(node, (Placeholder, Constant, Map)):
             raise PolicyError(f"fold: update uses {node!r} from outside; pass it as an input: fold(update, init, it)")
@@ -258,12 +258,12 @@ def _check_closed(results: StateFields) -> None:
 
 
 def _check_output(output: Signal, *, allowed: StateFields) -> None:
-    # The output must be known in steps in which the fold does not run, where its inputs are not evaluated.
+    # The output must be known even in steps in which the fold does not run and its inputs are not evaluated.
     inputs = [node for node in topological((output,)) if isinstance(node, Placeholder) and node.kind == "input"]
     if any(not any(node is one for one in allowed) for node in inputs):
         raise PolicyError("fold: output reads an input; it is made of the state alone, so keep the input in the state")
 
 
 def labelled(made: Fold, *, label: str) -> Fold:
-    """The fold with the name of its kind, for readers of the plan."""
+    """The fold, labelled with the name of its kind for readers of the plan."""
     return replace(made, recurrence=replace(made.recurrence, label=label))

@@ -1,6 +1,6 @@
 """Folds of one signal.
 
-Of a number its average, last values, sum and values by cluster size; of a truth value its edge, its counts, and rank
+For a number: average, last values, sum and values by cluster size; for a truth value: rising edge, counts, and rank
 0's value of the step before.
 """
 
@@ -26,7 +26,7 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
     def update(state: StateFields, value: Signal) -> StateFields:
         average, weight = state
         grown = weight * (1 - decay) + decay
-        # Not a quotient of two sums: this form gives the first value back exactly.
+        # Not a quotient of two sums: this form returns the first value exactly.
         return average + (decay / grown) * (value - average), grown
 
     def read(state: StateFields) -> Signal:
@@ -64,11 +64,11 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
         return labelled(fold(lambda total, value: total + value, 0, x, on_rescale=on_rescale), label="cumulative")
 
     def update(state: StateFields, value: Signal) -> StateFields:
-        # Kahan's summation: the sum, and what rounding has added to it too much.
+        # Kahan's summation: the sum, and the rounding error in it.
         total, lost = state
         added = value - lost
         grown = total + added
-        # What the last addition rounded away is kept: small values count however large the sum has become.
+        # The rounding error of the last addition is kept, so small values count however large the sum.
         return grown, (grown - total) - added
 
     return labelled(fold(update, (0.0, 0.0), x, on_rescale=on_rescale), label="cumulative")
@@ -90,7 +90,7 @@ def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_re
 
 @dataclass(frozen=True)
 class Window:
-    """The last values of a signal; `values` is the vector of them, oldest first, NaN if none was seen yet."""
+    """The last values of a signal; `values` is a vector, oldest first, with NaN for values not seen yet."""
 
     values: Fold
 
@@ -99,7 +99,7 @@ class Window:
         return operate("mean_present", self.values)
 
     def median(self) -> Map:
-        """The median of the values seen, the mean of the middle two for an even number: float32, NaN before."""
+        """The median of the values seen (of an even number, the mean of the middle two): float32, NaN before."""
         return operate("median_present", self.values)
 
     def min(self) -> Map:
@@ -111,7 +111,7 @@ class Window:
         return operate("max_present", self.values)
 
     def sampled(self, every: int) -> Window:
-        """This window, over the values of every N steps."""
+        """This window, over the values of every `every`-th step."""
         return replace(self, values=self.values.sampled(every))
 
 
@@ -147,7 +147,7 @@ def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.rising`."""
     _check(flag, method="rising")
 
-    # The state: the flag of the last step, and whether it has risen in this one.
+    # The state: the flag of the last step, and True if the flag has risen in this step.
     def update(state: StateFields, now: Signal) -> StateFields:
         return now, now & ~state[0]
 
@@ -170,13 +170,12 @@ def streak(flag: Signal, *, on_rescale: OnRescale) -> Fold:
 
 
 def synchronized(predicate: Signal) -> Collective:
-    """The value of an agreed bool signal in the previous step, by rank 0's arithmetic: bool, agreed, and a gate.
+    """The value of an agreed bool signal in the previous step as computed by rank 0: bool, agreed, and a gate.
 
-    Agreed numbers may differ in their last bit between processors, so a comparison of them could come out differently
-    on two peers, and a peer that took the other branch around a message would leave the others waiting. Carried by the
-    message of the next step, rank 0's answer is everybody's:
-    ``kf.control.always().when(kf.ops.synchronized(noise > 100))`` gates what only that rule needs. False in the
-    first step.
+    Agreed numbers may differ in their last bit between processors, so a comparison could differ between two peers, and
+    a peer that skips a message would leave the others waiting. The message of the next step carries rank 0's value to
+    all peers: ``kf.control.always().when(kf.ops.synchronized(noise > 100))`` gates the nodes that only that rule needs.
+    False in the first step.
 
     Args:
         predicate: An agreed bool signal.

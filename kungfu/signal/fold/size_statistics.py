@@ -16,13 +16,13 @@ _NEVER = 1 << 40  # steps
 
 @dataclass(frozen=True)
 class SizeStatistics:
-    """The statistics of a signal's samples by cluster size; entry *n* of each vector is about *n* peers.
+    """The statistics of a signal's samples by cluster size; entry *n* of each vector is for *n* peers.
 
     Attributes:
-        count: The number of samples that count: int64, 0 if there was none, or the entry was struck or forgotten.
-        mean: Their mean: float32, NaN if there is none.
-        variance: Their variance, without bias: float32, NaN if there are fewer than two.
-        age: Steps from the last of them to the step before this one: int64.
+        count: The number of samples: int64, 0 if there were none, or the entry was deleted or has expired.
+        mean: The mean of the samples: float32, NaN without samples.
+        variance: The unbiased variance of the samples: float32, NaN with fewer than two.
+        age: Steps from the last sample to the step before this one: int64.
     """
 
     count: Signal
@@ -38,7 +38,7 @@ class SizeStatistics:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The value of a step, whether it counts, and the size to which it belongs; a fold would skip what is NaN."""
+    """The value of a step, True if it counts, and its cluster size; a separate flag, since folds skip NaN."""
 
     value: Signal
     counts: Signal
@@ -64,7 +64,7 @@ def statistics_by_size(
     counts = _counts(sample, is_old[sample.size], as_signal(False if strike_all is None else strike_all), length=length)
     means = _means(sample, counts[sample.size], length=length)
     squares = _squares(sample, means[sample.size], counts[sample.size], length=length)
-    # The entry of the present size has begun anew by now, if it was old.
+    # An expired entry of the present size has been restarted by now.
     count = where(is_old & (operate("places", counts) != sample.size), 0, counts)
     return SizeStatistics(
         count=count,
@@ -75,7 +75,7 @@ def statistics_by_size(
 
 
 def _last_steps(sample: _Sample, *, length: int) -> Fold:
-    """The step of the last sample of each size, as of the step before."""
+    """The step of the last sample of each size, as of the previous step."""
 
     def update(steps: Signal, counts: Signal, size: Signal, step: Signal) -> Signal:
         return where(counts, operate("scatter", steps, size, step), steps)
@@ -90,7 +90,7 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
     def update(state: StateFields, counts: Signal, size: Signal, view: Signal, *strikes: Signal) -> StateFields:
         table, seen_view, seen_size = state
         old, everything = strikes
-        # Somebody has come, by growth or in exchange for another peer; a view that shrank has nobody new.
+        # A new peer has joined, by growth or as a replacement; a view that shrank has no new peer.
         joined = (seen_view >= 0) & (view != seen_view) & (size >= seen_size)
         kept = where(everything, 0, table)
         here = where(joined | old, 0, kept[size]) + where(counts, 1, 0)
@@ -102,7 +102,7 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
 
 
 def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
-    """The mean of each size; `number` is the number of samples of the present size, with this one."""
+    """The mean for each size; `number` counts the samples of the present size, including this one."""
 
     def update(means: Signal, value: Signal, counts: Signal, size: Signal, n: Signal) -> Signal:
         here = means[size]
@@ -114,7 +114,7 @@ def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
 
 
 def _squares(sample: _Sample, mean: Signal, number: Signal, *, length: int) -> Fold:
-    """For each size the sum of the squared deviations from the mean, by Welford's update from the new mean."""
+    """The sum of the squared deviations from the mean for each size, by Welford's update with the new mean."""
 
     def update(squares: Signal, value: Signal, counts: Signal, size: Signal, *present: Signal) -> Signal:
         mean, n = present

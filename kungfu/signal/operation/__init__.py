@@ -1,7 +1,7 @@
-"""The operations that a map may compute, each with a type rule and two kernels.
+"""The operations of maps, each with a type rule and two kernels.
 
-The name of its TensorFlow kernel is dotted (``tf.`` is TensorFlow, ``kernels.`` is ``.tensorflow_kernels``) and not a
-function, so that a policy can be checked and explained without importing TensorFlow. The two kernels must agree to
+The TensorFlow kernel is given by a dotted name (``tf.`` is TensorFlow, ``kernels.`` is ``.tensorflow_kernels``) instead
+of a function, so that a policy can be checked and explained without importing TensorFlow. The two kernels must agree to
 float tolerance.
 """
 

@@ -1,4 +1,4 @@
-"""NumPy kernels of the operations that no function of NumPy computes: the oracle of the TensorFlow kernels."""
+"""NumPy kernels of the operations without a NumPy function; the oracle of the TensorFlow kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 _SQUARES_BLOCK, _LANES = 512, 16
-_LARGEST_WHOLE = 2**53  # beyond, a float64 has no neighbours one apart
+_LARGEST_WHOLE = 2**53  # above it, a float64 skips whole numbers
 
 
 def floor_divide(x: Any, y: Any) -> Any:
@@ -24,7 +24,7 @@ def modulo(x: Any, y: Any) -> Any:
 
 
 def whole(x: Any) -> Any:
-    """A number without its fraction, 0 if it is not finite, held within what a float64 counts exactly."""
+    """A number without its fraction, clipped to the range in which float64 is exact; 0 if it is not finite."""
     if not np.issubdtype(x.dtype, np.floating):
         return x.astype(np.int64)
     finite = np.where(np.isfinite(x), x, 0).astype(np.float64)
@@ -35,7 +35,7 @@ def whole(x: Any) -> Any:
 
 
 def take(vector: Any, index: Any) -> Any:
-    """The entries at these places, from the end where negative; NaN, 0 or False if there is none."""
+    """The entries at these indices, negative ones from the end; NaN, 0 or False for an index out of range."""
     count = len(vector)
     at = np.where(index < 0, index + count, index)
     inside = (at >= 0) & (at < count)
@@ -44,13 +44,13 @@ def take(vector: Any, index: Any) -> Any:
 
 
 def scatter(vector: Any, index: Any, value: Any) -> Any:
-    """The vector with `value` at a place, from the end where negative; as it was where there is no such place."""
+    """The vector with `value` at `index`, a negative one from the end; unchanged if the index is out of range."""
     at = np.where(index < 0, index + len(vector), index)
     return np.where(np.arange(len(vector)) == at, value, vector)
 
 
 def push(vector: Any, value: Any) -> Any:
-    """The vector without its first entry, and with a newest one."""
+    """The vector without its first entry, and with `value` appended."""
     return np.append(vector[1:], value).astype(vector.dtype)
 
 
@@ -60,12 +60,12 @@ def fill(value: Any, size: Any) -> Any:
 
 
 def ranks(size: Any) -> Any:
-    """0 to size - 1."""
+    """The ranks, 0 to size - 1."""
     return np.arange(int(size), dtype=np.int64)
 
 
 def places(vector: Any) -> Any:
-    """0 to the number of entries - 1."""
+    """The indices of the entries, from 0."""
     return np.arange(len(vector), dtype=np.int64)
 
 
@@ -75,12 +75,12 @@ def count(x: Any) -> Any:
 
 
 def argmin(x: Any) -> Any:
-    """The place of the smallest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    """The index of the first smallest entry; NaN entries are skipped, and all NaN gives 0."""
     return np.argmin(np.where(np.isnan(x), np.inf, x)).astype(np.int64)
 
 
 def argmax(x: Any) -> Any:
-    """The place of the largest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    """The index of the first largest entry; NaN entries are skipped, and all NaN gives 0."""
     return np.argmax(np.where(np.isnan(x), -np.inf, x)).astype(np.int64)
 
 
@@ -98,7 +98,7 @@ def of_present(reduction: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def norm_squared(leaves: Sequence[Any]) -> np.float32:
-    """The sum of the squares of every entry of every tensor; the sums of the tensors are added in their order."""
+    """The sum of the squares of all entries; the sums of the tensors are added in the tensors' order."""
     return np.float32(reduce(add, map(sum_of_squares, leaves), np.float64(0.0)))
 
 
@@ -106,13 +106,13 @@ def sum_of_squares(leaf: Any) -> np.float64:
     """The sum of the squares of a tensor's entries, each as a float32.
 
     Returns:
-        A float64 of the same bits as in ``native/all_reduce/sum_of_squares.h``, whose order of additions it has: blocks
-        of 512 entries one after the other, with what is rounded off beside them, and in each block 16 lanes, which are
-        added in halves.
+        A float64 with the same bits as in ``native/all_reduce/sum_of_squares.h``, due to the same order of additions:
+        blocks of 512 entries one after the other with compensated rounding, and in each block 16 lanes, added in
+        halves.
     """
     entries = np.asarray(leaf, np.float32).reshape(-1).astype(np.float64)
     blocks = np.zeros((-(-len(entries) // _SQUARES_BLOCK), _SQUARES_BLOCK // _LANES, _LANES))
-    blocks.reshape(-1)[: len(entries)] = entries * entries  # exact: a float32 has 24 digits, a float64 53
+    blocks.reshape(-1)[: len(entries)] = entries * entries  # exact: a float32 has 24 bits of precision, a float64 53
     lanes = np.add.accumulate(blocks, axis=1)[:, -1]
     while lanes.shape[1] > 1:
         lanes = lanes[:, : lanes.shape[1] // 2] + lanes[:, lanes.shape[1] // 2 :]
@@ -125,7 +125,7 @@ def sum_of_squares(leaf: Any) -> np.float64:
 
 
 def dot(leaves: Sequence[Any], others: Sequence[Any]) -> np.float32:
-    """The sum of the products entry by entry."""
+    """The sum of the elementwise products."""
     pairs = zip(leaves, others, strict=True)
     products = [np.sum(np.asarray(a, np.float32) * np.asarray(b, np.float32), dtype=np.float32) for a, b in pairs]
     return np.float32(np.sum(products, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Types of signals, and type rules: an operation's operands, the dtypes that they are cast to first, and its result."""
+"""Types of signals, and type rules: the operands of an operation, their dtypes after casting, and the result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ DType = Literal["bool", "int64", "float32"]
 Shape = tuple[str | int, ...]
 SCALAR: Shape = ()
 VECTOR: Shape = ("size",)  # one entry per peer, in rank order; a fixed number of entries is (number,)
-NEST: Shape = ("nest",)  # the gradients: a list of tensors, one a variable
+NEST: Shape = ("nest",)  # the gradients: a list of tensors, one per variable
 
 
 @dataclass(frozen=True)
 class SignalType:
-    """The dtype and shape of a signal: a scalar, a vector (of one entry per peer, or of this many), or the
-    gradients."""
+    """The dtype and shape of a signal: a scalar, a vector (one entry per peer, or a fixed length), or the gradients."""
 
     dtype: DType
     shape: Shape = SCALAR
 
     def extents(self, size: int) -> tuple[int, ...]:
-        """The number of entries along each axis in a cluster of `size` peers; the gradients have none."""
+        """The number of entries along each axis in a cluster of `size` peers; not for gradients."""
         return tuple(size if one == "size" else int(one) for one in self.shape)
 
     def __str__(self) -> str:
@@ -33,7 +32,7 @@ class SignalType:
 
 @dataclass(frozen=True)
 class Typing:
-    """The conclusion of a type rule: the dtype that each operand is cast to first, and the type of the result."""
+    """The result of a type rule: the dtype to which each operand is cast, and the type of the result."""
 
     operands: tuple[DType, ...]
     result: SignalType
@@ -57,7 +56,7 @@ def fractional(types: tuple[SignalType, ...]) -> Typing:
 
 
 def integral(instead: str) -> TypeRule:
-    """Whole numbers only; `instead` is what to write for others, a and b."""
+    """Whole numbers only; `instead` is the expression to write for other numbers a and b."""
 
     def rule(types: tuple[SignalType, ...]) -> Typing:
         if any(one.dtype != "int64" for one in types):
@@ -81,12 +80,12 @@ def comparison(types: tuple[SignalType, ...]) -> Typing:
 
 
 def order(types: tuple[SignalType, ...]) -> Typing:
-    """Two numbers by size: bool."""
+    """An order comparison of two numbers: bool."""
     return Typing((_promoted(types),) * len(types), SignalType("bool", _broadcast(types)))
 
 
 def predicate(types: tuple[SignalType, ...]) -> Typing:
-    """A question about a float32 number: bool."""
+    """A predicate of a float32 number: bool."""
     _promoted(types)
     dtype: DType = "float32"
     return Typing((dtype,) * len(types), SignalType("bool", _broadcast(types)))
@@ -129,14 +128,14 @@ def vector_reduction(types: tuple[SignalType, ...]) -> Typing:
 
 
 def entry_index(types: tuple[SignalType, ...]) -> Typing:
-    """A vector of numbers becomes the place of one of its entries."""
+    """A vector of numbers becomes the index of one entry."""
     _vector(types[0])
     _promoted(types)
     return Typing(("float32",), SignalType("int64"))
 
 
 def vector_logic(types: tuple[SignalType, ...]) -> Typing:
-    """A vector of truth values becomes one."""
+    """A vector of truth values becomes one truth value."""
     _flags(types[0])
     return Typing(("bool",), SignalType("bool"))
 
@@ -148,7 +147,7 @@ def numbering(types: tuple[SignalType, ...]) -> Typing:
 
 
 def entry(types: tuple[SignalType, ...]) -> Typing:
-    """A vector and the place of an entry, or a vector of places: the entry, or a vector of entries."""
+    """A vector and an index, or a vector of indices, become an entry, or a vector of entries."""
     vector, index = types
     _vector(vector)
     _whole(index)
@@ -156,7 +155,7 @@ def entry(types: tuple[SignalType, ...]) -> Typing:
 
 
 def scattered(types: tuple[SignalType, ...]) -> Typing:
-    """A vector, the place of an entry, and what is to stand there."""
+    """A vector, an index, and the new value at that index."""
     vector, index, value = types
     _vector(vector)
     _whole(index)
@@ -168,7 +167,7 @@ def scattered(types: tuple[SignalType, ...]) -> Typing:
 
 
 def shifted(types: tuple[SignalType, ...]) -> Typing:
-    """A vector of this many entries, and the newest one."""
+    """A vector of a fixed length, and the newest entry."""
     vector, value = types
     if len(vector.shape) != 1 or not isinstance(vector.shape[0], int) or value.shape != SCALAR:
         raise PolicyError("takes a vector of a fixed length, as a fold's state can be, and a scalar")
@@ -178,20 +177,20 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
 
 
 def place_numbers(types: tuple[SignalType, ...]) -> Typing:
-    """A vector of anything: the place of each of its entries."""
+    """A vector of any dtype becomes the index of each entry."""
     _vector(types[0])
     return Typing((types[0].dtype,), SignalType("int64", types[0].shape))
 
 
 def filled(types: tuple[SignalType, ...]) -> Typing:
-    """A scalar and the number of peers: a vector with one entry per peer."""
+    """A scalar and the number of peers become a vector with one entry per peer."""
     if types[0].shape != SCALAR:
         raise PolicyError("puts one number in every place; give a scalar")
     return Typing((types[0].dtype, "int64"), SignalType(types[0].dtype, VECTOR))
 
 
 def peers(types: tuple[SignalType, ...]) -> Typing:
-    """The number of peers: a vector with the number of each."""
+    """The number of peers becomes the vector of ranks."""
     return Typing(("int64",), SignalType("int64", VECTOR))
 
 
@@ -199,19 +198,19 @@ def peers(types: tuple[SignalType, ...]) -> Typing:
 
 
 def nest_reduction(types: tuple[SignalType, ...]) -> Typing:
-    """The gradients, once or twice, become a float32 scalar."""
+    """One or two nests of gradients become a float32 scalar."""
     _nests(types)
     dtype: DType = "float32"
     return Typing((dtype,) * len(types), SignalType(dtype))
 
 
 def nest_predicate(types: tuple[SignalType, ...]) -> Typing:
-    """A question about all gradients together: bool."""
+    """A predicate of all gradients together: bool."""
     _nests(types)
     return Typing(("float32",), SignalType("bool"))
 
 
-# ---- what the rules are made of ------------------------------------------------------------------------------------
+# ---- parts of the rules --------------------------------------------------------------------------------------------
 
 
 def _elementwise(types: tuple[SignalType, ...], *, of: DType) -> Typing:
@@ -226,7 +225,7 @@ def _promoted(types: tuple[SignalType, ...]) -> DType:
 
 
 def _broadcast(types: tuple[SignalType, ...]) -> Shape:
-    """The shape of the result entry by entry: a scalar goes with any vector, two vectors must be of one length."""
+    """The shape of an elementwise result: a scalar goes with any vector, two vectors must have the same length."""
     shapes = {one.shape for one in types} - {SCALAR}
     if NEST in shapes:
         raise PolicyError("the gradients are a nest of tensors; reduce them to a number with kf.ops.norm_squared first")

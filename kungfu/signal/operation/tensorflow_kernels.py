@@ -1,4 +1,4 @@
-"""TensorFlow kernels of the operations that no op of TensorFlow computes; see `kungfu.signal.operation`."""
+"""TensorFlow kernels of the operations without a TensorFlow op; see `kungfu.signal.operation`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LARGEST_WHOLE = float(2**53)
 
 
 def floor_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x // y``, and 0 if y is 0: TensorFlow's own op would raise in the middle of a step."""
+    """``x // y``, and 0 if y is 0: TensorFlow's op would raise in the middle of a step."""
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floordiv(x, _divisor(y)))
 
 
@@ -29,12 +29,12 @@ def to_bool(x: tf.Tensor) -> tf.Tensor:
 
 
 def to_float32(x: tf.Tensor) -> tf.Tensor:
-    """A number, or 1 for what is true."""
+    """A number as float32; True is 1."""
     return tf.cast(x, tf.float32)
 
 
 def whole(x: tf.Tensor) -> tf.Tensor:
-    """A number without its fraction, 0 if it is not finite, held within what a float64 counts exactly."""
+    """A number without its fraction, clipped to the range in which float64 is exact; 0 if it is not finite."""
     if not x.dtype.is_floating:
         return tf.cast(x, tf.int64)
     finite = tf.cast(tf.where(tf.math.is_finite(x), x, tf.zeros_like(x)), tf.float64)
@@ -42,12 +42,12 @@ def whole(x: tf.Tensor) -> tf.Tensor:
 
 
 def minimum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """The smaller one, NaN if either is NaN on every kernel and processor."""
+    """The smaller number; NaN if either is NaN, on every kernel and processor."""
     return _or_nan(tf.minimum(x, y), x, y)
 
 
 def maximum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """The larger one, NaN if either is NaN on every kernel and processor."""
+    """The larger number; NaN if either is NaN, on every kernel and processor."""
     return _or_nan(tf.maximum(x, y), x, y)
 
 
@@ -112,17 +112,17 @@ def _of_any(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def argmin(x: tf.Tensor) -> tf.Tensor:
-    """The place of the smallest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    """The index of the first smallest entry; NaN entries are skipped, and all NaN gives 0."""
     return tf.argmin(_filled(x, float("inf")))
 
 
 def argmax(x: tf.Tensor) -> tf.Tensor:
-    """The place of the largest entry, the first of equals; what is NaN is passed over, and all NaN gives 0."""
+    """The index of the first largest entry; NaN entries are skipped, and all NaN gives 0."""
     return tf.argmax(_filled(x, -float("inf")))
 
 
 def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """The entries at these places, from the end where negative; NaN, 0 or False if there is none."""
+    """The entries at these indices, negative ones from the end; NaN, 0 or False for an index out of range."""
     length = tf.size(vector, tf.int64)
     at = tf.where(index < 0, index + length, index)
     inside = (at >= 0) & (at < length)
@@ -131,14 +131,14 @@ def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 def scatter(vector: tf.Tensor, index: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The vector with `value` at a place, from the end where negative; as it was where there is no such place."""
+    """The vector with `value` at `index`, a negative one from the end; unchanged if the index is out of range."""
     length = tf.size(vector, tf.int64)
     at = tf.where(index < 0, index + length, index)
     return tf.where(tf.equal(tf.range(length), at), value, vector)
 
 
 def push(vector: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The vector without its first entry, and with a newest one."""
+    """The vector without its first entry, and with `value` appended."""
     return tf.concat([vector[1:], [value]], axis=0)
 
 
@@ -148,12 +148,12 @@ def fill(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def places(vector: tf.Tensor) -> tf.Tensor:
-    """0 to the number of entries - 1."""
+    """The indices of the entries, from 0."""
     return tf.range(tf.size(vector, tf.int64))
 
 
 def norm_squared(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of the squares of every entry of every tensor."""
+    """The sum of the squares of all entries of all tensors."""
     if not leaves:
         return tf.zeros([], tf.float32)
     # Half the sum of squares in one pass: squaring first would write a second copy of the gradients.
@@ -161,7 +161,7 @@ def norm_squared(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def dot(leaves: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of the products entry by entry."""
+    """The sum of the elementwise products."""
     if not leaves:
         return tf.zeros([], tf.float32)
     return tf.add_n([tf.tensordot(_flat(a), _flat(b), 1) for a, b in zip(leaves, others, strict=True)])

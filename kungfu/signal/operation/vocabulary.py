@@ -1,9 +1,9 @@
 """The vocabulary: one row for each operation.
 
-The second place of an operation is its row of C++ in ``kungfu/native/policy/operation.cc``, but for reductions of the
-gradients, which are computed outside of the bytecode. Where neither NumPy nor TensorFlow has a function for it, the row
-names one of ``numpy_kernels`` and ``tensorflow_kernels``. The passes of the compiler assume nothing of an operation
-that they do not name.
+Each operation also has a row in C++, in ``kungfu/native/policy/operation.cc``, except for reductions of the gradients,
+which are computed outside the bytecode. If NumPy or TensorFlow has no function for an operation, the row names one of
+``numpy_kernels`` or ``tensorflow_kernels``. The compiler's passes assume nothing about an operation that they do not
+name.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Operation:
         rule: Its type rule.
         numpy: Its NumPy kernel.
         tensorflow: The name of its TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.
-        symbol: Python's operator, where it is one.
-        unit: The unit of a number that it gives, from those of its operands; empty where none follows.
+        symbol: The Python operator, if there is one.
+        unit: The rule for the unit of the result from the units of the operands; empty if no unit follows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Operation:
     unit: UnitRule = ""
 
     def typing(self, types: tuple[SignalType, ...]) -> Typing:
-        """The operand and result types for inputs of these types; raises `PolicyError` that names the operation."""
+        """The operand and result types for inputs of these types; raises a `PolicyError` that names the operation."""
         try:
             return self.rule(types)
         except PolicyError as error:
@@ -53,7 +53,7 @@ class Operation:
             raise PolicyError(f"{self.name}({given}): {error}") from None
 
     def evaluate(self, values: Sequence[Any], types: tuple[SignalType, ...]) -> Any:
-        """The value that the graph would compute from these, by the NumPy kernel: a scalar or an array."""
+        """The result for these values by the NumPy kernel: a scalar or an array."""
         typing = self.typing(types)
         with np.errstate(all="ignore"):
             operands = [np.asarray(value, dtype) for value, dtype in zip(values, typing.operands, strict=True)]
