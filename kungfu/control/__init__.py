@@ -1,4 +1,4 @@
-"""Triggers, and the actions that they release."""
+"""Triggers, actions, and the rules made of both."""
 
 from kungfu.control.action import (
     Action,

@@ -1,4 +1,4 @@
-"""Actions: what a rule requests when it fires. Values only; the training layer and the runtime carry them out."""
+"""Actions: the requests of a rule that fires. Pure values; the training layer and the runtime carry these out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Rescale:
 
     Attributes:
         target: Peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
-        keep: The batch size that stays: the share of each peer, or the whole of a step.
-        max_global_batch: The most samples of a step where the share of each peer stays; 0 for any number.
+        keep: The batch size that is kept: local or global.
+        max_global_batch: The most samples of a step if the local batch size is kept; 0 for no limit.
     """
 
     target: Signal
@@ -33,7 +33,7 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Requests steps of `target` samples over all peers (float32, agreed, whole, at least one a peer, NaN: none)."""
+    """Requests a global batch of `target` samples (float32, agreed, whole, at least one per peer; NaN: no request)."""
 
     target: Signal
 
@@ -44,7 +44,7 @@ class SetLearningRate:
 
     With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `ramp_length` in `unit`,
     ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on. With T = 0 the
-    rate holds at once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
+    rate changes at once. If the optimizer has a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
 
     Attributes:
         target: The rate: float32, agreed, above 0; NaN requests nothing.
@@ -53,7 +53,7 @@ class SetLearningRate:
 
     Reference:
         The progressive linear rule of Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep
-        Learning*, 2020. Its equation 3 and algorithm 1 bound the ramp by T, which is a slip: it ends at ``T_0 + T``.
+        Learning*, 2020. Equation 3 and algorithm 1 end the ramp at T by mistake, instead of at ``T_0 + T``.
     """
 
     target: Signal
@@ -68,7 +68,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Calls a Python function with the values of these signals: they are the inputs of its rule, in this order."""
+    """Calls a Python function with the values of signals, which are the inputs of the rule, in this order."""
 
     fn: Callable[..., Any]
     signals: tuple[Signal, ...]
@@ -76,14 +76,14 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Evict:
-    """Removes the peers for which `mask` holds (bool, one entry a peer in rank order, agreed), without replacements."""
+    """Removes the peers for which `mask` is true (bool, one entry per peer in rank order, agreed); no replacement."""
 
     mask: Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Replaces the peers for which `mask` holds (as for `Evict`), each when a new one is ready to take its place."""
+    """Replaces the peers for which `mask` is true (as in `Evict`), each when a new peer is ready."""
 
     mask: Signal
 
@@ -98,22 +98,22 @@ Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | 
 
 
 def changes_membership(action: Action) -> bool:
-    """True if an action requests other peers; for a hook that is unknown before its call, so it is False."""
+    """True if an action requests other peers; False for a hook, whose requests are unknown before its call."""
     return isinstance(action, (Rescale, Evict, Replace))
 
 
 def target_of(action: Action) -> Signal | None:
-    """The number that an action requests, if it requests one."""
+    """The number that an action requests, if any."""
     return action.target if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)) else None
 
 
 def mask_of(action: Action) -> Signal | None:
-    """The mask of peers of an action, if it has one."""
+    """The mask of peers of an action, if any."""
     return action.mask if isinstance(action, (Evict, Replace)) else None
 
 
 def setting_of(action: Action) -> Setting | None:
-    """The setting that an action sets, if it is one of which a job has only one."""
+    """The setting that an action changes, if it is one that a job has only once."""
     if isinstance(action, Rescale):
         return "size"
     if isinstance(action, SetGlobalBatchSize):
@@ -129,7 +129,7 @@ def operands(action: Action) -> tuple[Signal, ...]:
 
 
 def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
-    """The same action over other nodes."""
+    """The action with its nodes replaced by those in `shared`."""
     if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)):
         return replace(action, target=shared[action.target])
     if isinstance(action, (Evict, Replace)):
@@ -140,7 +140,7 @@ def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
 
 
 def ramp(*, over_steps: float | None, over_samples: float | None) -> tuple[float, Unit]:
-    """The length and its unit; no length at all is 0 steps."""
+    """The length of a ramp and its unit; 0 steps if no length is given."""
     if over_steps is not None and over_samples is not None:
         raise PolicyError(
             f"set_learning_rate(over_steps={over_steps!r}, over_samples={over_samples!r}): a ramp has one length; give "

@@ -1,7 +1,7 @@
-"""Budgets: limits on how often all policies of a job, or one of them, may change the cluster.
+"""Budgets: limits on how often one policy, or all policies of a job, may change the cluster.
 
-A budget is a token bucket, and ordinary dataflow, so that every interpreter of a plan counts alike. It is charged for
-what has come about, whoever requested it, and holds rules back before they ask.
+A budget is a token bucket in ordinary dataflow, so that every interpreter of a plan counts alike. Every change that
+happens is charged, whoever requested it, and rules are held back before they request.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ _MOST = (1 << 20) - 1
 
 @dataclass(frozen=True)
 class Budget:
-    """At most `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
+    """A limit of `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
 
-    A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
-    change of the membership costs one, whoever requested it. While less than one is left, no rule may rescale, evict
-    or replace, and what a hook requests is passed over; of several rules in one step each needs a token of its own, in
-    the order of the policies. Over any n steps, policies thus change the cluster at most
-    ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
+    A token bucket: it starts full with `rescales` tokens, refills evenly over `per_steps` steps, and every change of
+    the membership costs one token, whoever requested it. While less than one is left, no rule may rescale, evict or
+    replace, and such requests of a hook are ignored; several rules in one step each need a token, in the order of the
+    policies. Over any n steps, policies thus change the cluster at most ``rescales * (1 + n / per_steps)`` times. A
+    rule that is held back is recorded once, until a token is available again.
 
-    With `replacements` the peers that others replace are counted separately, in a bucket of their own with this many
-    tokens: each peer that is replaced costs one of them, and an exchange of peers costs no rescale. So a policy that
-    replaces stragglers and one that scales do not use up each other's budget. A rule that would replace more peers than
-    are left replaces as many, the slowest ones where their speeds are measured. A replacement is what was decided, by a
-    rule, a hook or a command: peers that come for lost ones are none, and the change that brings them costs a rescale,
-    as ever. (Where all peers are replaced at once, one of them stays a step longer than the others; it joins the
-    exchange by two changes of the size, which cost two rescales.)
+    With `replacements`, replaced peers are counted in a separate bucket with this number of tokens: each replaced peer
+    costs one, and an exchange of peers costs no rescale. So a policy that replaces stragglers and a policy that scales
+    do not use up each other's budget. A rule that would replace more peers than tokens are left replaces only that
+    number, the slowest first if speeds are measured. Only replacements decided by a rule, a hook or a command count;
+    the change that replaces lost peers costs a rescale. (If all peers are replaced at once, one of them stays a step
+    longer than the others, and its exchange takes two changes of the size, which cost two rescales.)
 
     A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
-    (``@kf.policy(budget=)``; those prebuilt ones that decide by measurements have one) holds back that policy's rules
-    alone, and counts every change as well.
+    (``@kf.policy(budget=)``; prebuilt policies that decide by measurements have one) holds back only that policy's
+    rules, but counts every change as well.
 
     Args:
         rescales: Tokens, from 1 to 2 ** 20 - 1.
         per_steps: Steps in which an empty bucket fills, from 1 to 2 ** 20 - 1.
-        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; ``None``: an exchange costs one rescale, however
-            many peers are in it.
+        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; ``None``: an exchange costs one rescale,
+            whatever its number of peers.
 
     Raises:
-        PolicyError: A number is not whole, or out of its range.
+        PolicyError: A number is not whole, or out of range.
 
     Cost:
         Two int64 of state, six with `replacements`, and two truth values for each rule that changes the cluster; no
         message.
 
     On rescale:
-        The tokens stay, less those that it costs.
+        The tokens are kept, minus the cost of the rescale.
     """
 
     rescales: int
@@ -86,9 +85,9 @@ class Spent:
     """The requests of earlier rules in the same step, as int64.
 
     Attributes:
-        rescales: Rules that change the size.
-        exchanges: Rules that replace peers.
-        peers: The peers that these replace.
+        rescales: The number of rules that change the size.
+        exchanges: The number of rules that replace peers.
+        peers: The number of peers that these rules replace.
     """
 
     rescales: Signal
@@ -105,14 +104,14 @@ class Spent:
         return replace(self, rescales=self.rescales + where(fires, 1, 0))
 
     def and_exchange(self, fires: Signal, peers: Signal) -> Spent:
-        """The value after a rule that replaces this many peers, if it fires."""
+        """The value after a rule that replaces `peers` peers, if it fires."""
         more = where(fires, peers, 0)
         return replace(self, exchanges=self.exchanges + where(fires, 1, 0), peers=self.peers + more)
 
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The rest of one budget, in parts of a token (int64, agreed); `replacements` where it counts these separately."""
+    """The rest of one budget, in parts of a token (int64, agreed); `replacements` if counted separately."""
 
     budget: Budget
     rescales: Signal
@@ -127,7 +126,7 @@ class _Remainder:
         return self.rescales // self.budget.per_steps - self.spent_rescales(spent)
 
     def whole_replacements(self, spent: Spent) -> Signal:
-        """The number of whole replacements left; if they are not counted separately, as many exchanges as rescales."""
+        """The number of whole replacements left, or of exchanges if replacements are not counted separately."""
         if self.replacements is None:
             return self.whole_rescales(spent)
         return self.replacements // self.budget.per_steps - spent.peers
@@ -165,7 +164,7 @@ class Allowance:
         return functools.reduce(minimum, left).named("rescales_left")
 
     def replacements_left(self, spent: Spent) -> Signal:
-        """The number of peers that may be replaced, by the budgets that count them: int64."""
+        """The number of peers that may be replaced, by the budgets that count replacements: int64."""
         left = (one.whole_replacements(spent) for one in self.remainders if one.replacements is not None)
         return functools.reduce(minimum, left).named("replacements_left")
 
@@ -177,11 +176,11 @@ def _remainder(budget: Budget) -> _Remainder:
 
 
 # The buckets hold parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change
-# costs. In whole numbers: what a float lost in the last bit could be the rescale that makes peers disagree.
+# costs. In whole numbers: with floats, an error in the last bit could make peers disagree about a rescale.
 
 
 def _refilled(parts: Signal, *, tokens: int, per_steps: int) -> Signal:
-    """The parts after a step's gain: from 0 up to a full bucket, also where a change cost more than was left."""
+    """The parts after a step's gain: from 0 up to a full bucket, even if a change cost more than was left."""
     return minimum(maximum(parts, 0) + tokens, tokens * per_steps)
 
 
@@ -190,7 +189,7 @@ def _rescale_parts(budget: Budget) -> Signal:
 
     def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
         parts, before = state
-        changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
+        changed = (before >= 0) & (view > before)  # a resumed job begins with the first view again
         return _refilled(where(changed, parts - price, parts), tokens=tokens, per_steps=price), view
 
     return fold(update, (tokens * price, -1), Source("view"), output=lambda state: state[0])
@@ -199,11 +198,11 @@ def _rescale_parts(budget: Budget) -> Signal:
 def _rescale_parts_without_exchanges(budget: Budget) -> Signal:
     tokens, price = budget.rescales, budget.per_steps
 
-    # The state: the parts, and what was seen in the step before, of the view, its size, and the peers replaced so far.
+    # The state: the parts, and the previous step's view, its size, and the peers replaced so far.
     def update(state: tuple[Signal, ...], view: Signal, size: Signal, replaced: Signal) -> tuple[Signal, ...]:
         parts, view_before, size_before, replaced_before = state
         changed = (view_before >= 0) & (view > view_before)
-        # As many peers as before, and some of them are others by decision: replacements pay for it.
+        # The same size, with peers replaced by decision: replacements pay for it.
         exchanged = (size == size_before) & (replaced > replaced_before)
         left = where(changed & ~exchanged, parts - price, parts)
         return _refilled(left, tokens=tokens, per_steps=price), view, size, replaced
@@ -217,7 +216,7 @@ def _replacement_parts(budget: Budget, replacements: int) -> Signal:
 
     def update(state: tuple[Signal, ...], replaced: Signal) -> tuple[Signal, ...]:
         parts, before = state
-        # The count of a job that is resumed begins at 0 again.
+        # The count of a resumed job begins at 0 again.
         peers = where(before >= 0, maximum(replaced - before, 0), 0)
         return _refilled(parts - peers * price, tokens=replacements, per_steps=price), replaced
 
@@ -225,12 +224,12 @@ def _replacement_parts(budget: Budget, replacements: int) -> Signal:
 
 
 def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
-    """In the steps of the gate: where `blocked` holds for the first time since `allowed` last held.
+    """True in the steps of the gate in which `blocked` holds for the first time since `allowed` last held.
 
     Cost: two truth values of state.
     """
 
-    # The state: whether this is news, and whether it was reported since the rule was last free.
+    # The state: True if this is news, and True if it was reported since the rule was last free.
     def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
         return now & ~state[1], (state[1] | now) & ~free
 

@@ -1,12 +1,12 @@
-"""Hill climbing: from cluster size to cluster size, by what was measured at the sizes visited before.
+"""Hill climbing from cluster size to cluster size, by measurements at the sizes visited before.
 
-A size is compared with a smaller one by an *advantage*, which is above 0 if the peers between them are worth it. The
-measurements are noisy, so the advantage has a standard error, and only one beyond twice that error decides:
+A size is compared with a smaller size by an *advantage*, which is above 0 if the additional peers are worth it. The
+measurements are noisy, so the advantage has a standard error, and only an advantage beyond twice that error decides:
 
-- it *passes* where it lies above 0 by more than that, it *fails* where it lies below 0 by that much;
-- else it is open. More samples are waited for, up to a number; then the walk goes one unit further, and compares what
-  it finds there with all smaller sizes: over twice the distance the same error is half as large. So a criterion fails
-  only where that was shown, as the paper keeps to "the point before the conditions first begin to fail".
+- the size *passes* if the advantage is above 0 by more than that, and *fails* if it is below 0 by that much;
+- otherwise the comparison is open. The walk waits for more samples, up to a limit; then it goes one unit further, and
+  compares that size with all smaller sizes: over twice the distance the same error is half as large. So a criterion
+  fails only if failure was shown, in line with the paper's "the point before the conditions first begin to fail".
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, min
 from kungfu.signal import Signal, SizeStatistics, Source
 from kungfu.signal.whole_number import is_whole_number
 
-_ERRORS = 2.0  # standard errors beyond which a difference is no chance
-_ROUNDING = 2e-6  # of a mean, which is added up in float32
-_LEAST_NUDGE = 1e-12  # a mean of 0 without noise has a slope as well
-_LEAST_SAMPLES = 10  # of a size, however often a walk decides
+_ERRORS = 2.0  # standard errors beyond which a difference is significant
+_ROUNDING = 2e-6  # relative rounding error of a mean summed in float32
+_LEAST_NUDGE = 1e-12  # so that a mean of 0 without noise has a slope
+_LEAST_SAMPLES = 10  # of a size, whatever the interval of decisions
 
 
 @dataclass(frozen=True)
 class SizeEstimate:
-    """A cluster size, or a vector of them, and what was measured there.
+    """The measurements at a cluster size, or at a vector of sizes.
 
     Attributes:
         peers: The size: float32.
-        mean: The mean of the samples; NaN if it was not measured.
+        mean: The mean of the samples; NaN if the size was not measured.
         standard_error: The standard error of that mean.
     """
 
@@ -47,7 +47,7 @@ class SizeEstimate:
         return maximum(maximum(self.standard_error, abs(self.mean) * 1e-3), _LEAST_NUDGE)
 
     def nudged(self) -> SizeEstimate:
-        """The same estimate with its mean increased by that."""
+        """The estimate with its mean increased by `nudge`."""
         return SizeEstimate(self.peers, self.mean + self.nudge, self.standard_error)
 
 
@@ -56,14 +56,14 @@ Advantage = Callable[[SizeEstimate, SizeEstimate], Signal]
 
 @dataclass(frozen=True)
 class Walk:
-    """The next size of a walk, and the comparison by which it goes; what that holds is NaN if there was none.
+    """The next size of a walk, and the comparison that decides it; without a comparison, the gain is NaN.
 
     Attributes:
-        size: The size to try next: float32, peers; NaN while samples are waited for.
-        fewer: The smaller one of the two sizes that were compared; without a comparison, the present size.
-        more: The larger one.
+        size: The size to try next: float32, peers; NaN while the walk waits for samples.
+        fewer: The smaller of the two compared sizes; without a comparison, the present size.
+        more: The larger of the two compared sizes.
         gain: The advantage of `more` over `fewer`.
-        gain_error: Its standard error.
+        gain_error: The standard error of the gain.
     """
 
     size: Signal
@@ -75,12 +75,12 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The verdict of all smaller sizes on a size, or of all larger ones on going there.
+    """The verdict of the comparisons of a size with all smaller sizes, or with all larger sizes.
 
     Attributes:
-        compared: True if one of them was measured.
+        compared: True if one of these sizes was measured.
         passes: True if the last peers are worth it.
-        fails: True if it was shown that they are not.
+        fails: True if the last peers are shown not to be worth it.
         base: The size that decides.
     """
 
@@ -92,7 +92,7 @@ class _Verdict:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The table of a walk, as far as its entries have enough samples."""
+    """The entries of a walk's table that have enough samples."""
 
     advantage: Advantage
     table: SizeStatistics
@@ -109,26 +109,26 @@ class _Measured:
         return self.table.count >= self.enough
 
     def at(self, size: Signal) -> SizeEstimate:
-        """One entry."""
+        """The estimate at one size."""
         return SizeEstimate(cast(size, "float32"), self.table.mean[size], self.table.standard_error[size])
 
     def all(self) -> SizeEstimate:
-        """All entries."""
+        """The estimates at all sizes."""
         return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
 
     def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
-        """The comparison of two sizes, by the error of the advantage; what is equal without noise fails.
+        """The comparison of two sizes by the error of the advantage; equal sizes without noise fail.
 
         Returns:
-            Two truth values: the peers of `more` beyond those of `fewer` are worth it, and they are not. Where neither
-            holds it is open. What float32 rounds away is no gain.
+            Two truth values: the additional peers of `more` are worth it, and they are not. If neither is true, the
+            comparison is open. A gain within float32 rounding is no gain.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error by its slope in both means, and what float32 may have rounded."""
+        """The advantage of `more`, its standard error from its slope in both means, and the float32 rounding."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -137,20 +137,20 @@ class _Measured:
         return gain, sqrt(in_fewer * in_fewer + in_more * in_more), rounding
 
     def fails_by_itself(self, unit: int) -> Signal:
-        """True for each entry that fails against the one that is a unit smaller."""
+        """True for each size that fails against the size one unit smaller."""
         before = self.sizes - unit
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict of the nearest smaller size that decides; one failure within reach is enough: of the next smaller
-        size, and of as many more as the walk may look ahead."""
+        """The verdict of the nearest smaller size that decides. One failure is enough, against the next smaller size or
+        one of the `look_ahead` sizes below it."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
         nearest = argmax(where(passes | fails, cast(self.sizes, "float32"), math.nan))
         near = fails & (self.sizes >= size - reach)
         if look_ahead:
-            # It is back at the last size that was worth its own peers, however far the walk has looked beyond it.
+            # The walk returns to the last size worth its last peers, however far it looked beyond.
             sound = near & ~self.fails_by_itself(unit)
             near = where(any_of(sound), sound, near)
         last = argmax(where(near, cast(self.sizes, "float32"), math.nan))
@@ -159,16 +159,16 @@ class _Measured:
         return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
 
     def above(self, size: Signal) -> _Verdict:
-        """The verdict of the nearest larger size that decides on going there."""
+        """The verdict of the nearest larger size that decides about growth."""
         above = self.known & (self.sizes > size) & self.known[size]
         passes, fails = (above & one for one in self.compare(self.at(size), self.all()))
         nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
         return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
 
     def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
-        """The two sizes whose comparison decides at a size; where there was none, that size and one without a mean."""
+        """The two sizes whose comparison decides at a size; without one, that size and an estimate without a mean."""
         here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
-        # An open comparison is that with the next smaller size.
+        # An open comparison is the comparison with the next smaller size.
         below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))
         base = where(here.passes | here.fails, here.base, below)
         goes_up = ~here.fails & (larger.passes | larger.fails)
@@ -188,33 +188,33 @@ def hill_climb(
     min_samples: int = 10,
     max_samples: int = 30,
 ) -> Signal:
-    """The next size to try from the present one, so that the job ends at the last size that was worth its last peers.
+    """The next size to try from the present size, so that the job settles at the last size worth its last peers.
 
     From a size k with at least `min_samples` samples, with u = `unit`:
 
-    - where k fails against a smaller size j: down, to ``j - u`` if nothing below j was measured, else to j;
-    - else up to ``k + u``, where that was not measured, or was and does not fail;
-    - else down to ``k - u``, where nothing below k was measured;
-    - else it stays at k.
+    - if k fails against a smaller size j: down, to ``j - u`` if nothing below j was measured, else to j;
+    - else up to ``k + u``, if that was not measured or does not fail;
+    - else down to ``k - u``, if nothing below k was measured;
+    - else the size stays k.
 
-    With more peers than `max_peers` it goes down to them at once.
+    With more peers than `max_peers`, the next size is `max_peers` at once.
 
-    It always looks up first, and at the upper limit down. It goes up as soon as k passes, or has nothing to be compared
-    with; down, and up where the comparison is open, only with `max_samples` samples. Sizes outside the job's limits,
-    and the size that was refused last, are left out. Where it stays is a local optimum: a size beyond one that fails is
-    not seen, unless `look_ahead` says so. Gives a float32 scalar, peers, agreed where the table is; NaN while samples
-    are waited for.
+    The walk tries to grow first, and to shrink at the upper limit. It grows as soon as k passes or has no comparison;
+    it shrinks, or grows after an open comparison, only with `max_samples` samples. Sizes outside the job's limits, and
+    the size that was refused last, are skipped. The final size is a local optimum: sizes beyond a failing size are
+    tried only with `look_ahead`. Gives a float32 scalar, peers, agreed if the table is; NaN while the walk waits for
+    samples.
 
     Args:
-        advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller one:
-            worth it above 0, not worth it from 0 down. One of both is a vector.
+        advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller:
+            worth it only above 0. One of the two is a vector.
         table: The measurements at each size.
-        unit: Peers added or taken away at once, at least 1.
+        unit: Peers added or removed at once, at least 1.
         min_peers: The smallest size to try, peers.
         max_peers: The largest size to try, peers.
-        look_ahead: The number of units beyond a size that fails that are tried before the walk returns, at least 0.
-        min_samples: Samples from which on a size counts as measured, at least 2.
-        max_samples: Samples that are waited for where a comparison is open, at least `min_samples`.
+        look_ahead: Units tried beyond a failing size before the walk returns, at least 0.
+        min_samples: Samples after which a size counts as measured, at least 2.
+        max_samples: Samples after which an open comparison is decided, at least `min_samples`.
 
     Raises:
         PolicyError: A number is out of range.
@@ -233,7 +233,7 @@ def hill_climb(
         _Measured(advantage, table, min_samples), unit=unit, fewest=fewest, most=most, look_ahead=look_ahead,
         max_samples=max_samples,
     )  # fmt: skip
-    # With more peers than it may have nothing is measured: it begins at the limit.
+    # Beyond the upper limit nothing is measured: the walk begins at the limit.
     size, largest = Source("size"), maximum(fewest, most)
     return where(size > largest, largest * 1.0, wanted)
 
@@ -241,7 +241,7 @@ def hill_climb(
 def _next_size(
     measured: _Measured, *, unit: int, fewest: Signal, most: Signal, look_ahead: int, max_samples: int
 ) -> Signal:
-    """The next size of the walk from a size within the limits: float32, NaN while it waits for samples."""
+    """The next size of the walk from a size within the limits: float32, NaN while the walk waits for samples."""
     size, reach = Source("size"), (1 + look_ahead) * unit
     below, above = size - unit, size + unit
     is_known, known_above = measured.known[size], measured.known[above]
@@ -250,13 +250,13 @@ def _next_size(
     patient = measured.table.count[size] >= max_samples
     reachable = (above <= most) & (above != Source("refused_size"))
 
-    # The present size failed: a size or two further may be looked at, then it is back, or below what it failed against.
+    # The present size failed: try further sizes if allowed, then return, or go below the size it failed against.
     lower = here.base - unit
     is_lowest = ~any_of(measured.known & (measured.sizes < here.base))
     back = where(is_lowest & (lower >= fewest), lower, here.base)
     looks_ahead = reachable & ~known_above & (above - here.base <= reach) if look_ahead else reachable & False
 
-    # The present size did not fail: up, unless that was tried and failed, or cannot be had; then down, or it stays.
+    # The present size did not fail: grow, unless that failed or is impossible; else shrink or stay.
     climbs = reachable & (~known_above | (~larger.fails & ~there.fails))
     is_clear = climbs & where(known_above, larger.passes, here.passes | ~here.compared)
     looks_down = ~here.compared & (below >= fewest)
@@ -279,10 +279,10 @@ def settled_walk(
     moved: Signal,
     look_ahead: int = 0,
 ) -> Walk:
-    """`hill_climb` every N steps, and `settle` where it ends: a size is judged by at least `every` samples.
+    """The walk of `hill_climb` every `every` steps, with `settle` at its end; a size needs at least `every` samples.
 
-    Where a comparison is open it waits for three times as many samples, and it ends at a size only after six times as
-    many steps of its view. All that it gives is a float32 scalar, agreed where the table is.
+    After an open comparison the walk waits for three times that number of samples, and it ends at a size only after six
+    times that number of steps of the view. Gives float32 scalars, agreed if the table is.
 
     Args:
         advantage: As for `hill_climb`.
@@ -290,7 +290,7 @@ def settled_walk(
         unit: As for `hill_climb`.
         min_peers: As for `hill_climb`.
         max_peers: As for `hill_climb`.
-        every: Steps between two decisions, at least 1; a size needs 10 samples even where it is less.
+        every: Steps between two decisions, at least 1; a size needs at least 10 samples anyway.
         view_steps: Steps since the size last changed: int64.
         moved: As for `settle`.
         look_ahead: As for `hill_climb`.
@@ -299,10 +299,10 @@ def settled_walk(
         PolicyError: A number is out of range.
 
     Cost:
-        That of `settle`, beside the table's.
+        That of `settle`, plus the table's.
 
     On rescale:
-        As `settle`.
+        The state is kept, as in `settle`.
     """
     samples = max(every, _LEAST_SAMPLES)
     wanted = hill_climb(
@@ -317,16 +317,16 @@ def settled_walk(
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
-    """The size that a walk requests, and the present one from the step on at which it has ended.
+    """The size that a walk requests; once the walk has ended, the present size.
 
-    A walk has ended when it wants to stay, in a step in which it is `ready`; it continues where `moved` is counted up,
-    or the job has another size than the one at which it ended. Between the two, nothing that is measured moves it.
+    A walk ends when it wants to stay in a step in which `ready` is true. It continues when `moved` increases, or the
+    job's size differs from the size at which it ended. In between, measurements have no effect.
 
     Args:
         wanted: The result of `hill_climb`; while it is NaN, nothing is decided.
-        every: Steps between two looks, at least 1.
-        ready: True if the end of the walk may be judged: bool.
-        moved: A count of how often all that was measured lost its meaning: int64.
+        every: Steps between two evaluations, at least 1.
+        ready: True if the walk may end: bool.
+        moved: The number of times that all measurements became obsolete: int64.
 
     Cost:
         17 bytes of state.
@@ -347,7 +347,7 @@ def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signa
 
 
 def check_peers(*, min_peers: int, max_peers: int) -> None:
-    """Raises `PolicyError` for limits of a cluster's size that are no whole numbers, are below 1, or cross."""
+    """Raises `PolicyError` for limits of the size that are not whole numbers, are below 1, or cross."""
     if not is_whole_number(min_peers, least=1) or not is_whole_number(max_peers, least=min_peers):
         raise PolicyError(
             f"min_peers={min_peers!r}, max_peers={max_peers!r}: takes 1 <= min_peers <= max_peers, in whole numbers"

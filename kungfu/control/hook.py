@@ -1,4 +1,4 @@
-"""The control argument of a Python hook, as in listing 1 of the KungFu paper: it requests sizes between two steps."""
+"""The `control` argument of a Python hook, as in listing 1 of the KungFu paper; it collects requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HookRequestKind = Literal[
     "rescale", "evict", "replace", "set_global_batch_size", "set_learning_rate", "stop", "checkpoint", "set_value"
 ]
 
-_MOST = 1e6  # peers: beyond any job, and within what a message can hold
+_MOST = 1e6  # peers: larger than any job, and small enough for a message
 _LEAST_RATE, _MOST_RATE = 2.0**-149, (2.0 - 2.0**-23) * 2.0**127  # an optimizer's rate is a float32
 
 
@@ -24,10 +24,10 @@ class HookRequest:
     """One request of a hook to the barrier.
 
     Args:
-        kind: The method of `Control` that asked.
-        value: Peers, samples, a learning rate, or what a registered value is to be.
+        kind: The name of the called method of `Control`.
+        value: Peers, samples, a learning rate, or the new content of a registered value.
         keep: The batch size that a rescale keeps.
-        ranks: The peers to let go.
+        ranks: The peers to remove or replace.
         ramp_length: The length of a learning rate's ramp, in `unit`.
         unit: The unit of `ramp_length`.
         name: The registered value to set.
@@ -42,7 +42,7 @@ class HookRequest:
     name: str = ""
 
     def __str__(self) -> str:
-        """The request in the words of the hook.
+        """The request as text.
 
         Returns:
             The call of the method of `Control`.
@@ -63,19 +63,18 @@ class Control:
     """The first argument of a hook: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
-    (int64) as ``int``, all others as ``float``. It requests what rules request, by methods of their names, and that is
-    carried out in this barrier as if rules had asked, in the order of the policies; what rank 0's call requests is what
-    counts. Of several calls of one method the last one counts; peers to evict or to replace add up. A number that is
-    not finite requests nothing: what was requested before stands, and the record shows it.
+    (int64) as ``int``, all others as ``float``. The methods request the same as rules of the same names; the requests
+    are carried out in this barrier, in the order of the policies, and only those of rank 0's call count. The last of
+    several calls of one method counts; peers to evict or to replace add up. A number that is not finite requests
+    nothing: an earlier request remains, and the record shows the call.
 
-    What a hook returns is not looked at, and an error that it raises ends the job. A hook that fires in the last step
-    is called as well: it can request a checkpoint and a value there, for no step follows; the record shows what is
-    passed over.
+    The return value of a hook is ignored, and an error that it raises ends the job. In the last step a hook can request
+    only a checkpoint and a value, since no step follows; the record shows ignored requests.
 
     Attributes:
         size: The number of peers when the rule fired.
-        step: The step in which it fired.
-        passed_over: The last call that requested nothing, in words.
+        step: The step in which the rule fired.
+        passed_over: The last call that requested nothing, as text.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -98,22 +97,22 @@ class Control:
 
     @property
     def wanted(self) -> int | None:
-        """The size that the hook has requested; ``None`` while it has requested none."""
+        """The size that the hook has requested; ``None`` if it has not requested a size."""
         asked = self._asked.get(("rescale", ""))
         return None if asked is None else int(asked.value)
 
     def barrier(self) -> None:
-        """All peers are between the same two steps: a hook is only ever called there, so this is met already."""
+        """Does nothing: a hook is only called while all peers are between the same two steps."""
 
     def rescale(self, peers: float, *, keep: Keep = "local_batch_size") -> None:
-        """Asks for a cluster of ``peers`` peers, rounded; the job's limits hold.
+        """Requests a cluster of `peers` peers, rounded and clipped to the job's limits.
 
         Args:
-            peers: The number of peers; less than one requests the fewest that the job may have.
+            peers: The number of peers; below one, the job's minimum is requested.
             keep: The batch size that stays as it is.
 
         Raises:
-            PolicyError: `peers` is no number, or there is no such batch size.
+            PolicyError: `peers` is not a number, or `keep` is not a batch size.
         """
         if keep not in get_args(Keep):
             raise PolicyError(f"control.rescale(keep={keep!r}): write one of {', '.join(get_args(Keep))}")
@@ -122,13 +121,13 @@ class Control:
             self._ask(HookRequest("rescale", round(min(max(number, 1.0), _MOST)), keep))
 
     def set_global_batch_size(self, samples: float) -> None:
-        """Asks for steps of ``samples`` samples over all peers: rounded, at least one per peer, an epoch at most.
+        """Requests a global batch of `samples` samples: rounded, at least one per peer, at most an epoch.
 
         Args:
-            samples: The number of samples; one that is not above 0 requests nothing.
+            samples: The number of samples; a number not above 0 requests nothing.
 
         Raises:
-            PolicyError: `samples` is no number.
+            PolicyError: `samples` is not a number.
         """
         number = self._number(samples, method="set_global_batch_size", of="samples, as in set_global_batch_size(256)")
         if number is not None and number <= 0:
@@ -139,15 +138,15 @@ class Control:
     def set_learning_rate(
         self, rate: float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> None:
-        """Asks for a learning rate, at once or at the end of a straight line, as a rule's `set_learning_rate` does.
+        """Requests a learning rate, at once or at the end of a linear ramp, like a rule's `set_learning_rate`.
 
         Args:
-            rate: The learning rate; one that is not above 0, or that no float32 can hold, requests nothing.
+            rate: The learning rate; a rate not above 0, or out of the range of float32, requests nothing.
             over_steps: Length of the ramp in steps.
             over_samples: Length of the ramp in samples over all peers.
 
         Raises:
-            PolicyError: `rate` is no number, both lengths are given, or one is negative.
+            PolicyError: `rate` is not a number, both lengths are given, or a length is negative.
         """
         length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         number = self._number(rate, method="set_learning_rate", of="the rate, as in set_learning_rate(0.01)")
@@ -157,43 +156,42 @@ class Control:
             self._ask(HookRequest("set_learning_rate", number, ramp_length=length, unit=unit))
 
     def stop(self) -> None:
-        """Asks for the end of the training, on all peers."""
+        """Requests the end of the training on all peers."""
         self._ask(HookRequest("stop"))
 
     def checkpoint(self) -> None:
-        """Asks for a checkpoint of the state as it stands before the next step."""
+        """Requests a checkpoint of the state before the next step."""
         self._ask(HookRequest("checkpoint"))
 
     def evict(self, ranks: int | Iterable[int]) -> None:
-        """Asks that these peers go for good, down to the fewest that the job may have.
+        """Requests the permanent removal of peers, down to the job's minimum.
 
         Args:
             ranks: One rank or several, each from 0 to ``size - 1``.
 
         Raises:
-            PolicyError: There is no such rank.
+            PolicyError: A rank is out of range.
         """
         self._let_go("evict", ranks)
 
     def replace(self, ranks: int | Iterable[int]) -> None:
-        """Asks that each of these peers goes when a new one is ready to take its place; `ranks` as for `evict`."""
+        """Requests the replacement of each of these peers when a new peer is ready; `ranks` as for `evict`."""
         self._let_go("replace", ranks)
 
     def set_value(self, name: str, value: Any) -> None:
-        """Gives a value of the program another content, on all peers: one that ``training.register`` knows as shared.
+        """Sets a shared value of the program, registered by ``training.register``, on all peers.
 
-        It is set before the next step, to what rank 0's call says (after a rescale, to what that of the peer says
-        whose state all take), and goes along from then on as ever. A hook has to set it on every peer: where that of
-        rank 0 does not, and that of another peer does, the value differs between the peers, which ends the job with a
-        `UsageError` as for any shared value.
+        The value is set before the next step, to that of rank 0's call (after a rescale, to that of the peer that all
+        others copy the state from). A hook must set the value on every peer: if another peer's hook sets it and rank
+        0's does not, the value differs between the peers, which ends the job with a `UsageError`.
 
         Args:
-            name: The name under which it is registered.
-            value: A value of the registered type and shape. A copy is kept of it when the hook returns.
+            name: The registered name.
+            value: A value of the registered type and shape; it is copied when the hook returns.
 
         Raises:
-            PolicyError: The name is no text. Later, `UsageError`, where no shared value of that name is registered, or
-                the value does not fit it.
+            PolicyError: The name is not a string. Later, `UsageError` if no shared value has this name, or the value
+                does not fit.
         """
         if not isinstance(name, str):
             raise PolicyError(f"control.set_value({name!r}, ...): takes the name that training.register was given")
@@ -214,10 +212,10 @@ class Control:
             self._ask(HookRequest(kind, ranks=tuple(sorted(named))))
 
     def _number(self, value: Any, *, method: str, of: str) -> float | None:
-        """The number, or ``None`` for one that is not finite, which requests nothing."""
+        """The number, or ``None`` if it is not finite and thus requests nothing."""
         try:
             number = float(value)
-        except OverflowError:  # a whole number of more digits than a float has room for
+        except OverflowError:  # a whole number too large for a float
             number = math.inf
         except (TypeError, ValueError) as error:
             what = f"{value!r}, a {type(value).__name__}"

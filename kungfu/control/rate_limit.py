@@ -1,7 +1,7 @@
-"""Rate limits of a rule: how often it may fire (its cooldown), and what a rescale has to pay back.
+"""Rate limits of a rule: the cooldown between two firings, and the cost that a rescale has to pay back.
 
-Both are ordinary dataflow, so that every interpreter of a plan limits alike. How often a cluster may be changed is
-bounded by a budget (`kungfu.control.budget`).
+Both are ordinary dataflow, so that every interpreter of a plan limits alike. Budgets (`kungfu.control.budget`) bound
+the number of changes of a cluster.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kungfu.signal import Signal, Source, fold
 from kungfu.signal.whole_number import is_whole_number
 
 _LONG_AGO = -(1 << 40)
-_BARRIER_STEPS = 2  # from a post to the first step after the barrier that answers it
+_BARRIER_STEPS = 2  # from a request to the first step after its barrier
 
 
 @dataclass(frozen=True)
 class Cooldown:
-    """At least this many steps, and at least this many seconds, between two firings of a rule; 0: none."""
+    """The least number of steps, and of seconds, between two firings of a rule; 0: no limit."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -41,13 +41,13 @@ NO_COOLDOWN = Cooldown()
 
 @dataclass(frozen=True, eq=False)
 class _Meter:
-    """Something that grows, how much of it has to pass, and where it stands before any firing.
+    """A growing quantity that must increase by a given amount between two firings.
 
     Attributes:
         reading: The reading of the meter.
-        period: The amount that has to pass.
+        period: The required increase.
         start: The reading before any firing.
-        only_if: A condition; while it is false, nothing has to pass; ``None`` for a meter that always counts.
+        only_if: A condition; while it is false, no increase is required; ``None``: always required.
     """
 
     reading: Signal
@@ -59,23 +59,23 @@ class _Meter:
 def with_cooldown(
     ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False, target: Signal | None = None
 ) -> Signal:
-    """In the steps of the gate, where `ready` holds and the cooldown since this signal last held is over.
+    """True in the steps of the gate in which `ready` holds and the cooldown since this signal was last true is over.
 
     Args:
         ready: The condition that must hold.
-        gate: The steps in which it is looked at.
-        cooldown: The amounts that have to pass before it holds again.
-        once_per_barrier: True if it does not hold again in the step between its post and the barrier that answers it.
-        target: A number other than the one for which it last held, where one is given; for NaN it does not hold.
+        gate: The steps in which the condition is evaluated.
+        cooldown: The amounts that must pass before the result is true again.
+        once_per_barrier: True to exclude the step between a request and its barrier.
+        target: A requested number, if any; NaN, or the number of the last true step, gives False.
     """
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
     if not meters and target is None:
         return ready
-    # A fold skips a NaN, and would keep its last value.
+    # A fold would skip NaN and keep its last value.
     wanted = () if target is None else (where(is_finite(target), target, 0.0),)
     count = len(wanted)
 
-    # The state: whether it fires, the target for which it last did where there is one, and each meter's reading then.
+    # The state: True if it fires, the target of its last firing, if any, and each meter's reading then.
     def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
         fires = on & (now[0] != state[1]) if count else on
         fires = fires & _rested(state[1 + count :], now[count:], meters=meters)
@@ -87,7 +87,7 @@ def with_cooldown(
 
 
 def last_request(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
-    """The last finite target that was requested, changed only when the cooldown since its last change is over."""
+    """The last finite target requested; it changes only when the cooldown since its last change is over."""
     meters = _meters(cooldown)
 
     # The state: the last target, and each meter's reading when it changed.
@@ -102,14 +102,14 @@ def last_request(target: Signal, *, asked: Signal, gate: Signal, cooldown: Coold
 def _meters(cooldown: Cooldown, *, once_per_barrier: bool = False) -> tuple[_Meter, ...]:
     steps = (_Meter(Source("step"), cooldown.steps, _LONG_AGO),) if cooldown.steps else ()
     seconds = (_Meter(job_seconds(), float(cooldown.seconds), -math.inf),) if cooldown.seconds else ()
-    # A post of one step is answered by the barrier of the next one.
+    # The request of one step is handled by the barrier of the next step.
     step = Source("step")
     posts = (_Meter(step, _BARRIER_STEPS, _LONG_AGO, only_if=Source("barrier_due")),) if once_per_barrier else ()
     return (*steps, *seconds, *(posts if cooldown.steps < _BARRIER_STEPS else ()))
 
 
 def _observed(meters: tuple[_Meter, ...]) -> tuple[Signal, ...]:
-    """The readings of all meters, then the conditions of those that have one."""
+    """The readings of all meters, then the conditions of all meters with a condition."""
     conditions = (one.only_if for one in meters if one.only_if is not None)
     return (*(one.reading for one in meters), *conditions)
 
@@ -128,7 +128,7 @@ def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_
 
 
 def rescale_cost(*, at_first_s: float) -> Signal:
-    """Seconds for which the last rescale stopped a peer, as the mean over the peers that went through it.
+    """The seconds for which the last rescale stopped a peer, as the mean over the peers present before and after it.
 
     Args:
         at_first_s: The value before the first rescale, seconds.
@@ -144,7 +144,7 @@ def rescale_cost(*, at_first_s: float) -> Signal:
     """
     if not 0 <= at_first_s < math.inf:
         raise PolicyError(f".payback(at_first_s={at_first_s!r}): takes a finite number of seconds, at least 0")
-    # A peer that joined by the rescale has no time of its own: it adds nothing, and does not count.
+    # A peer that joined in the rescale has no time: it is excluded from the sum and the count.
     own = Source("rescale_seconds")
     total = all_reduce(where(is_finite(own), own, 0.0), "sum")
     peers = all_reduce(where(is_finite(own), 1.0, 0.0), "sum")

@@ -1,4 +1,4 @@
-"""Rules: a trigger, an action, and the condition under which there is news worth requesting.
+"""Rules: a trigger, an action, and the condition under which the request differs from the present state.
 
 The condition is ordinary dataflow, so every interpreter of the plan decides alike, and a rule that would request the
 present state does not fire.
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
 
 RuleMode = Literal["acting", "shadow", "held"]
-JOB = "the job"  # in place of a policy's name, where a budget is that of the job
+JOB = "the job"  # in place of a policy's name, for the budget of the job
 
-# What a rule asks for, and what is: shown beside every decision.
+# The request of a rule, and the present value: shown with every decision.
 _OUTCOME = ("size", "global_batch_size", "learning_rate", "marked", "target")
-# What bounds a decision, and is no ground for it.
+# Limits of a decision, which are no reason for it.
 _UNRECORDED = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
 
@@ -53,24 +53,24 @@ _UNRECORDED = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"
 class Rule:
     """A trigger and an action: in the steps of its `gate`, the rule fires where `fires` holds.
 
-    In a plan, `fires` is the whole condition; as a policy makes the rule, the trigger's cooldown comes on top.
+    In a plan, `fires` is the whole condition; in the rule of a policy, the trigger's cooldown applies in addition.
 
     Attributes:
-        name: The name under which the record and the log speak of the rule.
+        name: The name of the rule in the record and the log.
         trigger: When the rule may fire.
         fires: An agreed bool signal: the condition of the trigger holds, and there is news to request.
         action: The request of the rule.
         inputs: The values that the record shows beside a decision, by name.
-        mode: "acting"; "shadow" for a rule that is evaluated and recorded but never acted on; "held" for one that
-            records where a budget held another one back.
+        mode: "acting"; "shadow" for a rule that is evaluated and recorded but never carried out; "held" for a rule that
+            records the steps in which a budget held another rule back.
         candidates: The keys of `inputs` that hold the targets of the merged rules; empty if none were merged.
-        budget: The key of `inputs` that holds how many changes the budget has left for a hook, if there is a budget.
-        replacement_budget: The key of `inputs` that holds how many peers the budgets let the rule, or a hook, replace,
-            where they count replacements apart.
-        budgets: The budgets that hold the rule back, by the name of the policy that has it; `JOB` for the job's own.
+        budget: The key of `inputs` for the number of changes that the budget leaves a hook, if there is a budget.
+        replacement_budget: The key of `inputs` for the number of peers that the rule or a hook may replace, if budgets
+            count replacements separately.
+        budgets: The budgets that hold the rule back, by the name of their policy; `JOB` for the job's budget.
         origin: The user's ``file:line`` that made the rule.
-        policy: The policy that made the rule, the innermost one of several; ``None`` for a rule of no
-            policy. What is written of a plan does not hold it.
+        policy: The policy that made the rule, the innermost of several; ``None`` for a rule without a policy. A
+            serialized plan omits it.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Rule:
 
     @property
     def gate(self) -> Signal:
-        """In which steps the rule is looked at: a function of step and size."""
+        """The steps in which the rule is evaluated: a function of step and size."""
         return self.trigger.gate
 
     @property
@@ -98,20 +98,20 @@ class Rule:
 
     @property
     def roots(self) -> tuple[Signal, ...]:
-        """Every signal that the rule is made of, at its surface."""
+        """The signals that the rule refers to directly."""
         return (self.gate, self.when, self.fires, *operands(self.action), *self.inputs.values())
 
     def showing(self, **values: Signal | float) -> Rule:
-        """The rule whose record shows these values beside a decision, in place of what its target is made of.
+        """The rule with these values in the record of a decision, in place of the inputs of its target.
 
         Args:
-            **values: Agreed scalars, by the names under which ``kungfu why`` speaks of them.
+            **values: Agreed scalars, by the names that ``kungfu why`` shows.
 
         Raises:
-            PolicyError: A value is no agreed scalar.
+            PolicyError: A value is not an agreed scalar.
 
         Cost:
-            A number of the step's record for each value.
+            One number in the step's record for each value.
 
         >>> import kungfu as kf
         >>> from kungfu.signal import TrainingSignals
@@ -139,7 +139,7 @@ def rate_limited(rule: Rule) -> Rule:
         return rule
     target = target_of(action)
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
-    # What a shadow asks for does not come about, and a rate is on its way for long: neither shows what was asked for.
+    # A shadow's request is never carried out, and a rate changes slowly: the state does not show the request.
     with attributed_to(rule.origin):
         asked = target if isinstance(action, SetLearningRate) or rule.mode == "shadow" else None
         fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, target=asked)
@@ -147,21 +147,21 @@ def rate_limited(rule: Rule) -> Rule:
 
 
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
-    """True if the rule could fire again in the step between its post and the barrier, and request the same twice; a
-    size waits in a step whose barrier may change the cluster."""
+    """True if the rule could fire again in the step between its request and the barrier, and request the same twice. A
+    rule for a size waits in a step whose barrier may change the cluster."""
     return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, Rescale)
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The candidates that won and those that lost, by name, where a merged rule fired with these values of its inputs;
-    one that has not requested anything yet (NaN) is in neither."""
+    a candidate without a request yet (NaN) is in neither."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])
     return won, tuple(name for name in requests if name not in won)
 
 
 def inputs_under(signal: Signal) -> dict[str, Signal]:
-    """The values that a log shows beside a value: its named signals, and the sources that are not under one of them."""
+    """The values that explain a signal in the log: its named signals, and the sources not covered by these."""
     seen: dict[str, Signal] = {}
     visited: set[tuple[Signal, bool]] = set()
     stack = [(signal, False)]
@@ -179,12 +179,12 @@ def inputs_under(signal: Signal) -> dict[str, Signal]:
 
 
 def label_of(signal: Signal) -> str:
-    """The name that the user gave, else the name of the source, else nothing."""
+    """The name given by the user, else the name of the source, else an empty text."""
     return signal.name or (signal.source if isinstance(signal, Source) else "")
 
 
 def distinct_name(name: str, *, used: Container[str]) -> str:
-    """This name, or with the first number from 2 on that makes it new."""
+    """The name, with the first number from 2 on that makes it unique if it is used already."""
     count, free = 1, name
     while free in used:
         count += 1
@@ -198,22 +198,23 @@ def distinct_name(name: str, *, used: Container[str]) -> str:
 def rescale_rule(
     peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale", max_global_batch: int | None = None
 ) -> Rule:
-    """The rule that requests a size of the cluster, rounded and held within the job's limits.
+    """The rule that requests a size of the cluster, rounded and clipped to the job's limits.
 
-    While peers are on their way another size takes the place of the one that they come for, and the present size takes
-    it back, where this rule wanted it last: what somebody else requested is not undone by a rule that is content. It
-    does not fire for a target that is not finite, for the size that is under way, or, if none is, for the size that
-    is; for the size that was refused last; and in a step whose barrier may change the cluster.
+    While peers are joining, another size replaces the pending size; the present size cancels it only if this rule
+    requested it last, so that a request from elsewhere is not undone. The rule does not fire for a target that is not
+    finite, for the pending size or, without one, the present size, for the size that was refused last, and in a step
+    whose barrier may change the cluster.
 
     Args:
         peers: The size: a number, or an agreed signal.
         trigger: When the rule may fire.
-        keep: The batch size that stays as it is.
+        keep: The batch size that is kept.
         name: The rule's name in the record and the log.
-        max_global_batch: The most samples of a step where the local batch stays; ``None`` for no limit.
+        max_global_batch: The most samples of a step if the local batch is kept; ``None`` for no limit.
 
     Raises:
-        PolicyError: `keep` is no batch size, or `max_global_batch` is no number of samples or does not go with it.
+        PolicyError: `keep` is not a batch size, or `max_global_batch` is not a number of samples or does not fit
+            `keep`.
     """
     if keep not in get_args(Keep):
         raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(get_args(Keep))}")
@@ -226,7 +227,7 @@ def rescale_rule(
     size, refused = Source("size"), Source("refused_size")
     target = clip(round(wanted), Source("min_size"), Source("max_size"))
     under_way, wants = Source("target_size"), _looks(trigger) & is_finite(wanted)
-    # What is not one number is refused when the rules are checked, by its name.
+    # The check of the rules refuses a target that is not one number, by its name.
     is_number = target.type.shape == SCALAR
     withdraws = _wanted_last(target, gate=trigger.gate, asked=wants & (target != size)) if is_number else False
     news = where(target == size, withdraws, (target != under_way) & (target != refused))
@@ -235,9 +236,9 @@ def rescale_rule(
 
 
 def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
-    """True if the peers under way come for the size that was requested last, in this view: bool."""
+    """True if the pending size is the size that this rule requested last, in this view: bool."""
 
-    # The state: whether they do, the last size that was asked for, and the view in which it was.
+    # The state: this truth value, the last requested size, and the view of that request.
     def update(
         state: tuple[Signal, ...], asks: Signal, size: Signal, view: Signal, under_way: Signal
     ) -> tuple[Signal, ...]:
@@ -250,10 +251,10 @@ def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
-    """The rule that requests steps of this many samples; it does not fire for the present number.
+    """The rule that requests a global batch of `samples` samples; it does not fire for the present number.
 
     Args:
-        samples: The number: rounded, at least one a peer, at most those of an epoch; below or at 0 it requests nothing.
+        samples: The number: rounded, at least one per peer, at most an epoch; a number not above 0 requests nothing.
         trigger: When the rule may fire.
         name: The rule's name in the record and the log.
     """
@@ -268,7 +269,7 @@ def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_bat
 def rate_rule(
     rate: object, *, trigger: Trigger, ramp_length: float, unit: Unit, name: str = "set_learning_rate"
 ) -> Rule:
-    """The rule that requests a learning rate above 0; not for the rate that is, nor for the one it requested last."""
+    """The rule that requests a learning rate above 0, other than the present rate and its last requested rate."""
     wanted = as_signal(rate) * 1.0
     now = Source("learning_rate")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
@@ -277,19 +278,19 @@ def rate_rule(
 
 
 def plain_rule(action: Stop | Checkpoint, *, trigger: Trigger, name: str) -> Rule:
-    """The rule that requests what needs no number: the end of the training, or a checkpoint."""
+    """The rule for a request without a number: the end of the training, or a checkpoint."""
     return Rule(name, trigger, _looks(trigger), action, _seen(trigger, trigger.gate))
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
-    """The rule that lets the marked peers go: for good (never below the job's fewest), or when another takes over.
+    """The rule that removes the marked peers: permanently (above the job's minimum), or once replaced.
 
-    It fires only where at least one peer is marked and not all are. Others may take over while the job grows, in the
-    same wave of joiners; an exchange that is under way has to end first. Where no peer came for the last one, it waits
-    until something has changed.
+    It fires only if at least one peer is marked, and not all are. Replacements may join while the job grows, in the
+    same wave of joiners; a pending exchange has to end first. If no peer came for the last exchange, the rule waits for
+    a change.
 
     Raises:
-        PolicyError: The mask is no vector of truth values with an entry for each peer.
+        PolicyError: The mask is not a vector of truth values with one entry per peer.
     """
     if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
         raise PolicyError(
@@ -318,17 +319,17 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: T
 
 
 def _looks(trigger: Trigger) -> Signal:
-    """True in the steps in which a trigger lets a rule act."""
+    """True in the steps in which a trigger allows a rule to act."""
     return trigger.predicate if trigger.event == "rescale" else trigger.gate & trigger.predicate
 
 
 def _ready(trigger: Trigger) -> Signal:
-    """True in those steps whose barrier does not change the cluster: its size is what the rule judges by."""
+    """True in the trigger's steps whose barrier does not change the cluster, since the rule decides by its size."""
     return _looks(trigger) if trigger.event == "rescale" else _looks(trigger) & ~Source("change_due")
 
 
 def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
-    """The values that a log shows beside a decision: of its target, and of the condition that held."""
+    """The values that the log shows with a decision: those of its target and of its condition."""
     seen: dict[str, Signal] = {}
     for one in (*signals, trigger.predicate):
         seen |= {label: node for label, node in inputs_under(one).items() if label not in seen}
@@ -336,11 +337,11 @@ def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
 
 
 def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
-    """The function's own names of its arguments after `control`; numbers if it takes any number of them."""
+    """The names of the function's parameters after `control`; numbers if it takes any number of arguments."""
     numbered = [f"argument_{position}" for position in range(1, count + 1)]
     try:
         signature = inspect.signature(fn)
-    except (ValueError, TypeError):  # one written in C may have no signature
+    except (ValueError, TypeError):  # a function written in C may have no signature
         return numbered
     try:
         named = list(signature.bind(None, *numbered).arguments.items())[1:]

@@ -1,4 +1,4 @@
-"""Triggers: when a rule may look, and the actions that can hang on it."""
+"""Triggers: the steps in which a rule may fire, and the methods that attach an action."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Trigger:
     """The steps in which a rule may fire.
 
     Attributes:
-        gate: The steps in which it is looked at: a function of step and size.
-        predicate: The condition that must hold in them.
-        pause: The cooldown after it fired.
-        event: The event at which it is looked at: a step, or a barrier that changes the size.
+        gate: The steps in which the rule is evaluated: a function of step and size.
+        predicate: The condition that must hold in these steps.
+        pause: The cooldown after a firing.
+        event: The event at which the rule is evaluated: a step, or a barrier that changes the size.
     """
 
     gate: Signal
@@ -37,29 +37,29 @@ class Trigger:
     # ---- when ------------------------------------------------------------------------------------------------------
 
     def when(self, predicate: Signal) -> Trigger:
-        """This trigger, and only where an agreed bool signal is true.
+        """This trigger, restricted to steps in which an agreed bool signal is true.
 
-        A predicate of step and size alone narrows the gate, so that nothing is computed off its steps; any other one
-        is looked at in the steps of the gate.
+        A predicate of step and size alone narrows the gate, so that nothing is computed off its steps; any other
+        predicate is evaluated in the steps of the gate.
 
         Args:
-            predicate: The condition, in an agreed bool signal.
+            predicate: The condition, an agreed bool signal.
 
         Raises:
-            PolicyError: The predicate is no bool signal.
+            PolicyError: The predicate is not a bool signal.
         """
         if is_gate(_checked(predicate, method="when")):
             return replace(self, gate=_both(self.gate, predicate))
         return replace(self, predicate=_both(self.predicate, predicate))
 
     def after(self, step: int) -> Trigger:
-        """This trigger, and only in the steps after this one: the first has the number ``step + 1``.
+        """This trigger, restricted to the steps after `step`: from ``step + 1`` on.
 
         Args:
             step: The number of a step, at least 0.
 
         Raises:
-            PolicyError: It is no such number.
+            PolicyError: `step` is not a whole number of at least 0.
 
         >>> every(10).after(100).gate.placement
         'agreed'
@@ -71,7 +71,7 @@ class Trigger:
     def until(self, predicate: Signal) -> Trigger:
         """This trigger up to the first of its steps in which an agreed bool signal is true, and never again.
 
-        The signal is looked at in the steps of the gate as written so far.
+        The signal is evaluated in the steps of the gate as defined so far.
 
         Cost:
             One truth value of state, no message.
@@ -84,7 +84,7 @@ class Trigger:
         return replace(self, predicate=_both(self.predicate, ~replace(has_held, gate=self.gate)))
 
     def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:
-        """This trigger, but not within this many steps, nor this many seconds, after its rule last fired.
+        """This trigger, except within `steps` steps, or `seconds` seconds, of the last firing of its rule.
 
         Args:
             steps: Steps, a whole number of at least 0.
@@ -94,8 +94,8 @@ class Trigger:
             PolicyError: A number is negative.
 
         Cost:
-            Two numbers of state; with `seconds` one number more, and one float on the gradient all-reduce, by which all
-            peers take the time of rank 0.
+            Two numbers of state; with `seconds` one number more, and one float on the gradient all-reduce, which
+            carries the time of rank 0.
 
         On rescale:
             The count is kept.
@@ -103,14 +103,14 @@ class Trigger:
         return replace(self, pause=Cooldown(steps, seconds))
 
     def payback(self, gain_s: Signal | float, *, horizon: Signal | float, at_first_s: float = 0.0) -> Trigger:
-        """This trigger, but only if ``gain_s * horizon`` exceeds the measured cost of a rescale.
+        """This trigger, restricted to steps in which ``gain_s * horizon`` exceeds the measured cost of a rescale.
 
-        The cost is how long the last rescale stopped the peers, on average over those that went through one. A gain
-        that is NaN does not pay.
+        The cost is the time for which the last rescale stopped the peers, as a mean over peers present before and after
+        it. A gain of NaN does not pay.
 
         Args:
-            gain_s: Seconds that each step is predicted to become shorter, agreed.
-            horizon: Steps over which that has to pay, agreed.
+            gain_s: The predicted reduction of the time of a step, seconds, agreed.
+            horizon: Steps over which the rescale has to pay off, agreed.
             at_first_s: The cost before the first rescale, seconds.
 
         Cost:
@@ -131,20 +131,20 @@ class Trigger:
     ) -> Rule:
         """Requests a size of the cluster.
 
-        Fires for a size that is neither the present nor the last refused one. While peers are on their way, it fires
-        for another size than the one that they come for, which it replaces; the present size takes back what this rule
-        itself has wanted. It waits one step where the barrier may change the cluster (`TrainingSignals.change_due`).
+        Fires for a size that is neither the present nor the last refused one. While peers are joining, it fires for a
+        size other than the pending one, and replaces it; the present size cancels a request of this rule. It waits one
+        step if the barrier may change the cluster (`TrainingSignals.change_due`).
 
         Args:
-            peers: Peers, agreed; rounded, and held between the job's limits; NaN requests nothing.
-            keep: The batch size that stays as it is.
-            max_global_batch: With a fixed local batch, the most samples that a change of size makes of a step: with
-                more peers than it allows, the global batch stays at this number, and with fewer the local one is what
-                it was. A batch that is larger, since a rule set it or the job began with it, stays as well, and grows
-                no more. Changes of size that a hook or somebody outside requests keep to it too. ``None``: no limit.
+            peers: Peers, agreed; rounded, and clipped to the job's limits; NaN requests nothing.
+            keep: The batch size that is kept.
+            max_global_batch: With a fixed local batch, the largest global batch that a change of size may cause: beyond
+                it, the global batch stays at this number; with fewer peers the local batch is restored. A larger batch,
+                set by a rule or at the start, stays and does not grow. The limit also applies to changes of size
+                requested by a hook or from outside. ``None``: no limit.
 
         Raises:
-            PolicyError: `max_global_batch` is no number of samples, or the global batch is kept anyway.
+            PolicyError: `max_global_batch` is not a number of samples, or the global batch is kept anyway.
 
         Cost:
             No message, 13 bytes of state.
@@ -152,12 +152,12 @@ class Trigger:
         return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Requests steps of `samples` samples over all peers.
+        """Requests a global batch of `samples` samples.
 
-        Fires for another number than the present one; where the barrier may change the cluster, a step later.
+        Fires for a number other than the present one; if the barrier may change the cluster, a step later.
 
         Args:
-            samples: Agreed; rounded; at least one per peer. NaN, and a number that is not above 0, request nothing.
+            samples: Agreed; rounded; at least one per peer. NaN, or a number not above 0, requests nothing.
 
         Cost:
             No message.
@@ -167,19 +167,19 @@ class Trigger:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Requests a learning rate, at once or at the end of a straight line.
+        """Requests a learning rate, at once or at the end of a linear ramp.
 
-        Fires for another rate than the present one and than the one that this rule requested last; where the barrier
-        may change the cluster, a step later. An optimizer's own schedule stays in force, multiplied; see
+        Fires for a rate other than the present one and the one that this rule requested last; if the barrier may change
+        the cluster, a step later. A schedule of the optimizer continues, multiplied by a factor; see
         `kf.control.SetLearningRate` for the formula.
 
         Args:
-            rate: The learning rate, agreed; NaN, and a number that is not above 0, request nothing.
+            rate: The learning rate, agreed; NaN, or a number not above 0, requests nothing.
             over_steps: Length of the ramp in steps.
             over_samples: Length of the ramp in samples over all peers.
 
         Raises:
-            PolicyError: Both lengths are given, or one is negative.
+            PolicyError: Both lengths are given, or a length is negative.
 
         Cost:
             No message.
@@ -196,44 +196,44 @@ class Trigger:
         return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
-        """Removes the peers for which `mask` (agreed, bool, one entry a peer) holds. Fires where a peer is marked and
-        the job's fewest peers would remain; peers on their way come nevertheless."""
+        """Removes the peers for which `mask` (agreed, bool, one entry per peer) is true. Fires if a peer is marked and
+        the job's minimum would remain; pending joiners still join."""
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
-        """Replaces each marked peer when a new one is ready.
+        """Replaces each marked peer when a new peer is ready.
 
-        Fires only while no peer is under exchange, and where at least one peer is marked and not all are; it may fire
-        while the job grows: the same wave of joiners serves both. Where no peer came for the last exchange, as for want
-        of a free slot, it is not requested again before the view changes or a host with free slots comes.
+        Fires only while no exchange is pending, and if at least one peer is marked and not all are. It may fire while
+        the job grows: the same wave of joiners serves both. If no peer came for the last exchange, for example without
+        a free slot, it is not requested again before the view changes or a host with free slots joins.
 
         Args:
-            mask: Agreed, bool, one entry a peer.
+            mask: Agreed, bool, one entry per peer.
 
         Raises:
-            PolicyError: It is no such vector.
+            PolicyError: `mask` is not of this type.
         """
         return rules.mask_rule(mask, trigger=self, kind="replace")
 
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
         """Calls ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
-        This is the escape hatch for decisions that the vocabulary cannot express. By `control`, a
-        `kungfu.control.hook.Control`, the function requests what rules request: a size, a batch, a rate, peers to let
-        go, a checkpoint, the end, and another value of what the program has registered. Only the requests of rank 0's
-        call count. A size that peers are on their way for already changes nothing, and another one takes its place.
-        Where the barrier may change the cluster, it is called a step later.
+        This is the escape hatch for decisions that the vocabulary cannot express. Through `control`, a
+        `kungfu.control.hook.Control`, the function requests what rules request: a size, a batch, a rate, peers to
+        remove or replace, a checkpoint, the end, or a new content of a registered value. Only the requests of rank 0's
+        call count. A request for the pending size changes nothing; another size replaces it. If the barrier may change
+        the cluster, the function is called a step later.
 
-        The barrier comes at the end of the step after the one in which the rule fired, and the rule does not fire again
-        before: ``always()`` calls in every second step. Rules that fire meanwhile are answered by the same barrier: of
-        two sizes the one that was requested first wins, and the record shows the other one.
+        The barrier follows at the end of the step after the firing, and the rule does not fire again before:
+        ``always()`` calls in every second step. The same barrier handles rules that fire meanwhile: of two sizes the
+        first request wins, and the record shows the other.
 
         Args:
-            fn: The function; what it returns is not looked at, and an error that it raises ends the job.
+            fn: The function; its return value is ignored, and an error that it raises ends the job.
             *signals: Agreed scalars. Whole numbers arrive as int, all others as float.
 
         Raises:
-            PolicyError: The function cannot be called so, or a signal is local.
+            PolicyError: The function does not accept these arguments, or a signal is local.
 
         Cost:
             No message.
@@ -247,16 +247,16 @@ class Trigger:
 
 @dataclass(frozen=True, eq=False)
 class AtRescale:
-    """The trigger that is on in every barrier in which the size changes, where `predicate` holds."""
+    """The trigger that is on in every barrier that changes the size, if `predicate` is true."""
 
     predicate: Signal
 
     def when(self, predicate: Signal) -> AtRescale:
-        """This trigger, and only where a bool signal is true."""
+        """This trigger, restricted to barriers in which a bool signal is true."""
         return replace(self, predicate=_both(self.predicate, _checked(predicate, method="when")))
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Sets steps of `samples` samples over all peers (rounded; at least one per peer; NaN, 0: as it is)."""
+        """Sets a global batch of `samples` samples (rounded; at least one per peer; NaN or 0: no change)."""
         return rules.batch_rule(samples, trigger=self._trigger())
 
     def set_learning_rate(
@@ -271,13 +271,13 @@ class AtRescale:
 
 
 def on_rescale() -> AtRescale:
-    """The trigger that is on when the size of the cluster changes, in the barrier, before the next step.
+    """The trigger that is on in every barrier that changes the size of the cluster, before the next step.
 
-    Conditions and targets of its rules are made of numbers that the barrier has: `size` (the new one), `previous_size`,
-    `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch that these rules
-    set as well), `previous_global_batch_size`, `base_size` and `base_global_batch_size` (from which a batch can be
-    chosen that depends on the size alone), `learning_rate` (where a ramp is under way: the rate it leads to),
-    `min_size`, `max_size`, constants, and maps of them.
+    Conditions and targets of its rules may use only the numbers known to the barrier: `size` (the new one),
+    `previous_size`, `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch
+    that these rules set as well), `previous_global_batch_size`, `base_size` and `base_global_batch_size` (from which a
+    batch that depends on the size alone can be computed), `learning_rate` (during a ramp: its final rate), `min_size`,
+    `max_size`, constants, and maps of them.
 
     Raises:
         PolicyError: At `attach`, for any other signal.
@@ -303,7 +303,7 @@ def every(steps: int) -> Trigger:
     """The trigger that is on in every n-th step: ``step % steps == 0``.
 
     Raises:
-        PolicyError: `steps` is no whole number of at least 1.
+        PolicyError: `steps` is not a whole number of at least 1.
 
     >>> every(50).gate.placement
     'agreed'
@@ -312,7 +312,7 @@ def every(steps: int) -> Trigger:
 
 
 def _both(one: Signal, other: Signal) -> Signal:
-    """The conjunction of both; a constant truth is dropped."""
+    """The conjunction of two signals; a constant True is dropped."""
     return other if isinstance(one, Constant) and one.value is True else one & other
 
 
