@@ -1,4 +1,4 @@
-"""From policies to a plan, and the plan's interpreters: TensorFlow (``.lower``, ``.fused``), and ``.replay``."""
+"""The compiler from policies to a plan, and the interpreters: TensorFlow (``.lower``, ``.fused``) and ``.replay``."""
 
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.explain import explain, explain_json

@@ -1,6 +1,5 @@
-"""The assembler: a backend that computes nothing, and writes the evaluation of a plan down as bytecode.
-
-Bytecode is one instruction a line, as ``kungfu/native/policy/bytecode.h`` says: one side of a step for the native op
+"""The assembler: a backend that writes the evaluation of a plan as bytecode instead of computing values. Bytecode has
+one instruction per line, as defined in ``kungfu/native/policy/bytecode.h``: one side of a step for the native op
 `KungfuEvaluate`, or a whole step of all peers for a replay.
 """
 
@@ -34,13 +33,13 @@ States = Mapping[Fold, tuple[Register, ...]]
 
 @dataclass(frozen=True)
 class Bytecode:
-    """The text, and what the op is given beside it.
+    """A bytecode program, and the tables that the op needs to run it.
 
     Attributes:
         text: The instructions.
         states: The states by their index among the fields of all folds.
         inputs: The dtypes of the inputs, by name.
-        results: The dtypes of the vectors that it gives.
+        results: The dtypes of the result vectors.
     """
 
     text: str
@@ -56,7 +55,7 @@ def before_sync(plan: Plan) -> Bytecode:
 
 
 def after_sync(plan: Plan) -> Bytecode:
-    """The bytecode of the half after it; its results are the fields of the outcome, and it moves every state on."""
+    """The bytecode of the half after the gradient all-reduce; gives the outcome's fields, and updates every state."""
     if plan.exchanges:
         raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
     backend, states = _begun(plan)
@@ -71,7 +70,7 @@ def whole_step(plan: Plan) -> Bytecode:
 
 
 def _begun(plan: Plan) -> tuple[Assembler, States]:
-    """An assembler, and a register for every field of every fold's state."""
+    """A new assembler, and a register for every field of every fold's state."""
     backend = Assembler(plan.gradient_reductions)
     fields = {fold: fold.recurrence.updates for fold in plan.state_names}
     return backend, {fold: tuple(backend.register(one.type) for one in updates) for fold, updates in fields.items()}
@@ -94,9 +93,9 @@ class Assembler:
     Attributes:
         reductions: The names of the gradient reductions, which are computed outside and are inputs here.
         code: The instructions so far.
-        inputs: The registers that begin with what the step offers, by name.
+        inputs: The registers that initially hold the values of the step, by name.
         constants: The registers of constants, one for each dtype and literal.
-        numbers: The numbers of registers that are not given yet.
+        numbers: The register numbers that are not used yet.
     """
 
     reductions: Collection[str]
@@ -106,7 +105,7 @@ class Assembler:
     numbers: count[int] = field(default_factory=count)
 
     def bytecode(self, *, states: States, results: Sequence[Register], kept: Sequence[Register] = ()) -> Bytecode:
-        """The instructions that were written so far; states that are neither read nor kept are left out."""
+        """The instructions so far, without states that are neither read nor kept."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
         fields = enumerate(one for registers in states.values() for one in registers)
         needed = {index: one for index, one in fields if kept or one.number in read}
@@ -121,17 +120,17 @@ class Assembler:
         return Bytecode("\n".join([*head, *self.code]), tuple(needed), given, tuple(one.type.dtype for one in results))
 
     def register(self, type: SignalType) -> Register:
-        """A register that nothing is in yet."""
+        """A new, empty register."""
         return Register(next(self.numbers), type)
 
     def input(self, name: str, type: SignalType) -> Register:
-        """The register that begins with what the step offers under this name."""
+        """The register that initially holds the step's value of this name."""
         if name not in self.inputs:
             self.inputs[name] = self.register(type)
         return self.inputs[name]
 
     def write(self, name: str, operands: Sequence[Register], type: SignalType) -> Register:
-        """One instruction, and the register with what it gives."""
+        """Writes one instruction and returns the register of its result."""
         result = self.register(type)
         self.code.append(" ".join([name, str(result.number), *(str(one.number) for one in operands)]))
         return result
@@ -203,7 +202,7 @@ class Assembler:
     # ---- what that is made of ------------------------------------------------------------------------------------
 
     def _reserve(self) -> int:
-        """The index of an instruction that is known later."""
+        """Reserves the index of an instruction that is filled in later."""
         self.code.append("")
         return len(self.code) - 1
 
@@ -216,5 +215,5 @@ def _numbered(word: str, registers: Iterable[Register]) -> str:
 
 
 def _literal(value: bool | int | float, *, dtype: DType) -> str:
-    """A constant in bytecode's words: a float to its last bit."""
+    """A constant as written in bytecode; a float keeps its last bit."""
     return float(value).hex() if dtype == "float32" else str(int(value))

@@ -1,8 +1,8 @@
-"""From policies to a plan: build, check, simplify, schedule, fuse.
+"""The compilation of policies to a plan: build, check, simplify, schedule, fuse.
 
 Policies are built into rules over a graph of signals. The graph is checked as the user wrote it, so that messages can
-speak of the user's lines; then rules get their rate limits and budgets, which are signals too, and the whole graph is
-simplified and scheduled. No pass changes a node: each gives new nodes over the old ones.
+refer to the user's lines; then rules get their rate limits and budgets, which are signals too, and the whole graph is
+simplified and scheduled. No pass changes a node: each pass creates new nodes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kungfu.signal.source_location import attributed_to
 
 
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
-    """The plan of these policies together: checked, equal nodes shared, staged, collectives fused.
+    """The common plan of several policies: checked, with equal nodes shared, stages assigned and collectives fused.
 
     A pure function, with the same result on every peer.
 
     Args:
-        policies: The policies of one job, in the order in which their rules are looked at.
+        policies: The policies of one job, in the order of their rules.
         budget: The limit on how often the policies together may change the cluster; without it, each policy has its own
             budget, or none.
 
     Raises:
-        PolicyError: This is no list of policies, or a policy is wrong: an action or trigger on a local signal, a
-            collective under a gate that peers could see differently, two policies that set the same thing without a
-            rule between them, ...
+        PolicyError: `policies` is not a list of policies, or a policy is wrong: an action or trigger on a local signal,
+            a collective under a gate that could differ between peers, two policies that set the same value without a
+            combination such as `first`, and similar faults.
 
     >>> from kungfu.policies import gns_batch
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
@@ -59,10 +59,10 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
-    """The rules, those that change the cluster only while a budget allows it, then twins that record the other steps.
+    """The rules, limited by budgets if they change the cluster, then twins that record the steps without budget.
 
-    The job's budget stands in place of those of the policies. Of several rules in one step, each needs one change more
-    than those before it, whoever's they are.
+    The job's budget replaces those of the policies. Of several rules in one step, of any policy, each needs one change
+    more than the rules before it.
     """
     spent, twins = Spent.nothing(), list[Rule]()
     for rule in rules:
@@ -94,20 +94,20 @@ def _and_by(rule: Rule, spent: Spent) -> Spent:
 
 
 def _with_rest(rule: Rule, allowance: Allowance, *, spent: Spent) -> Rule:
-    """The rule of a hook, with the changes that are left to it among its inputs."""
+    """The rule of a hook, with the number of changes left among its inputs."""
     name = distinct_name("rescales_left", used=rule.inputs)
     rule = replace(rule, inputs={**rule.inputs, name: allowance.whole_rescales_left(spent)}, budget=name)
     return _with_replacements_left(rule, allowance, spent=spent) if allowance.counts_replacements else rule
 
 
 def _with_replacements_left(rule: Rule, allowance: Allowance, *, spent: Spent) -> Rule:
-    """The rule that replaces at most as many peers as are left."""
+    """The rule, limited to the number of replacements that are left."""
     name = distinct_name("replacements_left", used=rule.inputs)
     return replace(rule, inputs={**rule.inputs, name: allowance.replacements_left(spent)}, replacement_budget=name)
 
 
 def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule, Rule]:
-    """The rule where the budgets allow it, and its twin, which records the other steps."""
+    """The rule, limited to steps in which the budgets allow it, and a twin that records the other steps."""
     replaces = isinstance(rule.action, Replace)
     if isinstance(rule.action, Evict):
         # Those on their way change the cluster too, and are charged when they have come.
@@ -123,7 +123,7 @@ def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule,
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules under names that differ."""
+    """The rules under distinct names."""
     given: dict[str, Rule] = {}
     for rule in rules:
         name = distinct_name(rule.name, used=given)
@@ -132,7 +132,7 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
-    """The rule over the shared nodes."""
+    """The rule with its nodes replaced by shared nodes."""
     return replace(
         rule,
         trigger=replace(rule.trigger, gate=shared[rule.gate], predicate=shared[rule.when]),
@@ -143,7 +143,7 @@ def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
 
 
 def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> dict[str, Signal]:
-    """The named signals, each once; a number distinguishes different ones of one name."""
+    """The named signals, each once; a number distinguishes different signals of one name."""
     watched: dict[str, Signal] = {}
     for node in topological(signals):
         if node.name and not isinstance(node, Source) and _is_loggable(node):
@@ -154,7 +154,7 @@ def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> d
 
 
 def _straggler_fractions(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> Signal | None:
-    """The speed of each peer as a fraction of the median's, if a policy measures it; the first of several."""
+    """The speed of each peer as a fraction of the median's, from the first policy that measures it, if any."""
     made = (one for one in topological(signals) if one.monitor == straggler_fractions.__name__)
     return next((shared[one] for one in made), None)
 

@@ -1,12 +1,12 @@
-"""Evaluation of a plan, shared by all interpreters; a backend says what a value is and how it is computed.
+"""Evaluation of a plan, shared by all interpreters; a backend defines the values and their computation.
 
-A backend has TensorFlow tensors, NumPy arrays or registers of bytecode for values. The evaluation runs segments in
-order, moves folds on, packs and unpacks messages, and collects the outcome, so that the interpreters cannot differ in
-any of that.
+The values of a backend are TensorFlow tensors, NumPy arrays or registers of bytecode. The evaluation runs segments in
+order, updates folds, packs and unpacks messages, and collects the outcome, so that the interpreters cannot differ in
+these.
 
-A step is evaluated in two halves, each over values of its own: `prepare` before the gradient all-reduce gives the
-floats that are piggybacked on it, and `conclude` after it gives the outcome. A node that both halves need is computed
-in both, with equal results, since all of its inputs are. Only `conclude` renews the states of folds.
+A step is evaluated in two halves with separate values: `prepare` before the gradient all-reduce gives the floats that
+are piggybacked on it, and `conclude` after it gives the outcome. A node that both halves need is computed in both, with
+equal results, since its inputs are equal. Only `conclude` updates the states of folds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "floa
 
 
 class Backend(Protocol):
-    """Computes values: TensorFlow in a step, NumPy for a whole cluster at once, or an assembler of bytecode."""
+    """Computes values: TensorFlow in a step, NumPy for a whole cluster at once, or the assembler of bytecode."""
 
     def source(self, source: Source) -> Value: ...
 
@@ -56,7 +56,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One half of a step: what is known so far, the folds' states before it and, once they ran, after it.
+    """One half of a step: the values known so far, and the folds' states before and after their update.
 
     Attributes:
         backend: Computes values.
@@ -72,7 +72,7 @@ class Evaluation:
 
 
 def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
-    """A reduction of the gradients, minus infinity in the steps that do not compute it."""
+    """A reduction of the gradients; minus infinity in steps that do not compute it."""
     backend = evaluation.backend
 
     def then() -> list[Value]:
@@ -112,7 +112,7 @@ def conclude(plan: Plan, evaluation: Evaluation, *, summed: Value) -> Outcome:
 
 
 def evaluate_nodes(nodes: Iterable[Signal], evaluation: Evaluation) -> Mapping[Signal, Value]:
-    """The values of these nodes, each after its inputs."""
+    """The values of nodes, each evaluated after its inputs."""
     for node in nodes:
         evaluation.values[node] = _value(node, evaluation)
     return evaluation.values
@@ -160,7 +160,7 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
 
 
 def _held(fold: Fold, evaluation: Evaluation) -> Value:
-    """The value of a fold in a step in which it has not run, or not yet."""
+    """The value of a fold in a step in which it does not run, or has not run yet."""
     seen = tuple(evaluation.values.get(one) for one in fold.observed)
     return _inside(fold.recurrence.output, state=evaluation.states[fold], seen=seen, backend=evaluation.backend)
 
@@ -189,7 +189,7 @@ def _mapped(node: Map, operands: Sequence[Value], *, backend: Backend) -> Value:
 
 
 def _folded(fold: Fold, evaluation: Evaluation) -> Value:
-    """Runs a fold once: its state moves on only where every input is finite."""
+    """Runs a fold once; its state is updated only if every input is finite."""
     backend = evaluation.backend
     seen = tuple(evaluation.values[one] for one in fold.observed)
     old = evaluation.states[fold]
@@ -233,7 +233,7 @@ def _all_finite(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _blank(type: SignalType, backend: Backend) -> Value:
-    """A value that nothing reads: both sides of a branch have to give one of the same type and shape."""
+    """A placeholder value that nothing reads: both sides of a branch must give the same type and shape."""
     nothing = backend.constant(_NOTHING[type.dtype], type.dtype)
     return _filled(nothing, type, backend) if type.shape else nothing
 
@@ -245,7 +245,7 @@ def _filled(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _scattered(value: Value, backend: Backend) -> Value:
-    """A peer's share of a gather: zeros with its own entry, since NaN times the 0 of a one-hot would spoil the sum."""
+    """A peer's share of a gather: zeros except for its entry. Not a product: NaN times 0 would spoil the sum."""
     zeros = _filled(backend.constant(0.0, "float32"), SignalType("float32", VECTOR), backend)
     operands = (zeros, backend.source(_RANK), value)
     return backend.apply(VOCABULARY["scatter"], operands, ("float32", "int64", "float32"))
@@ -256,13 +256,13 @@ def _any(values: Sequence[Value], backend: Backend) -> Value:
 
 
 def _apply(backend: Backend, name: str, *operands: Value, of: DType = "bool") -> Value:
-    """An operation; a third operand, before the two of the dtype, is the condition of a choice."""
+    """Applies an operation; the first of three operands is the condition of a choice."""
     dtypes: tuple[DType, ...] = ("bool", of, of)
     return backend.apply(VOCABULARY[name], operands, dtypes[-len(operands) :])
 
 
 def _packed(layout: MessageLayout, evaluation: Evaluation) -> Value:
-    """One message's floats of this peer."""
+    """This peer's floats for one message."""
     backend = evaluation.backend
     scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
     # A gather is a sum of vectors in which each peer has filled its own entry.
@@ -282,7 +282,7 @@ def _unpack(layout: MessageLayout, summed: Value, evaluation: Evaluation) -> Non
 
 
 def _received(collective: Collective, value: Value, *, backend: Backend) -> Value:
-    """The result of a collective, from the sum over the peers."""
+    """The result of a collective, computed from the sum over the peers."""
     if collective.reduction == "mean":
         peers = backend.cast(backend.source(_SIZE), "float32")
         return _apply(backend, "divide", value, peers, of="float32")

@@ -22,20 +22,20 @@ class FiredRule:
     """A rule that fired.
 
     Args:
-        step: The step after which it fired.
-        rule: Its name.
+        step: The step after which the rule fired.
+        rule: The name of the rule.
         action: The request of the rule.
-        value: The number that it requests; NaN if it requests none.
-        inputs: The values that it read, by name.
-        ranks: The ranks that its mask names; on a modelled cluster those of them that its budget let it replace.
-        won: The candidates whose target it took, where it was merged from several rules.
-        lost: The candidates whose target it did not take.
-        mode: The mode of the rule: it acts, is in the shadow, or was held back by the budget.
+        value: The requested number; NaN if there is none.
+        inputs: The values that the rule read, by name.
+        ranks: The ranks in its mask; on a modelled cluster, the ranks that its budget allowed to replace.
+        won: The candidates with the chosen target, if the rule was merged from several.
+        lost: The candidates with other targets.
+        mode: The mode of the rule: acting, in the shadow, or held back by the budget.
         over_budget: True if its budget is used up, so that requests of a hook are refused.
         replacements_left: The number of peers its budgets let it replace; ``None`` if they do not count them
             separately.
-        held_by: The budgets that hold it back, in words, where they do.
-        unmet: On a modelled cluster, why nothing came of it; empty if something did.
+        held_by: The budgets that hold the rule back, as text.
+        unmet: On a modelled cluster, the reason why the request had no effect; empty if it had one.
     """
 
     step: int
@@ -54,12 +54,12 @@ class FiredRule:
 
 
 def fired_rules(plan: Plan, outcome: Outcome, *, step: int) -> list[FiredRule]:
-    """The rules that fired in ``step``, in the order of the plan; those too that do not act.
+    """The rules that fired in `step`, in the order of the plan, including rules that do not act.
 
     Args:
         plan: The plan that was evaluated.
-        outcome: Its outcome, as arrays.
-        step: The step that it belongs to.
+        outcome: The outcome, as arrays.
+        step: The step of the outcome.
     """
     if not np.any(outcome.fired):
         # What is true of most steps; the inputs of a rule that did not fire mean nothing.
@@ -93,16 +93,16 @@ def _limits(rule: Rule) -> str:
 def fired_on_rescale(
     plan: Plan, sources: Mapping[str, float], *, step: int, mode: RuleMode = "acting"
 ) -> list[FiredRule]:
-    """The rules on a rescale that fire after ``step``, on the host, inside the barrier; the batch before the rate.
+    """The rules on a rescale that fire in the barrier after `step`, on the host; batch rules before rate rules.
 
-    A rule for the learning rate sees the batch that the rules before it set. A rule does not fire where its condition
-    does not hold, its number is not finite, or it is so already.
+    A rule for the learning rate sees the batch that the rules before it set. A rule does not fire if its condition is
+    false, its number is not finite, or its number is the present value.
 
     Args:
         plan: The plan with the rules.
         sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new one, `global_batch_size` has
             the rescale's `keep` applied, `learning_rate` is where a ramp under way would lead.
-        step: The step that they belong to.
+        step: The step before the barrier.
         mode: Rules of this mode only.
 
     Raises:

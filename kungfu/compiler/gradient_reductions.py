@@ -1,8 +1,7 @@
-"""Gradient reductions: all that a plan sees of the gradients, as numbers, so that a record of a run needs no gradient.
+"""Gradient reductions: a plan sees the gradients only as these numbers, so the record of a run needs no gradients.
 
-With the values of the maps that reduce a nest of tensors to a number, the rest of the plan can be computed. In a step
-the program computes each of them once and hands it on as if it were a source; a replay takes the recorded number in
-the same place.
+The rest of the plan can be computed from the values of the maps that reduce a nest of tensors to a number. In a step
+the program computes each reduction once and passes it on like a source; a replay uses the recorded number instead.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"
 
 @dataclass(frozen=True, eq=False)
 class GradientReduction:
-    """A number that a plan makes of a nest of gradients.
+    """A number that a plan computes from a nest of gradients.
 
     Attributes:
         name: Its name among the sources and in records, as in ``norm_squared(grads)``.
         node: The map that computes it.
-        gates: It is known in the steps of any of these; without gates, in every step.
+        gates: The reduction is known in the steps of any of these gates; without gates, in every step.
     """
 
     name: str
@@ -36,7 +35,7 @@ class GradientReduction:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The nests that it reduces."""
+        """The nests that the reduction reads."""
         return tuple(one.source for one in self.node.operands if isinstance(one, Source) and one.type.shape == NEST)
 
     @property
@@ -83,8 +82,8 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """True if nothing before the message computes with a number, so that only its place in the message must be known:
-    it is sent unchanged, or a `where` chooses it."""
+    """True if no node before the message computes with a number, so that only its position in the message must be
+    known: it is sent unchanged, or a `where` chooses it."""
     chosen = {node}
     for segment in before:
         for one in segment.nodes:

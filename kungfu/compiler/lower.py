@@ -1,8 +1,7 @@
 """Lower: the plan as TensorFlow ops, its folds as variables that the compiled program owns.
 
-Nothing is assigned before the very end of `Program.conclude`, so a step that fails on the way leaves every state as
-it was. What is needed on both sides of the all-reduce is computed on both: it is cheap, and nothing is hidden in
-between.
+Nothing is assigned before the very end of `Program.conclude`, so a failing step leaves every state unchanged. Nodes
+needed on both sides of the all-reduce are computed on both: that is cheap, and no values are carried across.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
 
 @dataclass(frozen=True, eq=False)
 class FoldVariable:
-    """One field of a fold's state: where it lives, whether peers share it, and what a rescale does to it.
+    """One field of a fold's state: its variable, its placement, and the effect of a rescale.
 
     Attributes:
-        name: The same on every peer, and in records.
+        name: The name, equal on every peer and in records.
         variable: The value between two steps.
-        placement: "agreed" if peers share it, "local" if each has its own.
+        placement: "agreed" if peers share the value, "local" if each peer has a separate value.
         on_rescale: The effect of a rescale on it; "convert" is part of the fold's own dataflow.
         init: The first value of every entry.
     """
@@ -50,7 +49,7 @@ class FoldVariable:
 class Program(abc.ABC):
     """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`.
 
-    How it computes the two halves of a step, op by op or as one fused op, is what its classes differ in.
+    The subclasses compute the two halves of a step op by op, or as one fused op each.
 
     Attributes:
         plan: The plan.
@@ -66,21 +65,21 @@ class Program(abc.ABC):
         return [one for fields in self.states.values() for one in fields]
 
     def reset_on_rescale(self) -> None:
-        """Starts again the folds that declared so; called by the runtime when the cluster has changed."""
+        """Resets the folds declared with "reset"; called by the runtime when the cluster has changed."""
         for one in self.variables:
             if one.on_rescale == "reset":
                 one.variable.assign(np.full(one.variable.shape, one.init, one.variable.dtype.as_numpy_dtype))
 
     @tf.autograph.experimental.do_not_convert
     def gradient_reductions(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The numbers that the plan makes of the gradients, computed once for both halves of the step.
+        """The plan's gradient reductions, computed once for both halves of the step.
 
         Args:
-            sources: The sources that are known, the nests of gradients among them.
+            sources: The known sources, including the nests of gradients.
 
         Returns:
-            Each reduction by name, minus infinity in a step that does not need it; to be added to the sources of
-            `piggybacked` and `conclude`.
+            Each reduction by name, minus infinity in a step that does not need it; the caller adds these to the sources
+            of `piggybacked` and `conclude`.
         """
         backend = TensorFlowBackend(sources, _no_messages)
         # The attachment may have taken a norm while it copied; the means are not known before the message has come.
@@ -92,7 +91,7 @@ class Program(abc.ABC):
 
     @tf.autograph.experimental.do_not_convert
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
-        """True if this step needs a reduction of the gradients, as far as it is known before it runs."""
+        """True if this step needs a reduction of the gradients, as far as known before the step."""
         one = self.plan.gradient_reductions.get(name)
         # No rule reads it, or one needs it in every step.
         if one is None or not one.gates:
@@ -101,25 +100,25 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
-        """This peer's float32 vector for the gradient all-reduce; `sources` holds those known before it."""
+        """This peer's float32 vector for the gradient all-reduce; `sources` are those known before it."""
 
     @abc.abstractmethod
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the peers' summed piggybacked values; moves folds on.
+        """The decisions of this step, from all sources and the peers' summed piggybacked values; updates folds.
 
         Args:
             sources: Every source that the plan reads, and the gradient reductions.
             summed: The sum over the peers of their `piggybacked` vectors.
-            all_reduce: Sums the vectors of a message of the plan's own, under a tag that is the same on every peer.
+            all_reduce: Sums the vectors of an extra message of the plan, under a tag that is the same on every peer.
         """
 
     def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
-        """The states of the folds as they are now."""
+        """The present states of the folds."""
         return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
 
 
 class OpByOp(Program):
-    """Each node of the plan as TensorFlow's own ops."""
+    """A program that computes each node of the plan by TensorFlow ops."""
 
     @tf.autograph.experimental.do_not_convert
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
@@ -140,7 +139,7 @@ class OpByOp(Program):
 
 
 def lower(plan: Plan) -> Program:
-    """The TensorFlow program of a plan, op by op; makes one variable a field of a fold's state, not trainable."""
+    """The TensorFlow program of a plan, op by op; creates one non-trainable variable per field of a fold's state."""
     states = {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()}
     return OpByOp(plan, states)
 

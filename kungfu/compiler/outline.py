@@ -1,7 +1,7 @@
-"""A plan part by part, for comparing it with that of another peer: what each part is, and a text that decides.
+"""The outline of a plan: each part with a label and a text, for a comparison with the plan of another peer.
 
-A node's text says how it is made, down to the sources: so two plans have a node in common exactly where they compute
-the same. Where the lines of the program stand, and what its variables are called, makes no difference.
+A node's text is its expression down to the sources, so two plans share a node exactly if both compute the same. Line
+numbers and variable names of the program make no difference.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kungfu.signal import Constant, Fold, Signal, topological
 
 
 def outline(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The parts of a plan, each as people read it and as the text that decides: nodes after those that they are made
-    of, then the rules, then, with nothing to read, in what order all of it is computed and sent."""
+    """The parts of a plan, each with a label for people and a text for the comparison: nodes after their inputs, then
+    the rules, then, without a label, the order of computation and messages."""
     # A node's text is a digest of its fields with the texts of its inputs: a Merkle tree over the graph.
     numbers, labels, owners = node_numbers(plan), labels_of(plan), _owners(plan)
     texts: dict[int, str] = {}
@@ -42,7 +42,7 @@ def _text(fields: Any, texts: Mapping[int, str]) -> str:
 
 
 def _resolved(value: Any, texts: Mapping[int, str]) -> Any:
-    """With nodes by their texts, which do not depend on where in the plan they stand."""
+    """The value with its nodes replaced by their texts, which do not depend on positions in the plan."""
     match value:
         case {"node": number}:
             return texts[number]

@@ -1,4 +1,4 @@
-"""The plan: what a step has to compute for its policies, in order, stage by stage; pure data."""
+"""The plan: the computation of a step for its policies, in order, stage by stage; pure data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kungfu.signal.sources import GivenBy, SourceKind
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The collectives that share one message, and the offsets of their floats; all are added up over the peers.
+    """The collectives that share one message, and the offsets of their floats; all are summed over the peers.
 
     Attributes:
-        scalars: These come first, with one float each.
-        vectors: These follow, with `size` floats each.
+        scalars: The first collectives, with one float each.
+        vectors: The following collectives, with `size` floats each.
     """
 
     scalars: tuple[Collective, ...] = ()
@@ -28,13 +28,13 @@ class MessageLayout:
 
     @classmethod
     def of(cls, collectives: Iterable[Collective]) -> MessageLayout:
-        """The layout of one message for all of these, whose operands are known at the same time: collectives fused.
+        """The layout of one message for all collectives with operands known at the same time.
 
         A mean travels as a sum, and a gathered scalar as a vector of zeros with the peer's own entry, so that one sum
         over the peers serves all of them.
 
         Args:
-            collectives: In an order that all peers have alike.
+            collectives: The collectives, in the same order on all peers.
         """
         every = tuple(collectives)
         scalars = tuple(one for one in every if one.type.shape == SCALAR)
@@ -46,7 +46,7 @@ class MessageLayout:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """All of them, in the order of the message."""
+        """All collectives, in the order of the message."""
         return (*self.scalars, *self.vectors)
 
 
@@ -79,12 +79,12 @@ class Plan:
     Attributes:
         rules: The rules of a step, over the nodes of the plan.
         watched_signals: The signals that a status line can show, by name.
-        before: Evaluated before the gradient all-reduce; ends in the operands of `piggybacked`.
+        before: The segments before the gradient all-reduce; they end in the operands of `piggybacked`.
         piggybacked: The collectives that are added to the gradient all-reduce.
-        after: Evaluated when the gradient all-reduce is done.
-        on_rescale: The rules that a barrier evaluates, no part of a step; see `kungfu.compiler.fired`.
+        after: The segments after the gradient all-reduce.
+        on_rescale: The rules that a barrier evaluates, not part of a step; see `kungfu.compiler.fired`.
         straggler_fractions: The speed of each peer as a fraction of the median's, in rank order, where a policy
-            measures it (`kungfu.monitor.straggler_fractions`): it says who leaves first when the job shrinks.
+            measures it (`kungfu.monitor.straggler_fractions`): it decides which peers leave first when the job shrinks.
     """
 
     rules: tuple[Rule, ...]
@@ -107,7 +107,7 @@ class Plan:
 
     @property
     def state_names(self) -> Mapping[Fold, tuple[str, ...]]:
-        """For each fold, a name for each field of its state, the same on every peer and in every interpreter."""
+        """The names of the fields of each fold's state, the same on every peer and in every interpreter."""
         labels = {
             fold: f"fold_{index}" + (f"_{fold.name}" if fold.name else "") for index, fold in enumerate(self.folds)
         }
@@ -128,17 +128,17 @@ class Plan:
         return {name: kinds[name] for name in sorted(kinds)}
 
     def given_by(self, giver: GivenBy) -> Mapping[str, Source]:
-        """The sources that one of the program's own calls gives, by name."""
+        """The sources provided by one call of the program, such as ``publish``, by name."""
         found = {one.source: one for one in self.nodes if isinstance(one, Source) and one.kind.given_by == giver}
         return {name: found[name] for name in sorted(found)}
 
     def rules_reading(self, source: str) -> tuple[str, ...]:
-        """The names of the rules that this source has a part in: of the policies that declare it."""
+        """The names of the rules that depend on a source."""
         return tuple(one.name for one in self.rules if source in _sources_under(one))
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
-        """The numbers that the plan makes of the gradients, by name; with the other sources, a replay needs no more."""
+        """The gradient reductions of the plan, by name; with these and the other sources, a replay is complete."""
         return gradient_reductions_of((*self.before, *self.after))
 
     @cached_property
@@ -149,7 +149,8 @@ class Plan:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The names of the values that a status line can show; what costs more than arithmetic is NaN off its gate."""
+        """The names of the values that a status line can show; those that cost more than arithmetic are NaN off their
+        gate."""
         return tuple(self.watched_signals)
 
     @property
@@ -184,9 +185,9 @@ class Outcome(NamedTuple):
             false if it did not fire.
         inputs: float32, the inputs of the rules, rule by rule; NaN off the rule's gate.
         watched: float32, the values of `Plan.watched`.
-        inputs_whole: int64, those of `inputs` that are whole numbers, once more: a float32 holds whole numbers up to
-            2 ** 24 only; see `inputs_of_rules`.
-        watched_whole: int64, those of `watched` that are whole numbers, once more.
+        inputs_whole: int64, the whole numbers in `inputs` again: a float32 holds whole numbers only up to 2 ** 24; see
+            `inputs_of_rules`.
+        watched_whole: int64, the whole numbers in `watched` again.
         fractions: float32, a row with the value of `Plan.straggler_fractions`, one entry per peer; no row without it.
     """
 
@@ -201,8 +202,8 @@ class Outcome(NamedTuple):
 
 
 def inputs_of_rules(plan: Plan, inputs: Iterable[Any], inputs_whole: Iterable[Any]) -> Iterator[dict[str, float]]:
-    """For each rule the values of its inputs by name, out of an outcome's vectors: whole ones as Python's int. Off the
-    rule's gate they mean nothing."""
+    """The inputs of each rule by name, from the vectors of an outcome: whole numbers as Python's int. The values are
+    meaningless in steps outside the rule's gate."""
     numbers, wholes = iter(inputs), iter(inputs_whole)
     for rule in plan.rules:
         yield {name: _number_of(one, numbers, wholes) for name, one in rule.inputs.items()}
@@ -214,5 +215,5 @@ def _number_of(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) ->
 
 
 def is_whole(signal: Signal) -> bool:
-    """True if this is a whole number, whose outcome keeps every digit."""
+    """True if a signal is a whole number, so that the outcome keeps every digit."""
     return signal.type.dtype == "int64"

@@ -1,8 +1,8 @@
-"""A plan as JSON, so that a record of a run holds the very plan that ran, wherever its policies were written.
+"""A plan as JSON, so that the record of a run holds the plan that ran, without the source of its policies.
 
-A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and known by its number
-elsewhere. Operations are written by their name in the vocabulary; of a function (a hook, for example) only the name is
-kept, and the module that it is from: what its body does cannot be written down.
+A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and referred to by its
+number. Operations are written by their name in the vocabulary; for a function (a hook, for example) only the name and
+the module are written, since its body cannot be serialized.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAN_SCHEMA = 2
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """A function of which only the name is known here."""
+    """A placeholder for a function of which only the name is known."""
 
     __name__: str
 
@@ -35,26 +35,26 @@ class _Elsewhere:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as values that JSON knows; raises `InternalError` for one that holds anything else."""
+    """The plan as JSON values; raises `InternalError` for a plan that holds anything else."""
     numbers = node_numbers(plan)
     nodes = [record_to_json(node, numbers) for node in numbers]
     return {"schema": PLAN_SCHEMA, "nodes": nodes, "plan": record_to_json(plan, numbers)}
 
 
 def node_numbers(plan: Plan) -> dict[Signal, int]:
-    """Every node of the plan with its number: after its inputs, and after the inside of a fold that it is."""
+    """Every node of the plan with its number, after its inputs and, for a fold, after the nodes inside."""
     order = dict.fromkeys(_nodes(topological(_signals_in(plan))))
     return {node: number for number, node in enumerate(order)}
 
 
 def plan_from_json(content: Mapping[str, Any]) -> Plan:
-    """The plan that `plan_to_json` gave.
+    """The plan that `plan_to_json` serialized.
 
     Args:
         content: The JSON object.
 
     Raises:
-        UsageError: It is no plan, or one of another schema.
+        UsageError: `content` is not a plan, or has another schema.
 
     >>> from kungfu.compiler import compile_policies, explain
     >>> from kungfu.policies import schedule
@@ -81,7 +81,7 @@ def plan_from_json(content: Mapping[str, Any]) -> Plan:
 
 
 def _nodes(order: Iterable[Signal]) -> Iterator[Signal]:
-    """Every node after its inputs, and after the inside of a fold that it is."""
+    """Every node after its inputs and, for a fold, after the nodes inside."""
     for node in order:
         if isinstance(node, Fold):
             yield from topological(tuple(_signals_in(node.recurrence)))
@@ -89,7 +89,7 @@ def _nodes(order: Iterable[Signal]) -> Iterator[Signal]:
 
 
 def _signals_in(value: object) -> Iterator[Signal]:
-    """The signals that a value holds at its surface: not those below other signals."""
+    """The signals that a value refers to directly, without their inputs."""
     if isinstance(value, Signal):
         yield value
     elif isinstance(value, Mapping):
@@ -107,7 +107,7 @@ def _signals_in(value: object) -> Iterator[Signal]:
 
 
 def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
-    """A record of the plan as JSON; the nodes that it is made of stand as their numbers."""
+    """A dataclass of the plan as JSON; nodes are written as their numbers."""
     name = type(value).__name__
     if name not in _classes_with(name):
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
@@ -140,7 +140,7 @@ def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
 
 
 def _defined(function: Any) -> str:
-    """Module and qualified name of a function; of a partial one, of what it calls; of an object, of its class."""
+    """The module and qualified name of a function; for a partial, of its function; for an object, of its class."""
     function = getattr(function, "func", function)
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
@@ -180,7 +180,7 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
 
 
 def _classes_with(name: str) -> Mapping[str, type]:
-    """The classes of a plan by name, among them this one if there is such a class."""
+    """The classes of a plan by name, including the named class if it exists."""
     # Its module may have been loaded since the last look.
     if name not in _classes():
         _classes.cache_clear()

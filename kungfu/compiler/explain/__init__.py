@@ -1,4 +1,4 @@
-"""Explain: a plan for people, as text and as a graph, and for programs, as values that JSON knows."""
+"""Explanations of a plan: for people as text and as a graph, for programs as JSON values."""
 
 from kungfu.compiler.explain.document import explain_json
 from kungfu.compiler.explain.graph import GraphKind, GraphNode, graph_of

@@ -1,4 +1,4 @@
-"""Explain for programs: the same as the text says, as values that JSON knows."""
+"""The explanation of a plan for programs: the content of the text as JSON values."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def explain_json(plan: Plan) -> dict[str, Any]:
 
     Returns:
         An object with the keys `rules`, `shared`, `leave_first`, `reads`, `nodes`, `before`, `rides`, `after` and
-        `costs`. Nodes are known by their labels, which are those of the text; `before` and `after` are the segments in
-        order, each with its gates, its nodes and what its message carries. `leave_first` names the peers that leave
-        before the newest ones when the job shrinks: those whose speed is `below` that fraction of the median's,
-        `measured_by` that monitor; `null` where no policy measures it.
+        `costs`. Nodes are identified by the labels of the text; `before` and `after` are the segments in
+        order, each with its gates, its nodes and the contents of its message. `leave_first` names the peers that leave
+        before the newest ones when the job shrinks: the peers with a speed `below` a fraction of the median's,
+        `measured_by` a monitor; `null` if no policy measures speeds.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch

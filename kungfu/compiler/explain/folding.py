@@ -1,4 +1,4 @@
-"""Folding: which nodes of a plan are under monitors alone, and need not be shown one by one."""
+"""Folding: finds the nodes of a plan that only monitors use, and that need not be shown one by one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kungfu.signal import Signal, topological
 
 @dataclass(frozen=True)
 class Folding:
-    """The `hidden` nodes, and under each monitor that is shown those of them that it is made of."""
+    """The `hidden` nodes, and the hidden nodes of each monitor that is shown."""
 
     hidden: frozenset[Signal] = frozenset()
     under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
 
 
 def folding_of(plan: Plan) -> Folding:
-    """The nodes to leave out where each monitor is shown as one; not what the policy also uses by another way."""
+    """The nodes to omit if each monitor is shown as one node, except nodes that the policy also uses elsewhere."""
     # Of each monitor, all that is below it.
     nodes = topological((*plan.nodes, *_roots(plan)))
     inside = {node: frozenset(topological(node.inputs)) for node in nodes if node.monitor}

@@ -1,4 +1,4 @@
-"""A plan as a graph for people: from what a step offers, through monitors and named values, to what the rules do."""
+"""A plan as a graph for people: from sources, through monitors and named values, to rules."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class GraphNode:
     Args:
         label: The label of the node.
         kind: The kind of the node.
-        how: The expression of the node, or the effect of the rule.
+        how: The expression of the node, or the request of the rule.
         placement: ``local`` or ``agreed``; empty for a rule.
-        unit: Its unit, where one is known.
-        inputs: The indices of the nodes that it is made of, among those that `graph_of` gives.
+        unit: The unit, if known.
+        inputs: The indices of its input nodes in the result of `graph_of`.
     """
 
     label: str
@@ -38,7 +38,7 @@ class GraphNode:
 
 
 def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
-    """The graph of a plan: sources, monitors, named values and rules; arithmetic without a name is a part of its user.
+    """The graph of a plan: sources, monitors, named values and rules; unnamed arithmetic is merged into its user.
 
     Returns:
         The nodes, each after its inputs.
@@ -67,7 +67,7 @@ def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _is_drawn(node: Signal, label: str) -> bool:
-    """True if a node has its own place: sources, monitors, and nodes named by the policy."""
+    """True if a node is drawn separately: sources, monitors, and nodes named by the policy."""
     if isinstance(node, Source) or node.monitor:
         return True
     return not is_plain(node) and not is_number(label)
@@ -89,7 +89,7 @@ def _rule(rule: Rule, labels: Labels, indices: dict[Signal, int]) -> GraphNode:
 
 
 def _nearest(node: Signal, indices: dict[Signal, int]) -> Iterator[Signal]:
-    """The shown nodes that a node is, or is made of by way of those that are not shown."""
+    """The node if it is shown, else the nearest shown nodes among its inputs."""
     seen, waiting = set[Signal](), [node]
     while waiting:
         one = waiting.pop(0)
@@ -103,7 +103,7 @@ def _nearest(node: Signal, indices: dict[Signal, int]) -> Iterator[Signal]:
 
 
 def _used(nodes: list[GraphNode]) -> tuple[GraphNode, ...]:
-    """The nodes of a rule; those that only a message or a status line needs are not drawn."""
+    """The nodes of a rule; nodes that only a message or a status line needs are not drawn."""
     wanted = {index for index, one in enumerate(nodes) if one.kind == "rule"}
     for index in reversed(range(len(nodes))):
         if index in wanted:

@@ -1,4 +1,4 @@
-"""Labels: what each node of a plan is called, and how it is made, in the user's names."""
+"""Labels: the name and the expression of each node of a plan, in the user's names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Labels = Mapping[Signal, str]
 
 
 def labels_of(plan: Plan) -> Labels:
-    """For each node its name, else the variable that the policy keeps it in, else a number; leaves, and functions of
-    step and size alone, stand as themselves."""
+    """The label of each node: its name, else the policy's variable, else a number. Leaves, and functions of step and
+    size alone, are shown as expressions."""
     order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in rule.roots)))
     given = _names(plan, order)
     labels: dict[Signal, str] = {}
@@ -34,12 +34,12 @@ def labels_of(plan: Plan) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """The label of a source: the fed value has the name itself, so the value just fed on one peer needs another."""
+    """The label of a source. The fold of a fed value has the name, so the newly fed value has a different label."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
 def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
-    """The names that the user gave: by ``.named``, and by an assignment, which is of the last node made on its line."""
+    """The names given by ``.named``, or by an assignment, which names the last node created on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}
     used = {*names.values(), *SOURCES, *plan.sources}
@@ -52,17 +52,17 @@ def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
 
 
 def is_plain(node: Signal) -> bool:
-    """True if a node appears as itself wherever it is used, and needs no line."""
+    """True if a node is shown as an expression wherever it is used, without a separate line."""
     return isinstance(node, (Source, Constant)) or (isinstance(node, Map) and is_exact(node))
 
 
 def is_number(label: str) -> bool:
-    """True if a label is a number in place of a name."""
+    """True if a label is a number instead of a name."""
     return label.startswith("%") and label[1:].isdecimal()
 
 
 def made(node: Signal, labels: Labels) -> str:
-    """The expression that computes a node, over the labels of its inputs."""
+    """The expression of a node, over the labels of its inputs."""
     if isinstance(node, Map):
         return _applied(node, [labels[one] for one in node.operands])
     if isinstance(node, Collective):
@@ -88,7 +88,7 @@ def _applied(node: Map, operands: list[str]) -> str:
 
 
 def does(action: Action, labels: Labels) -> str:
-    """The request of an action, as half a sentence."""
+    """The request of an action, as part of a sentence."""
     arguments = ", ".join(labels[one] for one in operands(action))
     if isinstance(action, Rescale):
         most = f" up to {action.max_global_batch} samples a step" if action.max_global_batch else ""

@@ -1,4 +1,4 @@
-"""Sharing: what several policies need and the plan computes once."""
+"""Sharing: the nodes that several policies need and the plan computes once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kungfu.signal import NEST, Collective, Fold, Signal, topological
 
 
 def shared_parts(plan: Plan) -> Mapping[tuple[str, ...], Sequence[Signal]]:
-    """The nodes that several rules share, by their names, in order: what holds a fold, a message or a norm."""
+    """The nodes shared by several rules, by name and in order, if they contain a fold, a message or a norm."""
     dear = _dear(plan)
     owners: dict[Signal, list[str]] = {}
     for name, roots in _parts(plan).items():
@@ -24,7 +24,7 @@ def shared_parts(plan: Plan) -> Mapping[tuple[str, ...], Sequence[Signal]]:
 
 
 def _dear(plan: Plan) -> set[Signal]:
-    """The nodes that are worth sharing; all other arithmetic costs next to nothing."""
+    """The nodes worth sharing; all other arithmetic costs next to nothing."""
     dear: set[Signal] = set()
     for node in plan.nodes:
         # A fold, a message, and everything that is made of one or of the gradients.

@@ -1,4 +1,4 @@
-"""Explain: a plan as text, stage by stage, in the user's names, with what it costs."""
+"""The explanation of a plan as text, stage by stage, in the user's names, with the costs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 
 @dataclass(frozen=True)
 class _Words:
-    """The labels and units of the nodes, which of them are folded away, and which were shown already."""
+    """The labels and units of the nodes, the hidden nodes, and the nodes shown already."""
 
     labels: Labels
     units: Mapping[Signal, str]
@@ -36,17 +36,17 @@ class _Words:
 
 
 def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
-    """A plan as text: what the rules request, what is computed when, what is piggybacked, and the cost per step.
+    """A plan as text: the requests of the rules, the nodes of each stage, the piggybacked values, and the cost per
+    step.
 
-    A node stands under its name, else under the variable that the policy keeps it in, else under a number; leaves, and
-    functions of step and size alone, stand as themselves. Each line says how the node is made, whether it is local or
-    agreed, its dtype, its unit where one follows from the sources, and the policy's line that made it. The text says
-    which nodes several policies share, and that they are computed once.
+    A node has its name as label, else the policy's variable, else a number; leaves, and functions of step and size
+    alone, are shown as expressions. Each line shows the node's expression, placement, dtype, unit if it follows from
+    the sources, and the policy's line that created it. The text lists the nodes that several policies share, which are
+    computed once.
 
     Args:
         plan: The plan.
-        monitors: "folded" gives each monitor one line, which says of how many nodes it is made; "open" shows those
-            nodes too.
+        monitors: "folded" gives each monitor one line with its number of nodes; "open" shows these nodes too.
 
     Returns:
         Lines, each with its end.
@@ -78,7 +78,7 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
 
 
 def _riders(plan: Plan, words: _Words) -> Iterator[str]:
-    """The piggybacked collectives; those under a folded monitor as one line of it."""
+    """The piggybacked collectives; those of a folded monitor share one line."""
     for monitor, hidden in words.folding.under.items():
         scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
         vectors = tuple(one for one in plan.piggybacked.vectors if one in hidden)
@@ -111,7 +111,7 @@ def _refilled(tokens: int, noun: str, steps: int) -> str:
 
 
 def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
-    """With its nodes, since a barrier settles it apart from the steps."""
+    """The lines of a rule on rescale, with its nodes, since a barrier evaluates it separately from the steps."""
     yield _heading(rule)
     yield "  looks in every barrier in which the size changes"
     yield f"  fires where {words.labels[rule.fires]}: {does(rule.action, words.labels)}"
@@ -153,7 +153,7 @@ def _reads(plan: Plan) -> Iterator[str]:
 
 
 def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
-    """The segments' nodes that no earlier segment shows; what is needed in two stages is computed in both."""
+    """The segments' nodes that no earlier segment shows; nodes needed in two stages are computed in both."""
     for segment in segments:
         nodes = [one for one in segment.nodes if one not in words.shown and not is_plain(one)]
         words.shown.update(nodes)

@@ -1,8 +1,8 @@
-"""Units: dimensional analysis of a plan, as far as it follows from the units of the sources.
+"""Units: dimensional analysis of a plan from the units of the sources.
 
-A dimension is a product of powers of base units. A constant has any dimension, and a number without one takes that of
-what it is added to. Where signals of two dimensions are added, or one goes through a function that keeps none, the
-dimension is unknown, and no unit is shown rather than a wrong one.
+A dimension is a product of powers of base units. A constant fits any dimension, and a number without a dimension gets
+that of the signal it is added to. If signals of two dimensions are added, or a function keeps no dimension, the
+dimension is unknown, and no unit is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NONE: Dimension = {"unknown": 0}
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each of these nodes, empty if it has none or none is known.
+    """The unit of each node, empty if it has none or the unit is unknown.
 
     Args:
         nodes: The nodes, each after its inputs.
@@ -72,7 +72,7 @@ def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
 
 
 def _common(units: Iterable[Dimension]) -> Dimension:
-    """The one unit of all these; constants, and numbers that count nothing, go with any."""
+    """The common unit of several dimensions; constants and dimensionless numbers fit any unit."""
     # Constants have no say.
     given = [one for one in units if one is not _ANY]
     distinct = [one for one in given if one]
@@ -103,8 +103,8 @@ def _root(of: Dimension) -> Dimension:
 def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
     """The dimension of a fold's output, from a fixed point over its state.
 
-    Each field begins with any dimension, and takes that of its update. A field may hold what another one held before,
-    so that the fixed point is reached at the latest after as many rounds as there are fields.
+    Each field begins with any dimension, and gets that of its update. A field may hold the previous value of another
+    field, so the fixed point is reached at the latest after one round per field.
     """
     inside = fold.recurrence
     inputs, state = [found[one] for one in fold.observed], [_ANY for _ in fold.recurrence.init]

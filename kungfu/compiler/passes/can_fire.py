@@ -1,10 +1,10 @@
-"""Can fire: refuses a rule whose condition can hold in no run, a slip that would never show otherwise.
+"""Can fire: refuses a rule with a condition that can never hold, a mistake that would not show otherwise.
 
 An abstract interpretation of the condition, in two parts. Intervals are followed through the arithmetic, node by node,
 in topological order; they also show whether a number has bounds. Then the conjunction is taken apart: comparisons of
-one source with constants leave an interval of it, and conditions on its remainders some of the numbers in that
-interval. Both parts over-approximate: nothing is known of a fold, a message or a measurement. So a rule that is refused
-never could fire, and one that passes may still never fire.
+one source with constants leave an interval, and conditions on its remainders select numbers in that interval. Both
+parts over-approximate: a fold, a message or a measurement may have any value. So a refused rule could never fire, and
+an accepted rule may still never fire.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kungfu.signal.operation import SignalType
 
 @dataclass(frozen=True)
 class _Range:
-    """An interval of the values that a number can have beside NaN; empty, and so always NaN, where low > high."""
+    """The interval of the values other than NaN that a number can have; empty, hence always NaN, if low > high."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -45,11 +45,11 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
     """Refuses a rule that can never fire.
 
     Args:
-        rule: The rule, as its policy made it.
+        rule: The rule, as created by its policy.
         policy: The name of the policy, for the message.
 
     Raises:
-        PolicyError: The trigger holds in no step, or the action requests nothing that could be done.
+        PolicyError: The trigger holds in no step, or the action's request is impossible.
     """
     if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
@@ -84,7 +84,7 @@ def _can_hold(condition: Signal) -> bool:
 
 
 def _truths(condition: Signal) -> frozenset[bool]:
-    """The truth values that this can have."""
+    """The set of possible truth values of a node."""
     ranges: dict[Signal, _Range] = {}
     truths: dict[Signal, frozenset[bool]] = {}
     for node in topological((condition,)):
@@ -119,7 +119,7 @@ def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mappi
 
 
 def _compared(name: str, one: _Range, other: _Range, *, whole: bool) -> frozenset[bool]:
-    """The truth values that a comparison can have; one with a number that may be NaN can always be false."""
+    """The truth values that a comparison can have; with a number that may be NaN, it can always be false."""
     always = whole and not _COMPARED[_OPPOSITE[name]](one, other)
     return frozenset({True}) if always else frozenset({True, False} if _COMPARED[name](one, other) else {False})
 
@@ -139,7 +139,7 @@ _OPPOSITE |= {opposite: name for name, opposite in _OPPOSITE.items()}
 
 
 def unbounded_side(number: Signal) -> str:
-    """The first side, "lower" or "upper", on which a number could become any; empty if sizes and constants bound it."""
+    """The first side, "lower" or "upper", on which a number is unbounded; empty if sizes and constants bound it."""
     ranges: dict[Signal, _Range] = {}
     for node in topological((number,)):
         if node.type.dtype != "bool":
@@ -174,7 +174,7 @@ def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Ran
 
 
 def _rounded(exact: _Range) -> _Range:
-    """With room for what float32 makes of such numbers: 0.1 + 0.2 is 0.3 there, and more than that in Python."""
+    """Allows for float32 rounding: 0.1 + 0.2 equals 0.3 there, but exceeds it in Python."""
     return _Range(exact.low - abs(exact.low) * _ROUNDING, exact.high + abs(exact.high) * _ROUNDING)
 
 

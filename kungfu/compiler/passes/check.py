@@ -1,4 +1,4 @@
-"""The check: what a policy must not do, found before any step runs, with what to write instead."""
+"""The check: finds violations of the rules for policies before any step runs, with a remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
     Args:
         built: The policies, each by its name with its rules.
-        job: The owner of the signals that the policies were built with; a signal of another owner is refused.
+        job: The owner of the policies' signals; a signal of another owner is refused.
 
     Raises:
         PolicyError: With the policy's name and the user's line that made the rule.
@@ -43,7 +43,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
 
 def _line_to_mend(rule: Rule) -> str:
-    """The user's line: the one that made a prebuilt policy, whose lines are not the user's to mend."""
+    """The user's line to fix; for a prebuilt policy, the line that created it."""
     return rule.policy.location if rule.policy and is_prebuilt(rule.origin) else rule.origin
 
 
@@ -80,7 +80,7 @@ def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
 
 
 def _check_gate(gate: Signal, *, of: str) -> None:
-    """Refuses a gate that peers could evaluate differently: some would wait in a message for those that skip it."""
+    """Refuses a gate that peers could evaluate differently: some peers would wait for a message that others skip."""
     if not is_gate(gate):
         local = f", which is made of {_local_names(gate)}," if gate.placement == "local" else ""
         remedy = (
@@ -135,7 +135,7 @@ def _check_placement(signal: Signal, *, use: str) -> None:
 
 
 def _check_bounded(target: Signal, *, use: str) -> None:
-    """Refuses a size that could become any number: one bad measurement would start peers without end."""
+    """Refuses an unbounded size: one bad measurement could start any number of peers."""
     if side := unbounded_side(target):
         raise PolicyError(
             f"{use}{_name_clause(target)} has no {side} bound: a measurement that is off could ask for any number "
@@ -145,7 +145,7 @@ def _check_bounded(target: Signal, *, use: str) -> None:
 
 
 def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
-    """A signal of the user's own is one thing, whichever policies use it."""
+    """Refuses different declarations of one program signal by several policies."""
     seen: dict[str, tuple[str, Source]] = {}
     for name, rules in built:
         roots = (node for rule in rules for node in (rule.gate, rule.fires, *operands(rule.action)))
@@ -164,7 +164,7 @@ def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 
 
 def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
-    """In what two declarations of one name differ, in the words of each; their meanings may be worded differently."""
+    """The difference between two declarations of one name, as text; their meanings may be worded differently."""
     if one.given_by != other.given_by:
         return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
     if one.type != other.type:
@@ -173,7 +173,7 @@ def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
 
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
-    """At most one acting rule for each setting on each occasion."""
+    """Refuses more than one acting rule for a setting on one occasion."""
     setters: dict[tuple[str, str], list[Rule]] = {}
     for _, rules in built:
         for rule in rules:
@@ -213,25 +213,25 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
 
 
 def _name_clause(signal: Signal) -> str:
-    """``, `peers` (policy.py:7),`` as an insertion, or nothing where the user gave this no name."""
+    """An insertion such as ``, `peers` (policy.py:7),``; empty if the user gave the signal no name."""
     name = _name(signal)
     return f", `{name}` ({signal.origin})," if name else ""
 
 
 def _name_and_type(signal: Signal) -> str:
-    """The signal by its name and line where the user gave it a name, and in any case by its type and line."""
+    """The signal by its name, if the user gave it one, its type and its line."""
     name = _name(signal)
     return f"`{name}` ({signal!r})" if name else repr(signal)
 
 
 def _local_names(signal: Signal) -> str:
-    """The sources that make this signal local, each with the user's line that took it."""
+    """The sources that make this signal local, each with the user's line that reads it."""
     leaves = [one for one in _local_part(signal) if isinstance(one, Source)]
     return "the local " + " and ".join(f"signal {one.source!r} ({one.origin})" for one in leaves)
 
 
 def _remedy_of(signal: Signal) -> str:
-    """The collective to insert, around what the user gave a name to, else around the source."""
+    """The collective to insert around the signal that the user named, else around the source."""
     part = _local_part(signal)
     leaf = next(one for one in part if isinstance(one, Source))
     counterpart = leaf.kind.agreed_counterpart
@@ -244,7 +244,7 @@ def _remedy_of(signal: Signal) -> str:
 
 
 def _local_part(signal: Signal) -> list[Signal]:
-    """The local nodes under this signal, from itself down: those that no collective stands above."""
+    """The local nodes of this signal, from itself down to collectives."""
     found: dict[Signal, None] = {}
     stack = [signal]
     while stack:
@@ -257,7 +257,7 @@ def _local_part(signal: Signal) -> list[Signal]:
 
 
 def _first_named_number(part: list[Signal]) -> str:
-    """The name of the outermost number that has one; a variable is that of the outermost node of its line."""
+    """The name of the outermost named number; a variable names the outermost node of its line."""
     lines: set[str] = set()
     for node in part:
         name = node.name or ("" if node.origin in lines else variable_at(node.origin))

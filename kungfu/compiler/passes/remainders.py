@@ -1,10 +1,9 @@
-"""Remainders: whether any whole number meets every condition on the remainders of one source.
-
-``step % 4 == 1`` and ``step % 2 == 0`` both hold now and then, and never together: intervals cannot tell. A condition
-in which a source stands under ``%`` alone repeats with a period, so the set of numbers that meet it is a set of
-residues of that period, which is found by evaluating the condition over one period. Two sets of residues meet as in the
-Chinese remainder theorem. The analysis is sound and incomplete: where a period or a set is too large to list, the
-condition counts as one that can hold.
+"""Remainders: decides if any whole number meets every condition on the remainders of one source. ``step % 4 == 1`` and
+``step % 2 == 0`` both hold in some steps, but never together: intervals do not show that. A condition in which a source
+stands under ``%`` alone repeats with a period, so the set of numbers that meet it is a set of residues of that period,
+which is found by evaluating the condition over one period. Two sets of residues meet as in the Chinese remainder
+theorem. The analysis is sound and incomplete: where a period or a set is too large to list, the condition counts as one
+that can hold.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The dependence of a node on the source.
+    """The periodic dependence of a node on the source.
 
     Attributes:
-        length: The period of the node; of a polynomial of the source that of its coefficients.
+        length: The period of the node; for a polynomial of the source, the period of its coefficients.
         repeats: True if the node is periodic; a polynomial is not, but its remainders are.
     """
 
@@ -48,10 +47,10 @@ class _Period:
 
 
 def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -> bool:
-    """True if any number meets all conditions on the remainders of a source, as far as they can be followed.
+    """True if a number may meet all conditions on the remainders of a source; False is certain.
 
     Args:
-        parts: The conditions of a conjunction; those that depend on more than the source are passed over.
+        parts: The conditions of a conjunction; conditions that depend on more than the source are ignored.
         source: The name of an int64 source.
         low: The least value that it can have.
         high: The largest value that it can have.
@@ -71,7 +70,7 @@ def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -
 
 
 def _sets_of_residues(parts: Iterable[Signal], *, source: str) -> list[_Residues]:
-    """For each condition that repeats with the source, the residues that meet it; others are left out."""
+    """The residues that meet each condition that is periodic in the source; other conditions are omitted."""
     found = []
     for part in parts:
         period = _period(part, source=source)
@@ -82,7 +81,7 @@ def _sets_of_residues(parts: Iterable[Signal], *, source: str) -> list[_Residues
 
 
 def _met(some: _Residues, others: _Residues) -> _Residues:
-    """The numbers in both sets; `some` where the result would be too long a list, which is a larger set."""
+    """The numbers in both sets; `some`, a superset, if the result would be too long a list."""
     modulus = math.lcm(some.modulus, others.modulus)
     copies = modulus // some.modulus
     if modulus > _LARGEST_MODULUS or copies * len(some.remainders) > _MOST:
@@ -96,7 +95,7 @@ def _met(some: _Residues, others: _Residues) -> _Residues:
 
 
 def _period(part: Signal, *, source: str) -> _Period | None:
-    """The dependence of a condition on the source, None if it depends on anything else or in another way."""
+    """The periodic dependence of a condition on the source; None if it depends on anything else, or is not periodic."""
     known: dict[Signal, _Period | None] = {}
     for node in topological((part,)):
         known[node] = _period_of_node(node, known, source=source)

@@ -1,4 +1,4 @@
-"""Schedule: when each node is computed, and in which steps.
+"""Schedule: assigns each node a stage and the steps in which it is computed.
 
 The input is an immutable graph in static single assignment form: each node is one value, and its inputs dominate it in
 every topological order. The output is a plan: segments in an order in which each node comes after its inputs.
@@ -6,12 +6,12 @@ every topological order. The output is a plan: segments in an order in which eac
 - *Demand* is a backward data-flow analysis: a node is demanded by the gates of the rules that need it, or in every step
   where a fold that runs in every step or a watched value needs it. Demand only grows from a node to its inputs, so
   whenever a node runs, its inputs have run.
-- Nodes of equal demand are grouped into segments; a gated segment is a branch, and costs nothing off its steps.
+- Nodes of equal demand are grouped into segments; a gated segment is a branch, and costs nothing in other steps.
 - A collective whose operand is known before the gradient all-reduce is piggybacked on it. Every other collective is
   placed at a *level*, the number of messages on the longest path to it, and all collectives of one level and one demand
   share a message.
 
-Invariants of the result: a gate is computed in every step, and stands before what it guards; all peers run the same
+Invariants of the result: a gate is computed in every step, before the nodes that it guards; all peers run the same
 segments in the same order, since gates are exact; each fold is updated in exactly one segment of ``after``.
 """
 
@@ -35,8 +35,8 @@ def schedule(
 
     Args:
         rules: The rules, over one graph in which equal nodes are one node.
-        watched: The signals that are shown in every step in which they are cheap to know, by name.
-        straggler_fractions: Known likewise; see `kungfu.compiler.plan.Plan`.
+        watched: The signals that are shown in every step in which they are cheap, by name.
+        straggler_fractions: Shown likewise; see `kungfu.compiler.plan.Plan`.
     """
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
     results = (*(one for rule in rules for one in (rule.gate, *_wanted(rule))), *shown)
@@ -65,14 +65,14 @@ def _wanted(rule: Rule) -> tuple[Signal, ...]:
 
 
 def is_piggybacked(collective: Collective) -> bool:
-    """True if its input is known early enough for the gradient all-reduce."""
+    """True if a collective's input is known early enough for the gradient all-reduce."""
     return collective.operand.known == "before"
 
 
 def _before(
     gates: Iterable[Signal], piggybacked: Iterable[Collective], *, demand: Mapping[Signal, Gates]
 ) -> tuple[Segment, ...]:
-    """The segments that end in the piggybacked collectives; a part whose gate is not known yet runs always."""
+    """The segments before the piggybacked collectives; a part with a gate that is not known yet always runs."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
     # A fold that gives its value of before the step is a leaf here: its update belongs to the part after the message.
@@ -84,7 +84,7 @@ def _before(
 
 
 def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable[Signal]) -> dict[Signal, Gates]:
-    """For each node, the gates in whose steps it is needed; none means in every step."""
+    """The gates in the steps of which each node is needed; none means every step."""
     always = Constant(True)
     wanted: dict[Signal, dict[Signal, None]] = {node: {} for node in order}
     for rule in rules:
@@ -111,8 +111,8 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
 
 
 def _is_cheap(node: Signal) -> bool:
-    """True if a value can be watched in every step without a message or a pass over the gradients; else it is NaN off
-    the steps in which a rule or a fold needs it, so that its name costs nothing."""
+    """True if a value can be watched in every step without a message or a pass over the gradients. Otherwise it is NaN
+    in steps in which no rule or fold needs it, so that a name costs nothing."""
     order = topological((node,))
     # What a fold holds, and what travels on the gradients anyway, is known without further cost.
     known = frozenset(
@@ -143,7 +143,7 @@ def _levels(order: tuple[Signal, ...]) -> dict[Signal, int]:
 
 
 def _segments(order: tuple[Signal, ...], *, demand: Mapping[Signal, Gates]) -> tuple[Segment, ...]:
-    """The segments of these nodes, level by level: first the messages of a level, then what is made of them."""
+    """The segments of these nodes, level by level: first a level's messages, then the nodes computed from these."""
     levels = _levels(order)
     segments: list[Segment] = []
     for level in range(max(levels.values(), default=0) + 1):
@@ -164,7 +164,7 @@ def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gate
 
 
 def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """The fewest segments of an order by need: always the longest run that the first waiting node can begin."""
+    """The segments in an order by inputs, as few as possible: each is the first waiting node's longest run."""
     waiting = nodes
     while waiting:
         gates = demand[waiting[0]]
@@ -181,12 +181,12 @@ def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator
 
 
 def _same(some: Gates, others: Gates) -> bool:
-    """True if these are the same gates, node by node; == on signals would make a signal."""
+    """True if two lists hold the same gates, node by node; == on signals would create a signal."""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _with_outputs(segments: tuple[Segment, ...], *, needed: Iterable[Signal]) -> tuple[Segment, ...]:
-    """The segments with what is needed outside of each as its outputs."""
+    """The segments, each with the nodes needed outside of it as outputs."""
     wanted = set(needed)
     finished: list[Segment] = []
     # Liveness, backwards: an output is what a later segment, a gate or a result reads.

@@ -2,8 +2,8 @@
 
 One walk in topological order. Each node is rebuilt over the nodes that stand for its inputs, folded where all its
 inputs are constants, and looked up by a structural key (value numbering): two nodes with one key compute the same value
-in every step, on every peer. Folds are shared as well, where their recurrences, inputs, gates and behaviour on a
-rescale are equal, since they then go through the same states.
+in every step, on every peer. Folds are shared as well if their recurrences, inputs, gates and behaviour on a rescale
+are equal, since their states are then equal.
 
 Invariants: the types and placements of nodes stay; a result has no two nodes with one key; no `Map` of it has constants
 alone for operands.
@@ -20,7 +20,7 @@ from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Recurren
 
 
 def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
-    """For every node under the roots, the node that stands for it: one for all nodes that compute the same.
+    """The representative of every node under the roots: one node for all nodes that compute the same value.
 
     Args:
         roots: The signals that rules and watched values need.
@@ -51,7 +51,7 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
 
 
 def _without_neutral(node: Signal) -> Signal:
-    """The operand that a map is equal to, for its constant changes nothing; a trigger without a condition leaves one.
+    """The operand that a map is equal to, if its constant is neutral; triggers without a condition give such maps.
 
     Returns:
         `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which keep NaN, infinities and -0.0 to the last bit;
@@ -92,7 +92,7 @@ def _is(constant: bool | int | float | None, number: float, node: Signal) -> boo
 
 
 def _folded(node: Signal) -> Signal:
-    """The constant that a map of constants is; any other node as it is."""
+    """The result of a map of constants as a constant; any other node unchanged."""
     if not isinstance(node, Map) or not all(isinstance(one, Constant) for one in node.operands):
         return node
     # In the types of the graph, so that folding gives what the step would have computed.
@@ -121,7 +121,7 @@ def _key(node: Signal) -> Hashable:
 
 
 def _recurrence_key(recurrence: Recurrence) -> Hashable:
-    """The inside of a fold as a list: each node by what it is and the lines of its inputs."""
+    """The inside of a fold as a list: each node's kind and the list indices of its inputs."""
     results = (*recurrence.updates, recurrence.output)
     lines: dict[Hashable, int] = {}
     line_of: dict[Signal, int] = {}

@@ -1,4 +1,4 @@
-"""A plan without TensorFlow, for a whole cluster at once: what replays and models run on, and the oracle in NumPy."""
+"""Evaluation of a plan without TensorFlow, of a whole cluster, for replays and models, and the NumPy oracle."""
 
 from kungfu.compiler.replay.numpy_backend import NumpyBackend
 from kungfu.compiler.replay.replay import Replay

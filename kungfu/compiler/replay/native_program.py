@@ -21,13 +21,13 @@ _MESSAGE_BYTES = 200
 
 
 class NativeProgram:
-    """The bytecode of a plan in the native library; a number is a word of 8 bytes there, whatever its type.
+    """The bytecode of a plan in the native library, in which each number is a word of 8 bytes, whatever its type.
 
     Args:
         plan: The plan.
 
     Raises:
-        UsageError: There is no compiler, and no library that was built before.
+        UsageError: There is no compiler, and no previously built library.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -48,7 +48,7 @@ class NativeProgram:
 
         Args:
             sources: Each peer's value of the sources and of the gradient reductions.
-            states: The words of the folds' states, a row for each peer; they are renewed in it.
+            states: The words of the folds' states, a row for each peer; updated in place.
             size: Peers.
         """
         inputs = self._loaded(sources, size)
@@ -70,7 +70,7 @@ class NativeProgram:
         return words
 
     def fields(self, words: Any) -> Iterator[PerPeer]:
-        """The fields of the folds' states that these words are: one array for each peer."""
+        """The fields of the folds' states stored in these words: one array for each peer."""
         at = 0
         for type, length in zip(self._states, np.abs(self._lengths).tolist(), strict=True):
             found = _numbers(words[:, at : at + length], type.dtype).copy()
@@ -91,7 +91,7 @@ class NativeProgram:
 
 
 def _numbers(words: Any, dtype: DType) -> Any:
-    """A view of the numbers that stand in words, in the last axis."""
+    """A view of the numbers stored in words, in the last axis."""
     kind = np.dtype(dtype)
     return words.view(kind)[..., :: _WORD_BYTES // kind.itemsize]
 

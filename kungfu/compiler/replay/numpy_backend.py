@@ -1,4 +1,4 @@
-"""NumPy as a backend: every value is a tuple with one array per peer, and each is computed for itself.
+"""NumPy as a backend: every value is a tuple with one array per peer, each computed separately.
 
 A message is added up in rank order in float32, as the attachments do.
 """
@@ -22,7 +22,7 @@ PerPeer = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Absent:
-    """Stands for gradients that were not given: an error only where the plan does need them."""
+    """A placeholder for gradients that were not given; raises an error only if the plan needs them."""
 
     message: str
 
@@ -72,7 +72,7 @@ class NumpyBackend:
         return (reduce(np.add, message),) * self.size
 
     def stacked(self, values: Sequence[PerPeer], of: SignalType) -> Any:
-        """The values as rank 0 has them."""
+        """The values of rank 0."""
         return np.asarray([one[0] for one in values], of.dtype).reshape(-1, *of.extents(self.size))
 
 

@@ -1,8 +1,8 @@
 """Replay: a plan run for a whole cluster at once, without TensorFlow.
 
-The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Where that
-cannot be had for want of a compiler, or with a backend given, it is evaluated afresh in every step by NumPy, peer by
-peer: slower, and the oracle of the others.
+The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Without a
+compiler, or with a given backend, the plan is evaluated in every step by NumPy, peer by peer: slower, and the oracle of
+the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Replay:
     Args:
         plan: The plan.
         size: Peers in the cluster at first.
-        backend: Makes what computes a step from its sources and the size; without it the native library computes.
+        backend: Creates the backend for a step from its sources and the size; by default the native library computes.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -69,7 +69,7 @@ class Replay:
         self._states, self._words = states, None
 
     def step(self, local: Local, agreed: Mapping[str, Any]) -> Outcome:
-        """The outcome of one step, as every peer of the cluster would come to it.
+        """The outcome of one step, equal on every peer of the cluster.
 
         Args:
             local: The local sources of each peer, in rank order.
@@ -107,10 +107,11 @@ class Replay:
 
         Args:
             size: The peers.
-            stayed: The ranks before of those that stay; without them the last ones leave.
+            stayed: The previous ranks of the peers that stay; by default the last peers leave.
 
         On rescale:
-            Folds that declared so start again; the other agreed folds travel to joiners, and local folds start there.
+            Folds declared with "reset" start again; the other agreed folds are sent to joiners, and local folds start
+            afresh there.
         """
         if stayed is not None:
             kept = {
@@ -152,7 +153,7 @@ class Replay:
         return (_derived(name, local, {"size": self.size, "view": self.view, **agreed}),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
-        """A gradient reduction that is given in place of the gradients."""
+        """A gradient reduction that is given instead of the gradients."""
         if self._reductions[name].placement == "agreed":
             return (np.float32(agreed[name]),) * self.size if name in agreed else None
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
@@ -190,7 +191,7 @@ def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
 
 
 def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
-    """An agreed source that follows from others."""
+    """An agreed source that is derived from other sources."""
     if name not in _FORMULAS:
         raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
     try:
@@ -217,7 +218,7 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
 
 
 def _weighted(values: Sequence[Any], local: Local) -> Any:
-    """The mean over samples, in rank order; a peer without samples has no say, whatever its value."""
+    """The mean over samples, in rank order; a peer without samples is ignored, whatever its value."""
     weights = [np.float32(one["samples"]) for one in local]
     total = reduce(np.add, weights)
     shares = [np.asarray(v, np.float32) * (w / total) for v, w in zip(values, weights, strict=True) if w > 0]
