@@ -1,1 +1,1 @@
-"""The parts of the step that live in TensorFlow's graph."""
+"""The parts of the step in TensorFlow's graph."""

@@ -1,9 +1,9 @@
-"""Micro-batches: the gradients of a peer's share of a step, summed until the last of them is there.
+"""Micro-batches: the gradients of a peer's share of a step, summed until its last micro-batch.
 
 Only the last micro-batch of a share reduces and updates (Wu et al., *EDL*, section 5.4). The user's function is traced
-once, for every micro-batch alike; what only the last one does stands in a ``tf.cond`` on a variable that the batch's
-place in the step sets. That holds for the optimizer's update too, which the user's function calls: while it is traced,
-``apply`` of the attached optimizers is one that asks first.
+once for all micro-batches; the work of the last one is inside a ``tf.cond`` on a variable that is set from the
+micro-batch's index. This includes the optimizer's update, which the user's function calls: during the trace, ``apply``
+of the attached optimizers is replaced by a version with this condition.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import replaced_method
 from kungfu.training.graph.graph_state import StepMetrics
 
-ACCUMULATED = 3  # what a call of the step comes to whose micro-batch was not the last
+ACCUMULATED = 3  # the outcome of a call of the step with a micro-batch that is not the last
 
 Exchange = Callable[[Sequence[Any], Any], list[Any]]
 
 
 class Accumulation:
-    """Sums of gradients over samples, from one micro-batch to the next."""
+    """Sums of gradients over samples, kept from one micro-batch to the next."""
 
     def __init__(self, metrics: StepMetrics, optimizers: Sequence[Any]) -> None:
         for optimizer in optimizers:
@@ -34,8 +34,8 @@ class Accumulation:
 
     @contextmanager
     def around_function(self, which: Any) -> Iterator[None]:
-        """Graph: around the user's function, on micro-batch ``which[0]`` of ``which[1]`` (int64): within it ``apply``
-        of the optimizers asks first whether this micro-batch is the last one."""
+        """Graph: surrounds the user's function for micro-batch ``which[0]`` of ``which[1]`` (int64). Inside it,
+        ``apply`` of the optimizers updates only on the last micro-batch."""
         micro = self._micro
         micro.done.assign(which[0])
         micro.last.assign(tf.equal(which[0] + 1, which[1]))
@@ -45,16 +45,16 @@ class Accumulation:
             yield
 
     def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
-        """Graph: what ``exchange`` gives for the whole share, on its last micro-batch; zeros before."""
+        """Graph: the result of ``exchange`` for the whole share on its last micro-batch; zeros before."""
         self._fit(gradients)
         micro = self._micro
 
-        # More micro-batches of this share come: nothing is sent, and the optimizers do not update.
+        # Not the last micro-batch: nothing is sent, and the optimizers do not update.
         def keep() -> list[Any]:
             self._add(gradients, loss)
             return [tf.zeros_like(gradient) for gradient in gradients]
 
-        # The last one. Where it is the only one too, there is nothing to add up.
+        # The last micro-batch. If it is also the first, there is nothing to sum.
         def conclude() -> list[Any]:
             *whole, mean_loss = tf.cond(
                 tf.equal(micro.done, 0),
@@ -66,15 +66,15 @@ class Accumulation:
         return list(tf.cond(micro.last.read_value(), conclude, keep))
 
     def ended(self, conclude: Callable[[], Any]) -> Any:
-        """Graph: the micro-batch is done, and with the last one the step."""
+        """Graph: counts the micro-batch; after the last one, ends the step with ``conclude``."""
         micro = self._micro
 
-        # The share is not used up: the step is not done.
+        # Samples of the share are left: the step is not done.
         def count() -> Any:
             micro.done.assign_add(1)
             return tf.constant(ACCUMULATED, tf.int64)
 
-        # The step is done, on all peers: they have as many micro-batches.
+        # The step is done on all peers, which have the same number of micro-batches.
         def end() -> Any:
             micro.done.assign(0)
             return conclude()
@@ -82,12 +82,12 @@ class Accumulation:
         return tf.cond(micro.last.read_value(), end, count)
 
     def _whole(self, gradients: Sequence[Any], loss: Any) -> list[Any]:
-        """The means over the share's samples; from here on the share is this peer's batch."""
+        """The means over the share's samples; from here on, the share counts as this peer's batch."""
         self._add(gradients, loss)
         micro = self._micro
         samples = micro.samples.read_value()
         self._samples.assign(samples)
-        divisor = tf.maximum(samples, 1.0)  # of a peer without samples the sums are zeros
+        divisor = tf.maximum(samples, 1.0)  # without samples the sums are zeros
         means = [
             tf.cast(total / tf.cast(divisor, total.dtype), gradient.dtype)
             for total, gradient in zip(self._sums, gradients, strict=True)
@@ -97,7 +97,7 @@ class Accumulation:
     def _add(self, gradients: Sequence[Any], loss: Any) -> None:
         micro, samples = self._micro, self._samples.read_value()
 
-        # The first of a step starts anew, whatever a step that was abandoned has left.
+        # The first micro-batch clears the sums, which an abandoned step may have left behind.
         def clear() -> Any:
             for variable in (*self._sums, micro.samples, micro.loss):
                 variable.assign(tf.zeros_like(variable))
@@ -111,7 +111,7 @@ class Accumulation:
             return tf.constant(True)
 
         tf.cond(tf.equal(micro.done, 0), clear, lambda: tf.constant(False))
-        tf.cond(samples > 0, add, lambda: tf.constant(False))  # the mean of nothing is NaN
+        tf.cond(samples > 0, add, lambda: tf.constant(False))  # the mean of an empty micro-batch is NaN
 
     def _asking(self, apply: Callable[..., None]) -> Callable[..., None]:
         """An optimizer's ``apply`` that updates on the last micro-batch only."""
@@ -127,9 +127,9 @@ class Accumulation:
         return asking
 
     def _fit(self, gradients: Sequence[Any]) -> None:
-        """The sums are made in the first trace, which is where the gradients are first seen."""
+        """Creates the sums in the first trace, which first sees the gradients."""
         kinds = [(gradient.shape, _wide(gradient.dtype)) for gradient in gradients]
-        if [(total.shape, total.dtype) for total in self._sums] == kinds:  # the function is traced once more
+        if [(total.shape, total.dtype) for total in self._sums] == kinds:  # a retrace of the function
             return
         unknown = [str(shape) for shape, _ in kinds if not shape.is_fully_defined()]
         if unknown:
@@ -143,14 +143,14 @@ class Accumulation:
                     tf.zeros(shape, dtype),
                     trainable=False,
                     name=f"kungfu/sum_{index}",
-                    experimental_enable_variable_lifting=False,  # else the function is traced again, without it
+                    experimental_enable_variable_lifting=False,  # otherwise it is traced again without this
                 )
                 for index, (shape, dtype) in enumerate(kinds)
             ]
 
 
 def _wide(dtype: Any) -> Any:
-    """Sums over samples outgrow a half; a mean of whole numbers needs a fraction on the way."""
+    """The dtype of a sum: sums over samples overflow half precision, and a mean of integers needs fractions."""
     if dtype in (tf.float16, tf.bfloat16):
         return tf.float32
     return dtype if dtype.is_floating or dtype.is_complex else tf.float64

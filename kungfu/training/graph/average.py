@@ -1,6 +1,6 @@
-"""The averages of a step, in the graph: what ``training.average`` gives, from a message of `gradient_message`.
+"""The averages of a step, in the graph: the results of ``training.average``, from a message of `gradient_message`.
 
-A step that averages several times has a message for each, and what the policies need rides on the last one.
+A step that averages several times has one message per average; the values for policies ride on the last message.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.gradient_message import Averaging, GradientMessage, send, send_gradients
 from kungfu.training.graph.tracing.trace import refuse_xla
 
-# Above this, a sparse gradient is not silently made dense: an embedding of a few gigabytes would fill the memory.
+# Larger sparse gradients are refused, not made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class SummedTotals:
-    """Tensors that a step adds up over the peers on the message of its gradients; ``conclude`` is given the sums."""
+    """Tensors that a step sums over the peers on the message of its gradients; ``conclude`` receives the sums."""
 
     totals: Sequence[Any]
     conclude: Callable[[Sequence[Any]], object]
@@ -37,7 +37,7 @@ def average(
     summed: Sequence[SummedTotals] = (),
     waited: Sequence[Any] = (),
 ) -> Any:
-    """The weighted mean over peers of a nest of gradients, with the policy's part built around it.
+    """The weighted mean over peers of a nest of gradients, including the work of the policy.
 
     With samples `b_r` and gradients `g_r` of rank `r`, the mean is `sum(b_r g_r) / sum(b_r)`.
 
@@ -45,17 +45,17 @@ def average(
         averaging: The variables of the run, its policies and its attachment.
         gradients: A nest of tensors and ``None``; sparse gradients become dense.
         loss: This peer's mean loss, a scalar.
-        accumulation: The accumulation, if a share is cut into micro-batches: all but the last are kept, and only the
-            last is averaged, together with them.
-        summed: Their sums are known when the means are.
-        waited: The seconds that the messages before this one took in this step, as `average_before_last` gives them.
+        accumulation: The accumulation, if a share is split into micro-batches: the gradients of all but the last are
+            kept, and averaged together with those of the last.
+        summed: Tensors that are summed along with the gradients.
+        waited: The seconds that the earlier messages of this step took, from `average_before_last`.
 
     Returns:
-        A nest like ``gradients`` of means, agreed; zeros for a micro-batch that is kept.
+        A nest like ``gradients`` of means, agreed; zeros for every micro-batch but the last.
 
     Raises:
-        UsageError: All gradients are ``None``, one is sparse and too large, the loss is no scalar, or the step is
-            compiled by XLA.
+        UsageError: All gradients are ``None``, one is sparse and too large, the loss is not a scalar, or XLA compiles
+            the step.
 
     Cost:
         One message of the attachment for gradients, policies and requests together.
@@ -81,7 +81,7 @@ def average(
         given = zip(share[end:], totals, strict=True)
         return exchange(share, mean_loss, [_of_share(one, like, metrics.samples) for one, like in given])
 
-    # What is published is averaged over micro-batches as gradients are; what is added up goes along per sample.
+    # Published values are averaged over micro-batches like gradients; totals are converted to means over samples.
     share = [*dense, *published, *(_per_sample(one, metrics.samples) for one in totals)]
     means = accumulation.exchanged(share, own, exchange_share)
     return _packed_like(gradients, means)
@@ -90,14 +90,14 @@ def average(
 def average_to_conclude(
     averaging: Averaging, gradients: Any, *, loss: Any, waited: Sequence[Any] = ()
 ) -> tuple[Any, Callable[[], Any]]:
-    """`average`, of which nothing is kept before a further message of the step has come.
+    """Averages like `average`, but assigns nothing before a further message of the step has arrived.
 
     Returns:
-        A nest like ``gradients`` of means; and a function that, called where the step's last message has come, lets
-        the policies conclude.
+        A nest like ``gradients`` of means; and a function to call after the step's last message, which lets the
+        policies conclude.
 
     Raises:
-        UsageError: As `average`.
+        UsageError: See `average`.
     """
     dense = _dense_leaves(gradients)
     sent = send(averaging, dense, _scalar(loss), list(averaging.graph_state.metrics.published.floats()), waited=waited)
@@ -105,18 +105,18 @@ def average_to_conclude(
 
 
 def average_before_last(averaging: Averaging, gradients: Any, *, number: int) -> tuple[Any, Any]:
-    """The same mean, where another average follows in the step: nothing rides on its message.
+    """Averages like `average`, in a step with a later average: the message carries gradients only.
 
     Args:
-        averaging: As of `average`.
-        gradients: As of `average`.
-        number: Of this average in the step, from 1.
+        averaging: See `average`.
+        gradients: See `average`.
+        number: The index of this average in the step, from 1.
 
     Returns:
-        A nest like ``gradients`` of means, agreed; and the seconds for which this peer waited in the message.
+        A nest like ``gradients`` of means, agreed; and the seconds for which this peer waited for the message.
 
     Raises:
-        UsageError: As `average`.
+        UsageError: See `average`.
 
     Cost:
         One message of the attachment.
@@ -126,28 +126,28 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
 
 
 def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:
-    """Graph: the policies conclude from the message; gives the means."""
+    """Graph: lets the policies conclude from the message; returns the means."""
     outcome = sent.conclude()
-    # No policy sends a message of its own: the update need not wait for them.
+    # Policies send no messages: the update need not wait for them.
     if not averaging.program.plan.exchanges:
         return list(sent.means)
-    with tf.control_dependencies(list(outcome)):  # a peer lost in those messages must not leave an update half done
+    with tf.control_dependencies(list(outcome)):  # a peer lost in those messages must not leave a partial update
         return [tf.identity(mean) for mean in sent.means]
 
 
 def _per_sample(total: Any, samples: tf.Variable) -> Any:
-    """A total of this peer as a mean over its samples, in float64, where whole numbers stay what they are."""
+    """This peer's total as a mean over its samples, in float64, which keeps integers exact."""
     return tf.math.divide_no_nan(tf.cast(total, tf.float64), tf.cast(samples.read_value(), tf.float64))
 
 
 def _of_share(mean: Any, total: Any, samples: tf.Variable) -> Any:
-    """The total over the share of this peer, of the type of that of a micro-batch."""
+    """The total over this peer's share, in the dtype of one micro-batch's ``total``."""
     whole = mean * tf.cast(samples.read_value(), tf.float64)
     return tf.cast(whole if total.dtype.is_floating else tf.round(whole), total.dtype)
 
 
 def _dense_leaves(gradients: Any) -> list[Any]:
-    """The gradients that are there; ``UsageError`` if there are none, or XLA compiles the step."""
+    """The gradients other than ``None``; raises ``UsageError`` if there are none, or if XLA compiles the step."""
     refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]
@@ -178,7 +178,7 @@ def _scalar(loss: Any) -> Any:
 def _dense(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.convert_to_tensor(gradient)
-    # Sparse: the rows of an embedding that were used. Peers use different rows, so all rows travel.
+    # Sparse: the used rows of an embedding. Peers use different rows, so all rows are sent.
     shape = gradient.dense_shape if gradient.dense_shape is None else tf.get_static_value(gradient.dense_shape)
     elements = 1 if shape is None else int(tf.TensorShape(shape).num_elements() or 1)
     if shape is None or elements * gradient.dtype.size > DENSE_LIMIT_BYTES:

@@ -1,12 +1,12 @@
 """Metrics of the whole job: the states of Keras' metrics, combined over the peers in every step.
 
-A metric that keeps totals and counts forgets nothing when they are added: that of the job is the sum over its peers.
-So in a step such a metric starts from zeros and sees this peer's slice; its state rides on the message of the
-gradients; and the sum is added to the *totals* of the epoch, which are equal on all peers. Another metric starts from
-its total, the state of the job before the step, and what the peers have made of it is combined as the program says.
+Totals and counts can be added without loss: the state of the job's metric is the sum over its peers. So in a step such
+metrics start from zeros and see this peer's slice; their state rides on the message of the gradients; and the sum is
+added to the *totals* of the epoch, which are equal on all peers. Any other metric starts the step from its total, which
+is the job's state before the step, and the peers' new states are combined as the program declares.
 
-Either way a step that is done is in the totals of every peer: one that joins is given them with the state, what a peer
-that left or was killed has seen stays in them, and a step that fails leaves them as they were.
+In both cases the totals of every peer include each finished step: a joiner receives them with the state, the
+contribution of a peer that left or was killed remains, and a step that fails leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kungfu.framework_internals import replaced_method
 Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
-# What they keep are sums over samples, whatever they make of them in the end.
+# Their variables are sums over samples, whatever result they compute from these.
 _ADDITIVE = (
     keras.metrics.Mean,
     keras.metrics.Sum,
@@ -55,7 +55,7 @@ class PeerShare:
     Args:
         samples: The samples of this peer, float32.
         rank: The rank of this peer.
-        size: The size of its view.
+        size: The size of the view.
     """
 
     samples: Any
@@ -64,10 +64,10 @@ class PeerShare:
 
 
 class _Vector:
-    """States of one dtype that are summed over the peers, or averaged by samples: their totals are one vector.
+    """States of one dtype that are summed over the peers, or averaged by samples, with their totals in one vector.
 
     Args:
-        dtype: Of all of them.
+        dtype: The dtype of all states.
         way: "sum" or "mean".
         states: The variables of the metrics, each with its value at the beginning of an epoch.
     """
@@ -78,14 +78,14 @@ class _Vector:
         self.totals = [tf.Variable(self._initial, trainable=False, name=f"kungfu/metrics_{dtype}")]
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states that the metrics start the step with; zeros where they are summed."""
+        """Graph: the states with which the metrics start the step; zeros if they are summed."""
         self._before = tf.where(anew, tf.constant(self._initial, self._dtype), self.totals[0].read_value())
         return (
             self.cut([self._before]) if self._is_mean else [tf.zeros(one.shape, self._dtype) for one in self.variables]
         )
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: one vector to sum; means are weighted by samples, whose number is the last element."""
+        """Graph: a vector to sum over the peers; means are weighted by samples, whose number is its last element."""
         vector = tf.concat([tf.reshape(one, [-1]) for one in after], axis=0)
         if not self._is_mean:
             return [vector]
@@ -98,13 +98,13 @@ class _Vector:
         self.totals[0].assign(tf.math.divide_no_nan(sent[:-1], sent[-1]) if self._is_mean else self._before + sent)
 
     def cut(self, totals: Sequence[Any]) -> list[Any]:
-        """Graph: the states that totals hold."""
+        """Graph: splits totals into the states that they hold."""
         pieces = tf.split(totals[0], [math.prod(one.shape) for one in self.variables])
         return [tf.reshape(piece, one.shape) for piece, one in zip(pieces, self.variables, strict=True)]
 
 
 class _Gathered:
-    """The states of one metric that are combined by "max", "min" or a function, which needs those of every peer.
+    """The states of one metric that "max", "min" or a function combines; this needs the states of every peer.
 
     Args:
         way: The combination.
@@ -116,17 +116,17 @@ class _Gathered:
         self.totals = [tf.Variable(start, trainable=False, name="kungfu/metrics_gathered") for start in self._initial]
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states of the job before the step, those of an epoch that begins."""
+        """Graph: the states with which the metric starts the step: the job's, or initial ones if an epoch begins."""
         pairs = zip(self._initial, self.totals, strict=True)
         self._before = [tf.where(anew, tf.constant(start, total.dtype), total.read_value()) for start, total in pairs]
         return self._before
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: each state in the row of this peer, and a row that says whether it had samples."""
+        """Graph: each state in this peer's row, and a row that marks whether this peer had samples."""
         return [_in_row(one, peer) for one in (*after, tf.cast(peer.samples > 0, tf.float32))]
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: the totals after the step; where no peer had samples, those before it."""
+        """Graph: the totals after the step; unchanged if no peer had samples."""
         *rows, has_samples = sums
         had = tf.reshape(has_samples, [-1]) > 0
         stacked = [
@@ -141,24 +141,24 @@ class _Gathered:
             total.assign(tf.where(tf.reduce_any(had), value, before))
 
     def cut(self, totals: Sequence[Any]) -> list[Any]:
-        """Graph: the states that totals hold."""
+        """Graph: splits totals into the states that they hold."""
         return list(totals)
 
 
 class Watched:
-    """The states of metrics while a step is traced, as values in place of their variables."""
+    """The states of metrics during the trace of a step, as values in place of their variables."""
 
     def __init__(self, variables: Sequence[Any], start: Sequence[Any]) -> None:
         self._values = dict(zip(map(id, variables), start, strict=True))
-        self.is_sent = False  # the message that they ride on is made
-        self.late = ""  # the metric that was updated all the same
+        self.is_sent = False  # True once the message with the states is built
+        self.late = ""  # the name of a metric that was updated after that
 
     def after(self) -> list[Any]:
-        """Graph: the states that the metrics have by now."""
+        """Graph: the current states of the metrics."""
         return list(self._values.values())
 
     def updating(self, metric: Any) -> Callable[..., None]:
-        """An ``update_state`` of a metric that moves the values."""
+        """A metric's ``update_state`` that updates the values instead of the variables."""
         own, values = metric.update_state, self._values
 
         def update_state(*args: Any, **kwargs: Any) -> None:
@@ -175,15 +175,15 @@ class Watched:
 
 
 class CombinedMetrics:
-    """The totals of metrics over an epoch of the whole job, and how a step adds to them.
+    """The totals of metrics over an epoch of the whole job, and the addition of each step to them.
 
     Args:
-        metrics: Built ones.
-        combine: The combination of a metric's state over the peers, by its name; see ``kf.keras.attach``.
-        per_step: The metrics that get one number of the whole batch per step: they are combined by "mean".
+        metrics: Metrics that are built.
+        combine: The combination of a metric's state over the peers, by metric name; see ``kf.keras.attach``.
+        per_step: The metrics that receive one number of the whole batch per step; they are combined by "mean".
 
     Raises:
-        UsageError: The state of a metric does not add up, and nothing else is said of it; or what is said does not fit.
+        UsageError: A metric's state does not add up and has no declared combination, or its combination does not fit.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class CombinedMetrics:
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """They go along with training, and are equal on all peers."""
+        """The totals as variables: replicated with the training state, equal on all peers."""
         return [total for group in self._groups for total in group.totals]
 
     @property
@@ -215,16 +215,16 @@ class CombinedMetrics:
     # ---- in a step -------------------------------------------------------------------------------------------------
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states that the metrics start this step with.
+        """Graph: the states with which the metrics start this step.
 
         Args:
-            anew: Bool scalar, agreed: whether an epoch begins.
+            anew: Bool scalar, agreed: True if an epoch begins.
         """
         return [one for group in self._groups for one in group.start(anew)]
 
     @contextmanager
     def watched(self, start: Sequence[Any]) -> Iterator[Watched]:
-        """Graph: within it the metrics are updated from ``start`` on, as values: no variable of theirs is assigned."""
+        """Graph: a context in which metrics update values, beginning at ``start``, and assign no variables."""
         watched = Watched(self.variables, start)
         with ExitStack() as replaced:
             for metric in self._metrics:
@@ -232,16 +232,16 @@ class CombinedMetrics:
             yield watched
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Graph: the variables of the metrics hold these, in the order of ``start``."""
+        """Graph: assigns these values to the variables of the metrics, in the order of ``start``."""
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value)
 
     def read(self) -> list[Any]:
-        """Graph: what the variables of the metrics hold."""
+        """Graph: the values of the metrics' variables."""
         return [tf.convert_to_tensor(variable.value) for variable in self.variables]
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: what this peer sends, to be summed over the peers: of the states that it has ended the step with."""
+        """Graph: the tensors that this peer sends to be summed, from its states ``after`` the step."""
         given, sent = iter(after), list[Any]()
         self._sent = []
         for group in self._groups:
@@ -251,26 +251,26 @@ class CombinedMetrics:
         return sent
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: the totals after the step, from the sums over the peers of what each has sent."""
+        """Graph: updates the totals from the sums over the peers of the tensors that each of them sent."""
         come = iter(sums)
         for group, count in zip(self._groups, self._sent, strict=True):
             group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
-        """The metrics hold totals, if none are given those of the epoch so far, whatever a validation has left."""
+        """Assigns totals to the metrics, by default those of the epoch so far; replaces values left by validation."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
         values = [one for group in self._groups for one in group.cut([next(given) for _ in group.totals])]
         self.assign(values)
 
 
 def _in_row(state: Any, peer: PeerShare) -> Any:
-    """Graph: a row per peer, of zeros but for that of this one: their sum over the peers holds all."""
+    """Graph: one row per peer, zeros except this peer's row; the sum over the peers contains the states of all."""
     vector, size, rank = tf.reshape(state, [1, -1]), tf.cast(peer.size, tf.int64), tf.cast(peer.rank, tf.int64)
     return tf.scatter_nd([[rank]], vector, tf.stack([size, tf.size(vector, tf.int64)]))
 
 
 def call_combination(function: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """The new states of a metric, as a function of the program's makes them; also in a graph."""
+    """The new states of a metric, computed by the program's combination function; also usable in a graph."""
     given = function(list(before), list(after))
     new = [given] if isinstance(given, tf.Tensor) else list(given)
     if len(new) != len(before):
@@ -289,7 +289,7 @@ def _states(metric: Any, way: Combination | None) -> tuple[Combination, list[tup
     """The combination of a metric, and its variables, each with its value at the beginning of an epoch.
 
     Raises:
-        UsageError: It is not known how they are combined, or they cannot be.
+        UsageError: The combination is unknown, or does not fit the metric.
     """
     if way is None:
         _refuse_unless_additive(metric)
@@ -348,7 +348,7 @@ def _refuse_unless_additive(metric: Any) -> None:
 
 
 def _is_of_keras(kind: type, method: str) -> bool:
-    """True if a metric has this method from Keras: a custom one may keep something else than sums."""
+    """True if Keras defines this method of a metric: a custom method may keep values other than sums."""
     owner = next(one for one in kind.__mro__ if method in vars(one))
     is_public = getattr(keras.metrics, owner.__name__, None) is owner
     return is_public or any(issubclass(one, owner) for one in _ADDITIVE)

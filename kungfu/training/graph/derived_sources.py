@@ -1,7 +1,7 @@
-"""Sources of a step that follow from other numbers, worked out where the step's record is written.
+"""Sources of a step that are derived from other numbers, on the host, when its record is read.
 
-As nodes of the graph they would cost every step some forty microseconds, whether a policy uses them or not. Those that
-a policy does use are in the graph too, in `kungfu.training.graph.gradient_message`: both give the same, to the bit.
+As nodes of the graph they would cost every step some forty microseconds, whether a policy uses them or not. The sources
+that a policy uses are in the graph too, in `kungfu.training.graph.gradient_message`; both results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import numpy as np
 
 
 class MessageNumbers(NamedTuple):
-    """The inputs of the derived sources of a step: variables and tensors in the graph, numbers on the host.
+    """The inputs of a step's derived sources: variables and tensors in the graph, numbers on the host.
 
     Args:
-        steps: Done before this one.
-        size: Peers in the view.
+        steps: The steps done before this one.
+        size: The number of peers in the view.
         batch: The global batch size in force.
-        replacement_refused: 1 where it was, else 0.
-        exchanged: Peers that leave when others have come.
-        target_size: The target of a change of the size that is under way; 0 without one.
-        trained: Samples trained on before this step.
+        replacement_refused: 1 if a replacement was refused, else 0.
+        exchanged: The number of peers that leave after their replacements arrive.
+        target_size: The target size of the rescale under way; 0 without one.
+        trained: The samples trained on before this step.
         epoch_samples: The samples of an epoch; 0 without a loader.
         epoch: The epoch of the step.
-        offset: Samples of it that are done.
+        offset: The samples of this epoch that are done.
         epochs: The number of passes of the loader over its data; 0 without a loader.
-        drops: 1 where an epoch ends before a step that would be smaller, else 0.
-        now: The moment at which the gradients were there, in seconds.
-        began: The moment of this peer's first step.
-        header: The sums of the message: samples, loss times samples, posts, and the number of those that change the
+        drops: 1 if an epoch ends before a step that would be smaller, else 0.
+        now: The time at which the gradients were ready, in seconds.
+        began: The time of this peer's first step.
+        header: The sums of the message: samples, loss times samples, posts, and the number of posts that change the
             membership.
     """
 
@@ -51,19 +51,19 @@ class MessageNumbers(NamedTuple):
     header: Any
 
 
-# How many numbers they are, and how many come before the header.
+# The number of all inputs, and the number of inputs before the header.
 GIVEN_NUMBERS = len(MessageNumbers._fields) + 3
 _BEFORE_HEADER = GIVEN_NUMBERS - 4
 
 
 def given_numbers(packed: Sequence[float]) -> MessageNumbers:
-    """Host: those that the front of what is packed holds."""
+    """Host: the inputs at the front of a packed record."""
     given: list[Any] = [*packed[:_BEFORE_HEADER], packed[_BEFORE_HEADER:GIVEN_NUMBERS]]
     return MessageNumbers(*given)
 
 
 def _job_samples(given: MessageNumbers) -> float:
-    """The samples of the job; see `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
+    """The samples of the whole job; see `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
     if not given.epochs > 0:
         return 0.0
     least = max(min(given.batch, given.epoch_samples) if given.drops > 0 else 1.0, 1.0)
@@ -74,17 +74,17 @@ def _job_samples(given: MessageNumbers) -> float:
 
 def _mean_loss(given: MessageNumbers) -> float:
     samples, loss = given.header[:2]
-    # No peer had samples: no number.
+    # Without samples on any peer there is no loss.
     return _float32(loss / samples) if samples else float("nan")
 
 
 def _clock_seconds(given: MessageNumbers) -> float:
     elapsed_s = given.now - given.began
-    return _float32(elapsed_s) if elapsed_s > 0 else 0.0  # in the first step, which it began with
+    return _float32(elapsed_s) if elapsed_s > 0 else 0.0  # 0 in the first step, which starts the clock
 
 
 def _float32(number: float) -> float:
-    """Rounded to float32; of a quotient of two float32 that is what their division in float32 gives."""
+    """Rounds to float32; the rounded quotient of two float32 equals their float32 division."""
     return float(np.float32(number))
 
 

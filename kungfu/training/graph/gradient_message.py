@@ -1,8 +1,8 @@
 """The message of a step, in the graph: gradients, the policy's floats and the posts in one.
 
-Before it the policy's local signals are computed, after it the agreed ones, the folds and the rules. A rule that fires
-only posts: the request rides on the message of the next step, and after that step's update all peers hold the barrier.
-That barrier also answers the rules that fire in its own step.
+The policy's local signals are computed before the message; the agreed signals, folds and rules after it. A rule that
+fires only posts: its request rides on the next step's message, and after that step's update all peers run the barrier.
+That barrier also answers the rules that fire in its step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS, StateChecksum
 from kungfu.training.graph.totals import SentTotals
 
-_HEADER = 4  # samples, loss times samples, posts, and how many of them change the membership
+_HEADER = 4  # samples, loss times samples, posts, and the number of posts that change the membership
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """The parts from which ``average`` is built. ``loss_scale`` returns the factor of a loss-scaling optimizer."""
+    """The inputs of ``average``. ``loss_scale`` returns the factor of a loss-scaling optimizer."""
 
     graph_state: GraphState
     program: Program
@@ -48,7 +48,7 @@ def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], A
 
 @dataclass(frozen=True)
 class GradientMessage:
-    """The message of a step has come: the means, the sums of totals, and what is still to be concluded from it."""
+    """The received message of a step: the means, the sums of totals, and a function that concludes from it."""
 
     means: Sequence[Any]
     sums: Sequence[Any]
@@ -56,11 +56,11 @@ class GradientMessage:
 
 
 def _expected(graph_state: GraphState) -> tuple[Any, Any, Any]:
-    """Graph: the samples of this peer, the peers, and the samples that all of them are expected to have."""
+    """Graph: the samples of this peer, the number of peers, and the expected samples of all peers together."""
     samples = graph_state.metrics.samples.read_value()
     size = graph_state.view.size.read_value()
     expected = tf.cast(graph_state.view.global_batch_size.read_value(), tf.float32)
-    # No batch is agreed while the step is warmed up: then all peers count as having as many samples as this one.
+    # No batch size is agreed during the warm-up: then all peers are assumed to have as many samples as this peer.
     return samples, size, tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
 
 
@@ -73,18 +73,18 @@ def send(
     totals: Sequence[Any] = (),
     waited: Sequence[Any] = (),
 ) -> GradientMessage:
-    """Graph: the message of a step on which all rides, from this peer's gradients to their means."""
+    """Graph: sends this peer's gradients and all other values of the step in one message, and computes the means."""
     graph_state, program = averaging.graph_state, averaging.program
     samples, size, expected = _expected(graph_state)
-    # Requests are counted, not flagged: those that come during the message wait for the next one.
+    # Requests are counted, not flagged: those made during the message wait for the next one.
     counts = graph_state.posts.counts
     asked = [count.asked.read_value() for count in counts]
-    # Before the message: what this peer knows by itself, and the local reductions that ride on it. The norms are known
-    # when the message is.
+    # Before the message: this peer's local values, and the local reductions that ride on the message. The norms are
+    # known together with the message.
     scale = None if averaging.loss_scale is None else averaging.loss_scale()
     now = _time_after(gradients)
     sources = _known_before(averaging, loss, samples, size, expected, now)
-    if waited:  # for others, in the messages before this one
+    if waited:  # in earlier messages of the step, for other peers
         sources["busy_seconds"] -= _float(tf.add_n(list(waited)))
     sources["grads"] = _unscaled(gradients, scale)
     fed, offers = graph_state.metrics.fed.offered()
@@ -92,10 +92,10 @@ def send(
     wanted, local_norm = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
     sources |= local_norm
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
-    # In the header a peer without samples has no part in the mean loss, whatever it computed.
+    # A peer without samples has weight 0 in the header's mean loss, whatever loss it computed.
     changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), changes + others, changes])
-    # What does not ride on the message is sent before it: if the message fails, nothing has been assigned.
+    # Other types travel in an earlier message: if that message fails, nothing has been assigned.
     added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=samples)
     checksum = graph_state.posts.checksum
     riding = [header, checksum.numbers.read_value(), program.piggybacked(sources), added.floats]
@@ -124,7 +124,7 @@ def send(
         norms = ((LOCAL_NORM, wanted.values, norm), (MEAN_NORM, wanted.sums, norm_of_means))
         known |= {name: _float(one) for name, is_wanted, one in norms if is_wanted is not False}
         outcome = _conclude(averaging, known | program.gradient_reductions(known), extras, now)
-        # A message that fails has carried nothing. What fires may be known without it, so the message is awaited.
+        # A failed message has carried no requests. The outcome may not depend on the message: wait for both.
         with tf.control_dependencies([*outcome, extras]):
             graph_state.metrics.fed.carry(offers)
         return outcome
@@ -133,7 +133,7 @@ def send(
 
 
 def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, number: int) -> tuple[list[Any], Any]:
-    """Graph: a message of a step that is not its last one; gives the means, and the seconds waited for them."""
+    """Graph: sends a message that is not the step's last; returns the means, and the seconds waited for them."""
     graph_state = averaging.graph_state
     samples, _, expected = _expected(graph_state)
     ready = _time_after(gradients)
@@ -152,19 +152,19 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, number: in
 def _gradient_norms(
     program: Program, gradients: Sequence[Any], sources: Mapping[str, Any], *, samples: Any, loss_scale: Any | None
 ) -> tuple[NormsWanted, dict[str, Any]]:
-    """Graph: the norms that this step's policies need, of gradients that are multiplied by ``loss_scale``.
+    """Graph: the gradient norms that this step's policies need, without the factor ``loss_scale``.
 
     Args:
         program: The policies.
         gradients: This peer's dense tensors, before they are averaged.
         sources: The sources known before the message; the gates of the norms are evaluated with them.
-        samples: The samples of this peer. Without any its norm is NaN: it ran on another peer's sample.
-        loss_scale: Float32, ``None`` for 1.
+        samples: The samples of this peer. Without any, its norm is NaN: its gradients are of another peer's sample.
+        loss_scale: The factor on the gradients, float32; ``None`` for 1.
 
     Returns:
-        The tensors whose norms the message takes; and what stands for this peer's norm before it, by the name of its
-        reduction. A placeholder does where policies only send the norm: the attachment puts the norm in its place.
-        Where a policy computes with it before, as in a fold of the peer's own, it takes a pass over the gradients.
+        The norms that the message computes; and this peer's norm before the message, by the name of its reduction. A
+        placeholder is enough if policies only send the norm: the attachment replaces it by the norm. If a policy uses
+        the norm before the message, for example in a local fold, it costs a pass over the gradients.
     """
     factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
     values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
@@ -176,13 +176,13 @@ def _gradient_norms(
 
 
 def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
-    """Whole numbers are added as they are: those of a peer without samples are zeros. The others' share is 0."""
+    """Integers are summed unweighted: those of a peer without samples become zeros. Floats are left as they are."""
     return [one if one.dtype.is_floating else tf.where(samples > 0, one, tf.zeros_like(one)) for one in gradients]
 
 
 def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
-    """Reductions of this peer's own gradients are NaN if it has no samples: what it ran on is another's."""
-    # What a step does not compute stays minus infinity.
+    """Reductions of this peer's local gradients, NaN without samples: the gradients are of another peer's sample."""
+    # Reductions that a step does not compute stay minus infinity.
     local = {name for name, one in program.plan.gradient_reductions.items() if one.placement == "local"}
     return {
         name: tf.where(tf.logical_or(samples > 0, value == -math.inf), value, math.nan) if name in local else value
@@ -200,13 +200,13 @@ def _exact(count: Any) -> Any:
 
 
 def _time_after(gradients: Sequence[Any]) -> Any:
-    """The moment at which the last gradient is computed, in seconds, float64: there the busy time ends."""
+    """The time at which the last gradient is computed, in seconds, float64; it ends the busy time."""
     with tf.control_dependencies(list(gradients)):
         return tf.timestamp()
 
 
 def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expected: Any, now: Any) -> dict[str, Any]:
-    """The numbers that are known before the message, by source: local, or agreed since the last barrier."""
+    """The numbers known before the message, by source: local, or agreed since the last barrier."""
     graph_state, limits = averaging.graph_state, averaging.limits
     busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
     return {
@@ -238,7 +238,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
 
 
 def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
-    """Without the factor of a loss-scaling optimizer: a monitor computes norms of these."""
+    """The gradients without the factor of a loss-scaling optimizer, for the norms of a monitor."""
     if loss_scale is None:
         return list(gradients)
     inverse = 1.0 / _float(loss_scale)
@@ -246,9 +246,9 @@ def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
 
 
 def _corrected(sums: Sequence[Any], corrected: Callable[[], list[Any]], expected: Any, total: Any) -> list[Any]:
-    """The means of the gradients, and what goes with them, from sums that were weighted by the expected samples."""
-    # Nearly always as many came as were expected, and no gradient is touched again. Where others came, the means are
-    # weighted by those; where none came at all, the mean is zero, and no variable becomes NaN.
+    """The means of the gradients and other values, from sums that were weighted by the expected samples."""
+    # Usually the actual samples equal the expected ones, and the gradients are not touched again. Otherwise the means
+    # are reweighted by the actual samples; without any samples the mean is zero, so that no variable becomes NaN.
     return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in sums], corrected))
 
 
@@ -258,31 +258,31 @@ def _times(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
 
 
 def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
-    """Graph: the moment at which the message was over, and the seconds since that of the step before."""
+    """Graph: stores the time at which the message was complete, and the seconds since that of the step before."""
     with tf.control_dependencies([extras]):
         now = tf.timestamp()
     previous = graph_state.times.synchronised.read_value()
     seconds = graph_state.times.step_seconds.assign(_float(now - previous))
     began = graph_state.times.began.read_value()
-    # Assigned after it was read; the time of the first message of the run is kept for good.
+    # Assigned after the read; the time of the run's first message is kept permanently.
     with tf.control_dependencies([seconds]):
         synchronised = graph_state.times.synchronised.assign(now)
     return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
 
 
 def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
-    """Graph: header and policies' values of a message, which says in its header where the peers' states differ."""
+    """Graph: the message's header and policies' values; differing checksums count as a request in the header."""
     header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
-    # Those peers hold a barrier, as if one of them had asked for it.
+    # Peers whose states differ hold a barrier, as if one of them had requested it.
     unlike = _float(checksum.compared(checksums, size))
     return tf.concat([header + unlike * tf.constant([0.0, 0.0, 1.0, 0.0]), rest], axis=0)
 
 
 def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
-    """The numbers that the message gave, by source, agreed: means over the samples of all peers."""
+    """The numbers from the message, by source, agreed: means over the samples of all peers."""
     graph_state = averaging.graph_state
     posts, changes = (tf.cast(tf.round(extras[place]), tf.int64) for place in (2, 3))
-    # Some peer asks for other peers, in the barrier after this step; a resize that is under way is still one.
+    # True if some peer requests a change of membership in the barrier after this step, or a resize is still under way.
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
         pending = tf.logical_or(changes > 0, graph_state.view.target_size.read_value() > 0)
     return {
@@ -295,7 +295,7 @@ def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
 
 
 def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now: Any) -> Any:
-    """Folds and rules; an acting rule that fires leaves its inputs in the graph state, and posts. Gives the outcome."""
+    """Evaluates folds and rules, and returns the outcome; an acting rule that fires stores its inputs, and posts."""
     graph_state = averaging.graph_state
     progress, view = graph_state.progress, graph_state.view
 
@@ -330,10 +330,10 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
-    """Graph: keeps the inputs of the rules that fired, and requests a barrier where one of them acts."""
+    """Graph: stores the inputs of the rules that fired, and requests a barrier if one of them acts."""
     graph_state, rules = averaging.graph_state, averaging.program.plan.rules
     acting = [rule.mode == "acting" for rule in rules]
-    # Some rules only say what they would do: the host reports them, without a barrier.
+    # Shadow rules do not act: the host reports them, without a barrier.
     if not all(acting):
         graph_state.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
     if not any(acting):

@@ -1,4 +1,4 @@
-"""kungfu's own variables in the training graph: what a step knows without asking Python."""
+"""kungfu's variables in the training graph: the values that a step reads without a call into Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _integer(name: str, value: int = 0) -> tf.Variable:
 
 
 def _flags(name: str, *shape: int | None) -> tf.Variable:
-    """False throughout; a dimension that is None follows the size of the view."""
+    """A bool variable, all False; a dimension of None follows the size of the view."""
     start = tf.zeros([dimension or 0 for dimension in shape], tf.bool)
     return tf.Variable(start, shape=shape, trainable=False, name=name)
 
@@ -40,17 +40,17 @@ def _moment(name: str) -> tf.Variable:
 
 @dataclass(frozen=True)
 class ProgressVariables:
-    """The progress of training: agreed, and replicated.
+    """The progress of training, agreed and replicated.
 
     Args:
         step: The steps done.
         epoch: The epoch of the next step.
         offset: The samples of that epoch that are done.
-        samples: The samples of an epoch; 0 without loader.
-        batch: The first batch of rank 0, in samples: those of a step with a loader, its own without.
+        samples: The samples of an epoch; 0 without a loader.
+        batch: The first batch of rank 0, in samples: that of a whole step with a loader, of rank 0 alone without.
         trained: The samples of all steps so far.
-        epochs: The number of passes of the loader over its data; 0 without loader.
-        drops: 1 where an epoch ends before a step that would be smaller, else 0.
+        epochs: The number of passes of the loader over its data; 0 without a loader.
+        drops: 1 if an epoch ends before a step that would be smaller, else 0.
     """
 
     step: tf.Variable = field(default_factory=partial(_integer, "kungfu/step"))
@@ -63,18 +63,18 @@ class ProgressVariables:
     drops: tf.Variable = field(default_factory=partial(_integer, "kungfu/drops"))
 
     def steps(self) -> int:
-        """Host: the steps done so far."""
+        """Host: the number of steps done so far."""
         return int(read_variable(self.step))
 
     def position(self) -> Position:
         return Position(int(read_variable(self.epoch)), int(read_variable(self.offset)))
 
     def job_samples(self, global_batch_size: Any) -> Any:
-        """Graph: the samples of the whole job; 0 without loader."""
+        """Graph: the samples of the whole job; 0 without a loader."""
         samples = self.samples.read_value()
-        # Where remainders are dropped, the samples to come follow from this batch, which is in force.
+        # If remainders are dropped, the remaining samples of the job depend on the batch size in force.
         smallest = tf.where(self.drops > 0, tf.minimum(global_batch_size, samples), tf.ones_like(samples))
-        smallest = tf.maximum(smallest, 1)  # no batch is agreed while the step is warmed up
+        smallest = tf.maximum(smallest, 1)  # no batch size is agreed yet during the warm-up
 
         def trained_of(count: Any) -> Any:
             return count // smallest * smallest
@@ -83,8 +83,8 @@ class ProgressVariables:
         return tf.where(self.epochs > 0, self.trained + left, tf.zeros_like(left))
 
     def skip_remainder(self, global_batch_size: int) -> None:
-        """This batch size is in force from here: where remainders are dropped, what is left may be one now."""
-        if not int(read_variable(self.drops)):  # a smaller last step is done, too
+        """Host: begins the next epoch if remainders are dropped and this new batch size leaves only a remainder."""
+        if not int(read_variable(self.drops)):  # a smaller last step is trained too
             return
         position, samples = self.position(), int(read_variable(self.samples))
         skipped = advanced(position, 0, samples=samples, least=global_batch_size)
@@ -94,13 +94,13 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """This peer's place in its view, and the terms of the view that the graph needs.
+    """The index of this peer in its view, and the terms of the view that the graph needs.
 
     Args:
-        steps: Done in this view.
-        replacement_refused: 1 where it was.
-        exchanged: Peers that leave when others have come, or hold the state.
-        host_joiners: Getting ready on this peer's host.
+        steps: The steps done in this view.
+        replacement_refused: 1 if a replacement was refused, else 0.
+        exchanged: The number of peers that leave after their replacements arrive, or hold the state.
+        host_joiners: The number of joiners that get ready on this peer's host.
     """
 
     version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
@@ -116,7 +116,7 @@ class ViewVariables:
     replaced_peers: tf.Variable = field(default_factory=partial(_integer, "kungfu/replaced"))
 
     def assign(self, *, version: int, size: int, rank: int) -> None:
-        """A new view: its steps are counted from 0."""
+        """Enters a new view, whose steps are counted from 0."""
         for variable, value in ((self.version, version), (self.size, size), (self.rank, rank), (self.steps, 0)):
             write_variable(variable, value)
 
@@ -131,16 +131,16 @@ class ViewVariables:
 
 @dataclass(frozen=True)
 class PostCount:
-    """Requests of one kind for a barrier: counters, never a flag.
+    """Requests of one kind for a barrier, as counters rather than a flag.
 
-    A message carries ``asked - served``. What is asked between the message and the barrier is not lost: it rides on the
-    next message.
+    A message carries ``asked - served``. A request made between the message and the barrier is not lost: it rides on
+    the next message.
 
     Args:
         asked: The requests of this peer so far.
-        carried: The value of ``asked`` when the last message was made, and those of rules that have fired since: a
-            barrier that the same step holds answers these as well.
-        served: The posts that a barrier has answered.
+        carried: The value of ``asked`` when the last message was made, plus the requests of rules that fired since; a
+            barrier in the same step answers these as well.
+        served: The requests that a barrier has answered.
     """
 
     asked: tf.Variable
@@ -152,16 +152,16 @@ class PostCount:
         return cls(*(_integer(f"kungfu/{name}_{one.name}") for one in fields(cls)))
 
     def ask(self) -> None:
-        """Host: one more request, which rides on the next message."""
+        """Host: adds one request, which rides on the next message."""
         self.asked.assign_add(1)
 
     def post(self, count: Any) -> None:
-        """Graph: this many more requests of rules that fired in this step."""
+        """Graph: adds the requests of rules that fired in this step."""
         self.asked.assign_add(count)
         self.carried.assign_add(count)
 
     def serve(self) -> None:
-        """The barrier answers every request that the message carried."""
+        """Marks all requests that the message carried as answered by the barrier."""
         write_variable(self.served, read_variable(self.carried))
 
 
@@ -170,12 +170,12 @@ class BarrierPosts:
     """Requests for a barrier.
 
     Args:
-        changes: The posts that change the membership, or may: of rules that rescale, evict or replace, and from
-            outside.
-        others: The posts that do not: of rules that change a setting, of hooks, and for a checkpoint.
-        everywhere: The sum of both over the peers that the last message brought, and 1 where their states differ.
-        halted: True if a barrier failed, or ended training: a loop in the graph runs no more steps then.
-        checksum: The checksum of the state; if those of the peers differ, a barrier is held too.
+        changes: The requests that may change the membership: of rules that rescale, evict or replace, and from outside
+            the program.
+        others: The other requests: of rules that change a setting, of hooks, and for a checkpoint.
+        everywhere: The sum of both over the peers, from the last message; 1 more if the peers' states differ.
+        halted: True if a barrier failed, or ended training: a loop in the graph then runs no more steps.
+        checksum: The checksum of the state; if those of the peers differ, a barrier follows too.
     """
 
     changes: PostCount = field(default_factory=partial(PostCount.create, "changes"))
@@ -189,20 +189,20 @@ class BarrierPosts:
         return self.changes, self.others
 
     def serve(self) -> None:
-        """The barrier answers every request that the message carried, of both kinds."""
+        """Marks all requests that the message carried, of both kinds, as answered by the barrier."""
         for count in self.counts:
             count.serve()
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of this peer.
+    """Times of this peer, in seconds.
 
     Args:
-        synchronised: The moment of the last all-reduce; NaN after a barrier, whose seconds are no step's.
-        step_seconds: From the all-reduce before that to the last one.
-        began: The moment of its first step.
-        rescale_seconds: Seconds for which the last rescale stopped it.
+        synchronised: The time of the last all-reduce; NaN after a barrier, whose duration belongs to no step.
+        step_seconds: The time between the last two all-reduces.
+        began: The time of this peer's first step.
+        rescale_seconds: The time for which the last rescale stopped this peer.
     """
 
     synchronised: tf.Variable = field(default_factory=partial(_moment, "kungfu/synchronised"))
@@ -233,7 +233,7 @@ class Outcomes:
         )
 
     def fetched(self) -> Outcome:
-        """Host: as arrays; what watchers were shown is not kept."""
+        """Host: the outcomes as arrays, without the values shown to watchers."""
         nothing = np.zeros(0, np.float32)
         fired, targets, masks, inputs = (
             read_variable(one) for one in (self.fired, self.targets, self.masks, self.inputs)
@@ -241,7 +241,7 @@ class Outcomes:
         return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing, nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
-        """Graph: keeps the outcome of the rules for which ``standing`` (bool, one a rule) holds."""
+        """Graph: stores the outcome of the rules for which ``standing`` (bool, one per rule) is True."""
         self.fired.assign(tf.logical_and(outcome.fired, standing))
         self.targets.assign(outcome.targets)
         if self.masks.shape[0]:
@@ -253,14 +253,14 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class RuleOutcomes:
-    """The outcomes of the acting rules, for the barrier, and of the shadows in the last step.
+    """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step.
 
-    A rule that fires in one step brings the barrier at the end of the next one, in which rules may fire, too. So two
-    steps are kept: what fired in an even step, and what fired in an odd one.
+    A rule that fires in one step causes the barrier at the end of the next step, in which rules may fire, too. So the
+    outcomes of two steps are kept: one of an even step, one of an odd step.
 
     Args:
-        posted: The rules that fired since the last barrier, by the remainder of the step's number.
-        shadows: The shadows of the last step.
+        posted: The rules that fired since the last barrier, by step number modulo 2.
+        shadows: The shadow rules of the last step.
     """
 
     posted: tuple[Outcomes, Outcomes]
@@ -268,12 +268,12 @@ class RuleOutcomes:
 
     @classmethod
     def of(cls, plan: Plan) -> RuleOutcomes:
-        """Variables for what the rules of this plan come to."""
+        """Creates the variables for the outcomes of a plan's rules."""
         even, odd, shadows = (Outcomes.of(plan, f"kungfu/{name}") for name in ("posted_even", "posted_odd", "shadows"))
         return cls((even, odd), shadows)
 
     def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
-        """Graph: keeps the outcome of ``step`` for the barrier, of the rules for which ``standing`` holds."""
+        """Graph: stores the outcome of ``step``, for the barrier, of the rules for which ``standing`` is True."""
 
         def kept(place: Outcomes) -> Any:
             place.assign(outcome, standing=standing)
@@ -283,14 +283,14 @@ class RuleOutcomes:
         tf.cond(tf.equal(step % 2, 0), lambda: kept(even), lambda: kept(odd))
 
     def of_step(self, step: int) -> Outcomes:
-        """The rules that fired in this step, which is one of the last two."""
+        """The outcomes of this step, which must be one of the last two."""
         return self.posted[step % 2]
 
 
 @dataclass(frozen=True)
 class MicroBatchState:
-    """The position of this peer in its share of a step: the micro-batches ``done``, true if this is the last,
-    their samples and the sum of their losses over samples."""
+    """The position of this peer in its share of a step: the micro-batches ``done``, ``last`` (True if this one is the
+    last), and over these their samples and the sum of losses times samples."""
 
     done: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_done"))
     last: tf.Variable = field(default_factory=partial(_flags, "kungfu/micro_last"))
@@ -300,12 +300,12 @@ class MicroBatchState:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The numbers of the last step: those that the graph continues with, and in the record all that the host reads."""
+    """The numbers of the last step: those that the graph reads again, and the record of all numbers for the host."""
 
     step_record: StepRecord
     published: PublishedValues
     fed: FedValues
-    # Samples of this peer, and of all.
+    # The samples of this peer, and of all peers.
     samples: tf.Variable = field(default_factory=partial(_numbers, "kungfu/samples", value=0.0))
     total_samples: tf.Variable = field(default_factory=partial(_numbers, "kungfu/total_samples", value=0.0))
     micro: MicroBatchState = field(default_factory=MicroBatchState)
@@ -313,7 +313,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class GraphState:
-    """All of them. ``order`` is the handle that orders the collectives and the barrier of a step."""
+    """kungfu's variables in the graph. ``order`` is the handle that orders a step's collectives and its barrier."""
 
     rules: RuleOutcomes
     metrics: StepMetrics
@@ -325,12 +325,12 @@ class GraphState:
 
     @classmethod
     def of(cls, plan: Plan) -> GraphState:
-        """Fresh variables, with those for what the rules of this plan come to, and what it is published and fed."""
+        """Creates fresh variables, including those for the plan's outcomes, published values and fed values."""
         metrics = StepMetrics(make_step_record(plan), PublishedValues(plan), FedValues(plan))
         return cls(RuleOutcomes.of(plan), metrics)
 
     def handles(self) -> list[Any]:
-        """The resource handles of every variable: what the barrier may write."""
+        """The resource handles of all variables, which the barrier may write."""
         return [variable.handle for variable in self.variables()]
 
     def variables(self) -> list[tf.Variable]:
@@ -339,13 +339,13 @@ class GraphState:
         return [self.order, metrics.step_record.packed, *_variables_in(parts)]
 
     def in_share(self) -> list[tf.Variable]:
-        """The position of this peer in its share of a step, and the program's values, which no barrier sees."""
+        """This peer's position in its share of a step, and the program's values; no barrier reads these variables."""
         metrics = self.metrics
         return [*_variables_in(metrics.micro), *metrics.published.all(), *metrics.fed.variables()]
 
 
 def _variables_in(part: Any) -> Iterator[tf.Variable]:
-    """The variables of a record, and of the records in it."""
+    """The variables in a dataclass, and in the dataclasses nested in it."""
     if isinstance(part, tf.Variable):
         yield part
         return

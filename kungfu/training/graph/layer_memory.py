@@ -1,16 +1,16 @@
-"""Layers with a memory: variables that a layer of the program's assigns what it has seen of the data.
+"""Layers with a memory: variables in which a layer of the program stores statistics of the data it has seen.
 
-Each peer sees other samples, so such a variable has another value on each, and only the program knows which one is the
-job's: a count is the sum of what the peers have counted, a queue of keys is one peer's. The program says it with
+Each peer sees other samples, so the values of such a variable differ between peers, and only the program knows how to
+combine them: a count is the sum of the peers' counts, a queue of keys belongs to one peer. The program declares it with
 ``add_weight(aggregation=...)``, or in ``attach(combine=...)`` for a layer that it cannot edit:
 
-- "sum": in each step, what each peer has added to the variable is added up over the peers, by a message of the step.
+- "sum": in each step, the increments of all peers to the variable are added up, by a message of the step.
   The variable is equal on all peers after every step, so it is a part of the shared state.
-- "mean": each peer's own between barriers, where it becomes the mean over the peers, as statistics of Keras' layers do.
-- "only_first_replica": likewise, and rank 0's at barriers.
+- "mean": local between barriers, which assign the mean over the peers, as for statistics of Keras' layers.
+- "only_first_replica": local between barriers, which assign rank 0's value.
 
-A variable of the program's that is assigned what follows from this peer's samples, and of which nothing is said, is
-refused. One that is assigned anything else, a count of steps, is equal on all peers anyway.
+A variable without a declaration is refused if the program assigns it a value that depends on this peer's samples. Any
+other variable, such as a count of steps, is equal on all peers anyway.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _STRANGE = (
     "A metric belongs into model.metrics; a variable of the program's goes along with training after "
     "attach(...).register(name, variable, kind=...)"
 )
-_SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dtypes that a message adds up
+_SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dtypes that a message can sum
 
 
 class AddedSums:
-    """The additions of this peer to variables in a step, which a message of the step adds up over the peers.
+    """This peer's additions to variables in a step, which a message of the step sums over the peers.
 
     Args:
-        variables: The variables with the word "sum".
+        variables: The variables declared "sum".
     """
 
     def __init__(self, variables: Sequence[tf.Variable] = ()) -> None:
@@ -55,12 +55,12 @@ class AddedSums:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Graph: around the program's function."""
+        """Graph: surrounds the program's function; notes the variables' values before it."""
         self._before = [one.read_value() for one in self.variables]
         yield
 
     def outgoing(self) -> list[Any]:
-        """Graph: what this peer has added since the step began; the variables hold again what they held then."""
+        """Graph: this peer's additions in the step; sets the variables back to their values before the step."""
         added = []
         for variable, before in zip(self.variables, self._before, strict=True):
             added.append(variable.read_value() - before)
@@ -68,14 +68,14 @@ class AddedSums:
         return added
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: adds what all peers have added."""
+        """Graph: adds the sums of all peers' additions to the variables."""
         for variable, total in zip(self.variables, sums, strict=True):
             variable.assign_add(tf.reshape(total, variable.shape), read_value=False)
 
 
 @dataclass(frozen=True)
 class _Remembered:
-    """A variable that a layer keeps as not trainable."""
+    """A non-trainable variable of a layer."""
 
     layer: Any
     variable: Any
@@ -89,14 +89,14 @@ class _Remembered:
 
 @dataclass
 class LayerMemory:
-    """The variables that the layers of a model keep as not trainable, with what the program says of them.
+    """The non-trainable variables of a model's layers, with the program's declarations.
 
     Args:
-        remembered: All of them, in Keras' order.
-        sums: The sums of the variables that are summed; without variables in a program that runs alone.
-        is_shared: True in a job, where the peers see other samples each.
-        known: The ids of the handles of variables that go along with training, or are combined over the peers; None
-            where the program may keep what it wants to itself.
+        remembered: These variables, in Keras' order.
+        sums: The sums of the variables declared "sum"; empty in a program that runs alone.
+        is_shared: True in a job, in which each peer sees other samples.
+        known: The ids of the handles of variables that are replicated with the training state, or combined over the
+            peers; ``None`` if the program may keep local variables.
     """
 
     remembered: Sequence[_Remembered] = ()
@@ -106,14 +106,14 @@ class LayerMemory:
 
     @classmethod
     def of(cls, model: Any, combine: Mapping[str, Any]) -> LayerMemory:
-        """The memory of a model that has its weights.
+        """Creates the memory of a built model.
 
         Args:
-            model: Keras'.
-            combine: The program's declarations beside ``aggregation``, by the end of a variable's path, layer/variable.
+            model: The Keras model.
+            combine: The program's declarations besides ``aggregation``, by the end of a variable's path (layer/name).
 
         Raises:
-            UsageError: A name of ``combine`` fits no variable, a word is none, or does not fit a variable's dtype.
+            UsageError: A name in ``combine`` matches no variable, or a declaration is unknown or does not fit a dtype.
         """
         found = [*{id(variable): (layer, variable) for layer, variable in layers_with_statistics(model)}.values()]
         _refuse_names(combine, [variable for _, variable in found])
@@ -127,10 +127,10 @@ class LayerMemory:
         return cls(remembered)
 
     def share(self, trace: StepTrace, known: Iterable[Any] | None = None) -> None:
-        """Makes this the memory of a job, whose peers see other samples each.
+        """Makes this the memory of a job, in which each peer sees other samples.
 
         Args:
-            trace: Of the step, which is not traced yet.
+            trace: The trace of the step, before the step is traced.
             known: The variables of the model and its metrics, if the step may assign samples to no others.
         """
         self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.word == "sum"])
@@ -140,35 +140,35 @@ class LayerMemory:
         trace.undone = self.undone
 
     def knows(self, variables: Iterable[tf.Variable]) -> None:
-        """Adds variables that go along with training, too."""
+        """Adds variables that are replicated with the training state."""
         if self.known is not None:
             self.known |= {id(one.handle) for one in variables}
 
     @property
     def words(self) -> dict[int, LayerWord]:
-        """The words of the program, by the ids of Keras' variables."""
+        """The program's declarations, by the ids of Keras' variables."""
         return {id(one.variable): one.word for one in self.remembered if one.word is not None}
 
     @property
     def described(self) -> list[str]:
-        """The words, with the places of their variables; the same on all peers."""
+        """The declarations, with the indices of their variables; the same on all peers."""
         return [f"{one.word} of variable {place}" for place, one in enumerate(self.remembered) if one.word is not None]
 
     @property
     def undone(self) -> list[Any]:
-        """The handles of variables that a step leaves as they were if it fails, since it is done again."""
+        """The handles of variables that a failed step must restore, since the step is repeated."""
         return [one.value.handle for one in self.remembered if one.word in ("sum", "only_first_replica")]
 
     def assigned_alike(self, trace: StepTrace, *, equal: Collection[int]) -> set[int]:
-        """Tracing: ids of the handles of variables that the step assigns the same on all peers.
+        """Tracing: ids of the handles of variables to which the step assigns equal values on all peers.
 
         Args:
             trace: The trace of the step.
-            equal: The ids of the handles of variables that are equal on all peers, some of these among them.
+            equal: The ids of the handles of variables that are equal on all peers, including some of these.
 
         Raises:
-            UsageError: A variable follows from this peer's samples, and nothing is said of it; or a sum is added to
-                after the message that carries it.
+            UsageError: A variable without a declaration depends on this peer's samples; or a "sum" variable is changed
+                after the message that carries its additions.
         """
         unsaid = [one for one in self.remembered if one.word is None and not one.is_of_keras]
         known = {*equal, *(self.known or ())}
@@ -195,18 +195,18 @@ class LayerMemory:
                 )
 
 
-# ---- what is said --------------------------------------------------------------------------------------------------
+# ---- declarations --------------------------------------------------------------------------------------------------
 
 
 def _said(variable: Any) -> LayerWord | None:
-    """The word of ``aggregation``; none by its default, which was "mean" in earlier versions of Keras."""
+    """The declaration in ``aggregation``; ``None`` for its default, which was "mean" in earlier versions of Keras."""
     said = getattr(variable, "aggregation", None)
     default = inspect.signature(keras.layers.Layer.add_weight).parameters["aggregation"].default
     return None if said in (None, "none", default) else said
 
 
 def is_named(variable: Any, name: str) -> bool:
-    """True if the name is the end of the variable's path: layer/variable, for example."""
+    """True if the name is the end of the variable's path, for example layer/variable."""
     return f"/{variable.path}".endswith(f"/{name}")
 
 
@@ -233,7 +233,7 @@ def _refuse_word(one: _Remembered) -> None:
 
 
 def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
-    """The message, with the line to write."""
+    """The error message for variables without a declaration, including the line to write."""
     first = unsaid[0]
     where = line_of(flow.written[id(first.value.handle)])
     names = ", ".join(f'"{"/".join(one.variable.path.split("/")[-2:])}": "sum"' for one in unsaid)

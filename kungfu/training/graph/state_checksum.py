@@ -1,8 +1,8 @@
-"""A checksum of what all peers must hold alike, which rides on the message of a step.
+"""A checksum of the shared state, which rides on the message of a step.
 
-Between two steps nothing but the program touches the shared variables: a callback that sets a rate from a generator
-without a seed, for example, on each peer to another value. Barriers compare the state, and may be far apart. So every N
-steps each peer adds a checksum of its shared variables to the message; where these differ, a barrier follows at once.
+Between two steps only the program can change the shared variables: a callback that draws a learning rate without a
+seed, for example, sets another value on each peer. Barriers compare the state, but may be far apart. So every N steps
+each peer adds a checksum of its shared variables to the message; if the checksums differ, a barrier follows at once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ CHECKSUM_FLOATS = 2 * _WORDS
 
 @dataclass(frozen=True)
 class StateChecksum:
-    """The checksum of this peer, and the comparison of those of all peers by the last message.
+    """This peer's checksum, and the result of its last comparison with the other peers' checksums.
 
     Args:
-        numbers: float32, the words of the checksum and their squares; zeros in a step in which none is compared.
-        differs: int64, 1 where the last message found that the checksums of the peers differ.
+        numbers: float32, the words of the checksum and their squares; zeros in a step without a comparison.
+        differs: int64, 1 if the last message found that the checksums of the peers differ.
     """
 
     numbers: tf.Variable = field(default_factory=lambda: tf.Variable(tf.zeros([CHECKSUM_FLOATS]), trainable=False))
     differs: tf.Variable = field(default_factory=lambda: tf.Variable(0, dtype=tf.int64, trainable=False))
 
     def offer(self, checksum: int | None) -> None:
-        """Host: puts a checksum on the message of the next step; ``None`` compares nothing there."""
+        """Host: adds a checksum to the message of the next step; with ``None`` that step compares nothing."""
         words = [0 if checksum is None else checksum >> _BITS * place & (1 << _BITS) - 1 for place in range(_WORDS)]
         write_variable(self.numbers, [float(one) for one in (*words, *(word**2 for word in words))])
 
     def compared(self, sums: Any, size: Any) -> Any:
-        """Graph: 1 where the peers' checksums differ, else 0, int64, from the sums of their numbers over the peers."""
-        # Numbers x of n peers are all the same exactly where n * sum(x**2) == sum(x)**2.
+        """Graph: 1 if the peers' checksums differ, else 0 (int64), from the sums of ``numbers`` over the peers."""
+        # Numbers x of n peers are all equal exactly if n * sum(x**2) == sum(x)**2.
         words, squares = tf.split(tf.cast(sums, tf.float64), 2)
         unlike = tf.reduce_any(tf.not_equal(tf.cast(size, tf.float64) * squares, tf.square(words)))  # pow rounds
         return self.differs.assign(tf.cast(unlike, tf.int64))
@@ -53,7 +53,7 @@ class StateChecksum:
 
 
 def checksum_of(variables: Sequence[tf.Variable]) -> int:
-    """A checksum of 32 bits of the contents of variables, in their order.
+    """A 32-bit checksum of the contents of variables, in their order.
 
     Cost:
         One pass over their memory.

@@ -27,12 +27,12 @@ from kungfu.training.graph.variable_io import (
     write_handles,
 )
 
-# What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
-# step would run on.
+# The outcomes of a step. The barrier never raises: inside the graph an exception would lose its type, and the rest of
+# the step would still run.
 DONE, BARRIER_HELD, BARRIER_FAILED = 0, 1, 2
 
-# Of a call of the step: which micro-batch it is given, of how many, and 1 where that one is empty and the batch is
-# another peer's sample. This is the first micro-batch of one, all that its peer has for the step.
+# The arguments of one call: the index of the micro-batch, their number, and 1 if the micro-batch is empty and the batch
+# holds another peer's sample. This is the only micro-batch of a step.
 WHOLE = (0, 1, 0)
 
 
@@ -41,14 +41,14 @@ class StepParts:
     """The parts of the step.
 
     Args:
-        graph_state: kungfu's own variables.
-        trace: Learns of the user's function when it is traced.
-        rollback: Learns then which variables a peer without samples has to put back.
-        handles: The handles of everything that the barrier may write.
-        barrier: Holds the barrier, and gives what the step came to.
-        rate: Moves the learning rate, where a policy sets it.
-        accumulation: The accumulation of micro-batches, if the loader cuts shares.
-        memory: The state that layers of the program keep of the data.
+        graph_state: kungfu's variables.
+        trace: Observes the tracing of the user's function.
+        rollback: The variables that a peer without samples must restore.
+        handles: The handles of all variables that the barrier may write.
+        barrier: Runs the barrier, and returns the outcome of the step.
+        rate: Controls the learning rate, if a policy sets it.
+        accumulation: The accumulation of micro-batches, if the loader splits shares.
+        memory: The layers' variables that keep statistics of the data.
     """
 
     graph_state: GraphState
@@ -64,10 +64,10 @@ class StepParts:
 def compile_step(
     function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any
 ) -> CompiledStep:
-    """The step of a user's function, traced; see `CompiledStep`.
+    """Traces the step of a user's function; see `CompiledStep`.
 
     Raises:
-        UsageError: The function does not average as often as the program says, or more than once in micro-batches.
+        UsageError: The function averages more or less often than declared, or more than once with micro-batches.
     """
     trace = parts.trace
     if parts.accumulation is not None and trace.declared_averages > 1:
@@ -79,7 +79,7 @@ def compile_step(
     try:
         compiled = CompiledStep(function, parts, example, structure)
     except Exception as error:
-        # What kungfu raises inside of the function comes out as AutoGraph's.
+        # AutoGraph re-raises kungfu's errors inside the function as another type.
         if trace.refused is None or error is trace.refused:
             raise
         raise trace.refused from error
@@ -88,13 +88,13 @@ def compile_step(
 
 
 class CompiledStep:
-    """A user's step function with the barrier after it, called with a micro-batch and its index in the step.
+    """A user's step function followed by the barrier, called with a micro-batch and its index in the step.
 
     Args:
-        function: The user's. The first dimension of every tensor is open, so that uneven slices never trace again.
+        function: The user's function. Every first dimension is left open, so that uneven slices do not cause a retrace.
         parts: The other parts of the step.
         example: The tensors of its first call.
-        structure: The positional and the named arguments that these are the tensors of.
+        structure: The positional and named arguments whose leaves these tensors are.
     """
 
     def __init__(self, function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any) -> None:
@@ -111,25 +111,25 @@ class CompiledStep:
 
     @property
     def handles(self) -> list[Any]:
-        """The handles of every variable that the step uses, including the user's own."""
+        """The handles of every variable that the step uses, including the user's variables."""
         return [one for one in self._traced.captured_inputs if is_variable(one)]
 
     def traces(self) -> int:
-        """The number of traces of the step: the larger of its own count and that of the user's function inside."""
+        """The number of traces of the step, or of the user's function inside it if that is larger."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
-        """The result of the user's function, and the report of the step; ``micro`` as in ``WHOLE``."""
+        """Returns the result of the user's function and the report of the step; ``micro`` is laid out as ``WHOLE``."""
         rollback = self._parts.rollback
-        # Nearly always: this peer has samples, or the step touches nothing that is this peer's own.
+        # The usual case: this peer has samples, or the step touches no variable that must be restored.
         if not rollback.is_needed or not (micro[2] or _is_empty(tensors)):
             report, *flat = self._whole_or_undone(micro, tensors)
             return self._packed(flat), read_report(report)
-        # The sample is another peer's: it must not be counted in what this peer keeps for itself.
+        # The sample belongs to another peer: this peer's local variables must not count it.
         rollback.remember()
         try:
             report, *flat = self._whole_or_undone(micro, tensors)
-        finally:  # in a step that failed on its way
+        finally:  # also restores after a step that failed midway
             rollback.restore()
         return self._packed(flat), read_report(report)
 
@@ -138,12 +138,12 @@ class CompiledStep:
         before = read_handles(undo)
         try:
             return self._run(micro, tensors)
-        except BaseException:  # a message after the first one failed, say: what came before it is done
+        except BaseException:  # a later message failed, for example: undoes the changes made before it
             write_handles(undo, before)
             raise
 
     def _run(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:
-        # Op by op, as a program asks for to find an error of its own.
+        # The program runs op by op, to debug its functions.
         if tf.config.functions_run_eagerly():
             return list(self._outer(_constant(micro), *tensors))
         kinds = [(one.dtype, one.shape) for one in tensors]
@@ -153,7 +153,7 @@ class CompiledStep:
         return call_traced(self._traced, [_constant(micro), *tensors], self._captured)
 
     def refuse_unlike(self, tensors: Sequence[Any]) -> None:
-        """Raises ``UsageError`` if tensors are not of the types and shapes that the step was traced with."""
+        """Raises ``UsageError`` if tensors differ in type or shape from those with which the step was traced."""
         if len(tensors) != len(self._signature):
             raise UsageError(
                 f"the step was called with a batch of {len(tensors)} tensors, and its first one had "
@@ -171,22 +171,22 @@ class CompiledStep:
     def inside(
         self, tensors: Sequence[Any], *, failed: Callable[[], None], offer: Callable[[], None], offer_every: int
     ) -> Any:
-        """The step inside a function of the user's, a loop of steps say.
+        """Runs the step inside a function of the user, such as a loop of steps.
 
-        After a barrier that failed, or ended training, the loop runs no more steps, which give zeros.
+        After a barrier that failed, or ended training, the remaining steps of the loop do nothing and return zeros.
 
         Args:
             tensors: The batch.
-            failed: Raises the failure of a barrier, which makes the loop fail: what the step came to cannot be
-                raised there.
-            offer: Puts a checksum on the message of the step at hand, or takes it off.
-            offer_every: The steps between two calls of it, in each of which and the one after it is called; 0 for none.
+            failed: Raises the failure of a barrier, which ends the loop with an error: a graph cannot raise the outcome
+                of a step.
+            offer: Adds a checksum to the message of the coming step, or removes it.
+            offer_every: The interval of ``offer`` in steps; it also runs in the step after each of those. 0 for never.
 
         Returns:
-            What the user's function returned.
+            The result of the user's function.
 
         Raises:
-            UsageError: The batch is not of the types and shapes that the step was traced with.
+            UsageError: The batch differs in type or shape from the one with which the step was traced.
         """
         self.refuse_unlike(tensors)
         nothing = [([one or 0 for one in output.shape], output.dtype) for output in self._traced.outputs[1:]]
@@ -218,40 +218,40 @@ class CompiledStep:
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     def _step(self, micro: Any, *tensors: Any) -> list[Any]:
-        """Graph: the whole step, once traced: the rate, the user's function, the end of the step, the report."""
+        """Graph: the whole step, traced once: learning rate, user's function, end of the step, report."""
         parts, accumulation = self._parts, self._parts.accumulation
-        # Where the share is empty the batch holds another peer's sample, which has no weight in the mean.
+        # If the share is empty, the batch holds another peer's sample, which has no weight in the mean.
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
         _begin(parts, samples)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
         with nullcontext() if accumulation is None else accumulation.around_function(micro):
             returned = self._inner(*args, **kwargs)
-        # Only now is it known which variables the function touches.
+        # The variables that the function touches are known only after its trace.
         trace, rollback = parts.trace, parts.rollback
         rollback.covers(trace.handles, alike=parts.memory.assigned_alike(trace, equal=rollback.kept))
         rollback.restored(samples)
-        # Tensors leave the graph; anything else that the function returns is given back as ``None``.
+        # Tensors leave the graph; every other value that the function returns becomes ``None``.
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
         code = self._ended() if accumulation is None else accumulation.ended(self._ended)
         return [write_report(parts.graph_state, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
 
     def _ended(self) -> Any:
-        """The step is done on all peers: the position moves on, and a barrier is held if one was requested."""
+        """Graph: advances the position after a step that all peers finished, and runs a requested barrier."""
         _advance(self._parts.graph_state)
-        # The number that the message brought: all peers hold the barrier, or none does.
+        # The message brought the same number to all peers: either all of them run the barrier, or none does.
         asked = self._posts.everywhere.read_value() > 0
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _barrier(self) -> Any:
-        """The host's side of the barrier, called after the update, and alone."""
+        """Calls the barrier on the host, after the update and concurrently with no other op."""
         code = call_on_host(self._parts.barrier, self._parts.handles, tf.int64)
         code.set_shape(())
         return code
 
 
 def batched(tensors: Sequence[Any]) -> Any | None:
-    """The first tensor that has a first dimension: its length is the number of samples; ``None`` if there is none."""
+    """The first tensor with a first dimension, which is the number of samples; ``None`` if no tensor has one."""
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
@@ -261,14 +261,14 @@ def _samples(tensors: Sequence[Any]) -> Any:
 
 
 def _is_empty(tensors: Sequence[Any]) -> bool:
-    """True if these tensors outside a graph are an empty batch."""
+    """True if tensors outside a graph are an empty batch."""
     batch = batched(tensors)
     return batch is not None and batch.shape[0] == 0
 
 
 @lru_cache(maxsize=64)
 def _constant(micro: tuple[int, int, int]) -> Any:
-    """A tensor costs as much to make as the rest of a call does; most steps are whole ones."""
+    """The micro-batch as a cached tensor: making one costs as much as the rest of a call, and most steps are whole."""
     return tf.constant(micro, tf.int64)
 
 
@@ -282,13 +282,13 @@ def _open_spec(tensor: Any) -> tf.TensorSpec:
 
 
 def _offer(parts: StepParts, offer: Callable[[], None], every: int) -> None:
-    """Graph: calls the host before every N steps, and before the step after each of them."""
+    """Graph: calls ``offer`` on the host before every N-th step, and before the step after each of these."""
     step = parts.graph_state.progress.step.read_value()
     call_on_host_where(tf.less(step % every, 2), offer, parts.handles)
 
 
 def _begin(parts: StepParts, samples: Any) -> None:
-    """The step begins, with this many samples of this peer: nothing is published yet, and the rate moves."""
+    """Graph: begins a step with this peer's number of samples: clears published values, and moves the rate."""
     metrics = parts.graph_state.metrics
     metrics.samples.assign(tf.cast(samples, tf.float32))
     metrics.published.clear()
@@ -297,7 +297,7 @@ def _begin(parts: StepParts, samples: Any) -> None:
 
 
 def _advance(graph_state: GraphState) -> None:
-    """The step is done: counts it, and moves the agreed position by the samples that all peers trained on."""
+    """Graph: counts the step, and advances the agreed position by the samples of all peers."""
     progress = graph_state.progress
     progress.step.assign_add(1)
     graph_state.view.steps.assign_add(1)
@@ -305,7 +305,7 @@ def _advance(graph_state: GraphState) -> None:
     trained = tf.cast(tf.round(graph_state.metrics.total_samples.read_value()), tf.int64)
     progress.trained.assign_add(trained)
     offset = progress.offset + trained
-    # As in kungfu.runtime.core.sample_slices.advanced.
+    # The same rule as in kungfu.runtime.core.sample_slices.advanced.
     least = tf.where(progress.drops > 0, tf.minimum(graph_state.view.global_batch_size, samples), tf.ones_like(samples))
     # The epoch ends where no further step fits; without a loader there are no epochs.
     over = tf.logical_and(samples > 0, offset + least > samples)
@@ -314,10 +314,10 @@ def _advance(graph_state: GraphState) -> None:
 
 
 def as_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The leaves of a step's arguments as tensors; ``UsageError`` for what is none."""
+    """The leaves of a step's arguments as tensors; raises ``UsageError`` for a leaf that cannot be converted."""
     tensors = []
     for leaf in tf.nest.flatten((args, kwargs)):
-        if isinstance(leaf, tf.Tensor):  # nearly always, and to convert it would take as long as all the rest
+        if isinstance(leaf, tf.Tensor):  # the usual case: a conversion would take as long as the rest of this function
             tensors.append(leaf)
             continue
         if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):

@@ -1,7 +1,7 @@
-"""All numbers of a step in one variable, so that the host knows the step by one read.
+"""All numbers of a step in one variable, so that the host needs a single read per step.
 
-The variable holds them *packed*: of sources that follow from others only the others. The host makes the *row* of it,
-with a number for every column, where and when it needs one.
+The variable is *packed*: it omits sources that are derived from other sources. From it the host computes the *row*,
+with a number for every column, when the row is needed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GIVEN_NUMBERS, MessageNumbers, given_numbers
 
-# Where some of what is given stands; all of it comes first.
+# The indices of some inputs, which come first in the packed record.
 _STEPS = 0
 _SAMPLES, _LOSS = GIVEN_NUMBERS - 4, GIVEN_NUMBERS - 3
 
 Group = Literal["step", "local", "agreed", "watched", "watched_whole", "targets", "fired"]
 
-# What the host asks for beside the sources: the epoch of the step, and how long the step took.
+# The values that the host needs besides the sources: the epoch of the step, and the duration of the step.
 _OF_THE_STEP: Mapping[str, DType] = {"epoch": "int64", "seconds": "float32"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One number of the record: its group, and its name there."""
+    """One number of the record: its group, and its name in the group."""
 
     group: Group
     name: str
@@ -46,23 +46,23 @@ class Column:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53.
+    """The numbers of the last step as float64, which is exact for every float32 and for integers up to 2 ** 53.
 
     Attributes:
         columns: The columns at the beginning of the row. If a policy measures the speeds of the peers, their fractions
-            follow after the columns, one for each peer of the view.
+            follow the columns, one for each peer of the view.
         packed: The numbers as the graph writes them.
     """
 
     columns: tuple[Column, ...]
     packed: tf.Variable
-    # The trace and the metrics ask for the row of a step one after the other.
+    # A cache: the trace and the metrics both ask for the row of a step.
     _newest: list[tuple[Sequence[float], list[float]]] = field(default_factory=lambda: [([], [])], repr=False)
 
     def write(
         self, given: MessageNumbers, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome
     ) -> None:
-        """Graph: the step's numbers, when its rules are known; a variable stands for its value."""
+        """Graph: writes the step's numbers once its rules are evaluated; a variable may be passed for its value."""
         offered = {"step": of_the_step, "local": sources, "agreed": sources}
         vectors = {
             "watched": outcome.watched,
@@ -71,13 +71,13 @@ class StepRecord:
             "fired": outcome.fired,
         }
         numbers = [offered[group][name] for group, name in self._packed_places if group in offered]
-        # What has no column costs the step no node.
+        # A number without a column needs no node in the step.
         filled = [vectors[group] for group in vectors if any(one.group == group for one in self.columns)]
         fractions = [] if self.packed.shape.is_fully_defined() else [outcome.fractions]
         self.packed.assign(pack_scalars([*given, *numbers, *filled, *fractions]))
 
     def row(self, packed: Sequence[float]) -> list[float]:
-        """Host: what ``packed`` holds and what follows from it, in the order of the columns."""
+        """Host: the numbers in ``packed`` and those derived from them, in the order of the columns."""
         newest, row = self._newest[0]
         if newest is packed:
             return row
@@ -103,19 +103,19 @@ class StepRecord:
         return int(packed[self._packed_places["agreed", "view"]])
 
     def fired(self, packed: Sequence[float]) -> set[str]:
-        """The names of the rules that fired, those in the shadow too."""
+        """The names of the rules that fired, including shadow rules."""
         return {name for (group, name), place in self._packed_places.items() if group == "fired" and packed[place]}
 
     def straggler_fractions(self, packed: Sequence[float]) -> list[float]:
-        """The speed of each peer of the view as a fraction of the median's, in rank order; none if not measured."""
+        """The speed of each peer as a fraction of the view's median, in rank order; empty if not measured."""
         return list(packed[GIVEN_NUMBERS + len(self._packed_places) :])
 
     def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
-        """The fields of a line of the metrics: the same for every step, and the values of the named signals.
+        """The fields of a line of the metrics: the common fields of every step, and the values of the named signals.
 
         Args:
             packed: The packed row of the step.
-            peers: The ids of the peers of its view, in rank order; empty if they are not known.
+            peers: The ids of the peers of its view, in rank order; empty if unknown.
         """
         place, numbers = self._places, self.row(packed)
         samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
@@ -132,13 +132,13 @@ class StepRecord:
         }
 
     def samples_trained(self, packed: Sequence[float]) -> int:
-        """The samples that the job has trained on so far, including the step."""
+        """The samples that the job has trained on so far, including this step."""
         given = given_numbers(packed)
         return int(given.trained + given.header[0])
 
     def _fractions_by_id(self, packed: Sequence[float], peers: Sequence[int]) -> dict[str, Any]:
         fractions = self.straggler_fractions(packed)
-        # No policy measures them, or the view of the step is over, and its peers are not known any more.
+        # No policy measures the fractions, or the view of the step is over and its peers are no longer known.
         if not fractions or len(fractions) != len(peers):
             return {}
         by_id = {str(peer): round(one, 4) for peer, one in zip(peers, fractions, strict=True)}
@@ -146,7 +146,7 @@ class StepRecord:
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
-        """Name, place and type; a whole number stands once more at the end, with all its digits."""
+        """Name, index and type of each watched value; an integer has a second column at the end with all its digits."""
         kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
         return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 
@@ -156,13 +156,13 @@ class StepRecord:
 
     @cached_property
     def _packed_places(self) -> Mapping[tuple[Group, str], int]:
-        """The columns that are packed unchanged."""
+        """The index in the packed record of each column that is packed unchanged."""
         as_they_are = (one for one in self.columns if not _is_derived(one))
         return {(one.group, one.name): place for place, one in enumerate(as_they_are, start=GIVEN_NUMBERS)}
 
     @cached_property
     def _in_columns(self) -> Callable[[Sequence[float]], Sequence[float]]:
-        """From what is packed to the columns; those that follow from others are put in afterwards."""
+        """A function from the packed record to the columns; derived columns are filled in afterwards."""
         places = self._packed_places
         return itemgetter(*(places.get((one.group, one.name), 0) for one in self.columns))
 
@@ -172,10 +172,10 @@ class StepRecord:
 
 
 def make_step_record(plan: Plan) -> StepRecord:
-    """The record of a plan's steps: every source that is one number (those of the program where a rule uses them), the
-    reductions of the gradients, and the rules."""
+    """The record of a plan's steps: every scalar source (the program's only if a rule uses it), the reductions of the
+    gradients, and the rules."""
     columns = tuple(_columns(plan))
-    # Its length follows the size of the view where there is a fraction for each peer.
+    # With a fraction for each peer, the length depends on the size of the view.
     nothing = np.full(GIVEN_NUMBERS + sum(not _is_derived(one) for one in columns), np.nan)
     shape = nothing.shape if plan.straggler_fractions is None else [None]
     packed = tf.Variable(nothing, shape=shape, dtype=tf.float64, trainable=False, name="kungfu/tape")
@@ -183,7 +183,7 @@ def make_step_record(plan: Plan) -> StepRecord:
 
 
 def _is_derived(column: Column) -> bool:
-    # A named signal of a policy may be called as a source.
+    # A policy's named signal may have the same name as a source.
     return column.group in ("local", "agreed") and column.name in DERIVED_SOURCES
 
 
@@ -212,19 +212,19 @@ def _vector(group: Group, names: Sequence[str], dtype: DType) -> Iterator[Column
 
 
 def pack_scalars(numbers: Sequence[Any]) -> Any:
-    """Graph: float64 vector of scalars and vectors in their order, which holds whole numbers up to 2 ** 53.
+    """Graph: a float64 vector of scalars and vectors in their order; exact for integers up to 2 ** 53.
 
     Args:
-        numbers: A variable may stand for its value.
+        numbers: The scalars and vectors; a variable may be passed for its value.
 
     Cost:
-        One node. Without the native library, with TensorFlow's own ops, each number costs the step a read, a cast and a
-        part of a stack: some 2 microseconds, and twice that while training has the caches.
+        One node. Without the native library, with TensorFlow's ops, each number costs the step a read, a cast and a
+        part of a stack: some 2 microseconds, and twice that while training occupies the caches.
     """
-    # No compiler on this machine.
+    # The native library is missing: this machine has no compiler.
     if not is_available():
         return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in numbers], axis=0)
-    # The op takes variables first, and puts each input where it belongs by this order.
+    # The op's inputs start with the variables; this order gives the index of each input in the result.
     read = [place for place, one in enumerate(numbers) if isinstance(one, tf.Variable)]
     given = [place for place, one in enumerate(numbers) if not isinstance(one, tf.Variable)]
     where = {place: turn for turn, place in enumerate([*read, *given])}

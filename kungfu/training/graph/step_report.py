@@ -1,7 +1,7 @@
-"""The report of a step to the host: one row of numbers that leaves the graph with it.
+"""The report of a step to the host: one row of numbers that the step returns.
 
-A variable that Python reads costs it some 30 microseconds, ten times that while training has the caches: so nothing is
-read between two steps. What the row says holds until the next step, or until the host itself changes a variable.
+Reading a variable costs Python some 30 microseconds, ten times that while training occupies the caches, so the host
+reads none between two steps. The row is valid until the next step, or until the host itself changes a variable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StepPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """The result of one call of the step, the position of the run after it, and the record of the last whole step."""
+    """The outcome of one call of the step, the position of the run after it, and the record of the last whole step."""
 
     code: int
     position: StepPosition
@@ -43,20 +43,20 @@ _WHOLE = 1 + len(StepPosition._fields)  # the numbers before the record
 
 
 def write_report(graph_state: GraphState, code: Any) -> Any:
-    """Graph, last of all in a step: float64 [code, position, step record], which holds whole numbers up to 2 ** 53."""
+    """Graph, at the end of a step: float64 [code, position, step record]; exact for integers up to 2 ** 53."""
     return pack_scalars([code, *_variables(graph_state), graph_state.metrics.step_record.packed])
 
 
 def read_report(report: Any) -> StepReport:
-    """The host's side of ``write_report``."""
+    """Host: parses the row that ``write_report`` made."""
     numbers = report.numpy().tolist()
-    # Whole numbers, exact in float64; the rest is the record.
+    # These are integers, exact in float64; the rest of the row is the record.
     code, *position = map(int, numbers[:_WHOLE])
     return StepReport(code, StepPosition(*position), numbers[_WHOLE:])
 
 
 def read_position(graph_state: GraphState) -> StepPosition:
-    """The same from the variables: before the first step, and where one did not come to its end."""
+    """The position read from the variables: before the first step, and after a step that did not finish."""
     return StepPosition(*(int(read_variable(variable)) for variable in _variables(graph_state)))
 
 

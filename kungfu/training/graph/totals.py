@@ -1,8 +1,8 @@
-"""The sums over the peers besides the gradients: counts and totals, which policies and norms do not see.
+"""Sums over the peers other than the gradients: counts and totals, which policies and norms do not see.
 
-Those of float32 ride on the message of the gradients, behind all that the policies have put there. A float64 would lose
-bits there, and a whole number its exactness: other types share a message of their own, before that of the gradients.
-So where either message fails, nothing has been assigned yet.
+float32 totals ride on the gradients' message, after the values of the policies. float64 values would lose bits there,
+and integers would become inexact: the other types share a separate message, sent before the gradients' message. So if
+either message fails, nothing has been assigned yet.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kungfu.runtime.api import Attachment
 
 
 def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable, tag: str) -> list[Any]:
-    """Graph: the sums of tensors over the peers, by a message of its own.
+    """Graph: the sums of tensors over the peers, by a separate message.
 
     Args:
         attachment: Sums over the peers.
         values: Tensors of the same types and shapes on all peers.
-        order: The variable by which the messages of a step are ordered.
-        tag: Names the message.
+        order: The variable that orders the messages of a step.
+        tag: The name of the message.
     """
     sent = _by_type([tf.convert_to_tensor(one) for one in values])
     whole = tf.constant(1.0, tf.float64)
@@ -34,13 +34,13 @@ def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable,
 
 @dataclass(frozen=True)
 class SentTotals:
-    """The totals of one step on their way.
+    """The totals of one step while their messages are under way.
 
     Args:
-        floats: The vector that is to ride on the message of the gradients, at its end.
-        shapes: The shapes of the totals in that vector, in order; tensors if they are open.
-        others: The sums of those of another type, which have come.
-        rides: For each total, whether it is in the vector.
+        floats: The vector that rides on the gradients' message, at its end.
+        shapes: The shapes of the totals in that vector, in order; an open shape is a tensor.
+        others: The received sums of the totals of other types.
+        rides: For each total, True if it is in the vector.
     """
 
     floats: Any
@@ -50,13 +50,13 @@ class SentTotals:
 
     @staticmethod
     def sent(attachment: Attachment, totals: Sequence[Any], *, order: tf.Variable, samples: Any) -> SentTotals:
-        """Graph: makes one vector of those of float32, and sends the others.
+        """Graph: packs the float32 totals into one vector, and sends the others.
 
         Args:
             attachment: Sums over the peers.
             totals: Tensors of the same types and shapes on all peers.
-            order: The variable by which the messages of a step are ordered.
-            samples: The samples of this peer; without any its totals are of another peer's sample, and count as zeros.
+            order: The variable that orders the messages of a step.
+            samples: The samples of this peer. Without any, its totals stem from another peer's sample and count as 0.
         """
         sent = _by_type([tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)])
         if not sent.others:
@@ -65,20 +65,20 @@ class SentTotals:
         return replace(sent, others=attachment.all_reduce(given, prescale=whole, order=order, tag="totals")[:-1])
 
     def received(self, extras: Any) -> tuple[Any, list[Any]]:
-        """Graph: what came with the gradients, without the totals at its end; and the sums, in their order."""
+        """Graph: splits the values received with the gradients into those before the totals and the sums in order."""
         if not self.shapes:
             return extras, list(self.others)
         at = tf.size(extras) - sum(map(_elements, self.shapes))
         return extras[:at], self.together(extras[at:])
 
     def together(self, vector: Any) -> list[Any]:
-        """Graph: the sums in their order, of which the vector has those of float32."""
+        """Graph: the sums in their order; the float32 ones are read from ``vector``."""
         floats, others = iter(_cut(vector, self.shapes)), iter(self.others)
         return [next(floats) if does else next(others) for does in self.rides]
 
 
 def _by_type(given: Sequence[Any]) -> SentTotals:
-    """Graph: tensors of which those of float32 are one vector, before anything is sent."""
+    """Graph: the tensors as totals not yet sent, with the float32 ones packed into one vector."""
     rides = [one.dtype == tf.float32 for one in given]
     floats = [one for one, does in zip(given, rides, strict=True) if does]
     vector = tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)
@@ -87,7 +87,7 @@ def _by_type(given: Sequence[Any]) -> SentTotals:
 
 
 def _cut(vector: Any, shapes: Sequence[Any]) -> list[Any]:
-    """The tensors of these shapes that were laid out in a vector."""
+    """The tensors of these shapes that were packed into a vector."""
     if not shapes:
         return []
     pieces = tf.split(vector, tf.stack([_elements(shape) for shape in shapes]), num=len(shapes))
@@ -99,5 +99,5 @@ def _elements(shape: Any) -> Any:
 
 
 def _shape(tensor: Any) -> Any:
-    """The shape as a list if it is known; else as a tensor: there is one row per peer of the view."""
+    """The shape as a list if it is known, else as a tensor: there may be one row per peer of the view."""
     return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)

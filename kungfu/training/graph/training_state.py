@@ -1,10 +1,10 @@
-"""The state of a training run, by who holds it.
+"""The variables of a training run, grouped by how peers share their values.
 
-*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds: equal on all peers, in the digest,
-sent to a joiner. *Averaged*: floating statistics that a layer keeps of the data it saw (BatchNorm): local by nature,
-averaged at barriers. *Of rank 0*: local likewise, and rank 0's at barriers (`kungfu.training.graph.layer_memory`).
-*Own*: the states of seed generators, derived from the job's seed and the peer, else all peers would drop the same
-units.
+*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds. Equal on all peers, part of the digest,
+sent to a joiner. *Averaged*: floating-point statistics of the data in a layer (BatchNorm); local between barriers,
+averaged at barriers. *Of rank 0*: local between barriers; rank 0's values replace them at barriers
+(`kungfu.training.graph.layer_memory`). *Own*: the states of seed generators, derived from the job's seed and the peer;
+with equal states all peers would drop the same units.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kungfu.training.graph.variable_io import read_variable, write_variable
 
 @dataclass(frozen=True)
 class StateClasses:
-    """Variables by name, in the same order on all peers."""
+    """The variables of a run by class and name, in the same order on all peers."""
 
     shared: Mapping[str, tf.Variable]
     averaged: Mapping[str, tf.Variable]
@@ -48,15 +48,15 @@ def classify(
     """Sorts the variables of a Keras model and its optimizers.
 
     Args:
-        model: Keras'.
-        optimizers: Keras'.
-        agreed: kungfu's own shared variables.
-        words: The program's declarations about variables of layers, by their ids.
+        model: The Keras model.
+        optimizers: The Keras optimizers.
+        agreed: kungfu's shared variables.
+        words: The declared aggregation of layers' variables, by the variables' ids.
     """
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
-    # What counts is what a layer keeps, what is said of it, and whether it has a mean: a counter of steps is shared.
+    # Averaged: a layer's floating-point statistics, unless declared otherwise. A step counter is an integer, so shared.
     floating = [w for w in weights if id(w) in statistics and tf.as_dtype(w.dtype).is_floating]
     averaged = [w for w in floating if words.get(id(w), "mean") == "mean"]
     of_rank_0 = [w for w in weights if words.get(id(w)) == "only_first_replica"]
@@ -72,7 +72,7 @@ def classify(
 
 
 def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
-    """The variables by Keras path; equal paths are numbered in Keras' order, that of the user's program."""
+    """The variables by prefix and Keras path; equal paths are numbered in Keras' order, which is the program's."""
     named: dict[str, tf.Variable] = {}
     for variable in variables:
         name = path = f"{prefix}/{getattr(variable, 'path', None) or variable.name}"  # type: ignore[attr-defined]
@@ -84,8 +84,8 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
 
 
 def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) -> None:
-    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's index; a run that
-    is resumed ``after`` this many steps does not draw again what it drew from the start."""
+    """Gives every seed generator a distinct state, from the job's seed, the peer and the generator's index. A run that
+    resumes ``after`` some steps mixes that number in, so that it does not repeat the draws of the first steps."""
     for place, variable in enumerate(classes.own.values()):
         entropy = [seed, peer, place, after] if after else [seed, peer, place]
         words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
@@ -93,16 +93,16 @@ def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) 
 
 
 class TrainingState:
-    """The replicated state in memory: the shared variables, the averaged ones, those of rank 0, what is registered.
+    """The replicated state in memory: shared, averaged and rank 0's variables, and registered values.
 
-    Registered values live in Python, which changes them between two steps. Within a step their mirrors hold them as
-    they were before it, if they were read then; so they travel to a joiner, and are in no digest.
+    Registered values are Python objects that the program changes between two steps. Variables mirror them as of the
+    last read before a step; a joiner receives these mirrors, and no digest covers them.
 
-    Variables of the CPU are read and overwritten where they are; those of another device by way of a copy here.
+    CPU variables are read and overwritten in place, variables of another device through a copy in host memory.
 
     Args:
-        classes: The variables by who holds them.
-        on_rescaled: Starts those folds again that a rescale resets.
+        classes: The variables by class.
+        on_rescaled: Resets the folds that declare a reset on rescale.
     """
 
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class TrainingState:
             self._registered_before = tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
 
     def carry(self, registered: StateClasses) -> StateClasses:
-        """From now on what is registered travels with the state; gives all of it."""
+        """Adds the registered variables to the replicated state; returns all variables of both."""
         own = self.classes
         self._variables += [*registered.shared.values(), *registered.averaged.values(), self._registered_before]
         return StateClasses(
@@ -124,48 +124,48 @@ class TrainingState:
         )
 
     def registered_read(self, *, step: int) -> None:
-        """Registered values have been read into their mirrors before ``step``."""
+        """Notes that registered values were read into their mirrors before ``step``."""
         write_variable(self._registered_before, step)
 
     def registered_before(self) -> int:
-        """The step before which the registered values were read that the mirrors hold; 0 if they never were."""
+        """The step before which the mirrors last read the registered values; 0 if they never did."""
         return int(read_variable(self._registered_before))
 
     def shared(self) -> list[tf.Variable]:
-        """The variables that are equal on all peers between two steps."""
+        """The shared variables, which are equal on all peers between two steps."""
         return list(self.classes.shared.values())
 
     def agreed(self) -> list[tf.Variable]:
-        """The shared variables and layers' statistics: the same on all peers where these have been averaged."""
+        """The shared variables and the layers' statistics; equal on all peers after a barrier has averaged these."""
         classes = self.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 
     def handles(self) -> list[tf.Tensor]:
-        """The resource handles of everything that a barrier may write."""
+        """The resource handles of all variables that a barrier may write."""
         return [variable.handle for variable in [*self._variables, *self.classes.own.values()]]
 
     def readable(self) -> Buffers:
-        """The memory of all replicated variables, to be read; see ``ReplicatedState``."""
+        """A readable view of the memory of all replicated variables; see ``ReplicatedState``."""
         return memory_of(self._variables)
 
     def writable(self) -> AbstractContextManager[Buffers]:
-        """The memory of all replicated variables, to be written into; see ``ReplicatedState``."""
+        """A writable view of the memory of all replicated variables; see ``ReplicatedState``."""
         return writable_memory_of(self._variables)
 
     def digest(self) -> dict[str, int]:
-        """The checksum of every shared variable: one pass over its memory."""
+        """The checksum of every shared variable, by name; computed in one pass over their memory."""
         return dict(zip(self.classes.shared, digests(self._shared_memory()), strict=True))
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
-        """The checksum of a slice of every shared variable, another one with every turn."""
+        """The checksum of one slice of every shared variable; each ``turn`` selects another slice."""
         return dict(zip(self.classes.shared, digests(sampled(self._shared_memory(), turn)), strict=True))
 
     def values(self, indices: Sequence[int]) -> list[np.ndarray]:
-        """The values of shared variables, by their indices in the digest; see ``ReplicatedState``."""
+        """The values of the shared variables with these indices in the digest; see ``ReplicatedState``."""
         return [read_variable(one) for one in self._at(indices)]
 
     def assign(self, values: Mapping[int, np.ndarray]) -> None:
-        """Gives shared variables other values; see ``ReplicatedState``."""
+        """Assigns values to shared variables, by their indices in the digest; see ``ReplicatedState``."""
         for variable, value in zip(self._at(list(values)), values.values(), strict=True):
             write_variable(variable, value)
 
@@ -174,7 +174,7 @@ class TrainingState:
         return [shared[index] for index in indices]
 
     def rescaled(self) -> None:
-        """Folds that declare ``reset`` start again; called on every peer of a new view before digests are compared."""
+        """Resets the folds that declare ``reset``; called on every peer of a new view before digests are compared."""
         self._on_rescaled()
 
     def _shared_memory(self) -> Buffers:
@@ -182,30 +182,30 @@ class TrainingState:
         return replace(buffers, table=buffers.table[: len(self.classes.shared)])
 
 
-_PARTS = 4  # of a digest of 64 bits: the squares of 16 bits each can be summed over many peers without overflow
+_PARTS = 4  # parts of a 64-bit digest: squares of 16 bits can be summed over many peers without overflow
 
 
 def differing_variables(
     variables: Sequence[tf.Variable], *, size: int, total: Callable[[Sequence[Any]], Sequence[Any]]
 ) -> list[int]:
-    """The places of those variables that are not bit for bit the same on all of ``size`` peers; agreed.
+    """The indices of the variables that are not bitwise equal on all ``size`` peers; agreed.
 
-    Numbers ``x`` of ``n`` peers are all the same exactly where ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz),
-    which every peer computes alike from the two sums.
+    Numbers ``x`` of ``n`` peers are equal exactly if ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz). Every peer
+    evaluates this from the same two sums.
 
     Args:
-        variables: The same ones, in the same order, on all peers.
-        size: The peers of the view.
-        total: Gives the sums of tensors over the peers.
+        variables: The variables to compare, in the same order on all peers.
+        size: The number of peers in the view.
+        total: Returns the sums of tensors over the peers.
 
     Cost:
-        A pass over the variables' memory, and a message with 64 bytes for each of them.
+        One pass over the variables' memory, and one message with 64 bytes for each variable.
 
     >>> variables = [tf.Variable([1.0]), tf.Variable([2.0])]
     >>> differing_variables(variables, size=2, total=lambda given: [2 * one for one in given])
     []
     """
-    # Each checksum of 64 bits as four numbers of 16 bits, whose squares do not overflow when they are summed.
+    # Splits each 64-bit checksum into four numbers of 16 bits, so that the sum of their squares does not overflow.
     words = np.array(digests(memory_of(variables)), np.uint64)
     parts = words.view(np.uint16).astype(np.int64)
     sums, squares = (one.numpy() for one in total([tf.constant(parts), tf.constant(parts**2)]))

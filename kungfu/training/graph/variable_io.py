@@ -1,8 +1,8 @@
-"""Reads and writes of variables from outside of the graph, also of those that a traced function touches.
+"""Reads and writes variables from outside the graph, also those that a traced function uses.
 
-A variable's own ``assign`` and ``numpy`` take three times as long as the op that they come to, and at a barrier all
-peers wait for some thirty of them. Of the variables of a graph the handles are known: a graph lists the variables whose
-values were read, and misses one that is only assigned to; the handles that it captures are all there are.
+A variable's ``assign`` and ``numpy`` take three times as long as their ops, and at a barrier all peers wait for some
+thirty such calls. Variables of a graph are addressed by the handles that it captures. Its list of variables would not
+do: it contains the variables that the graph reads, but misses a variable that is only assigned.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kungfu.framework_internals import handle_shape_and_type
 
 
 def read_variable(variable: tf.Variable) -> Any:
-    """The value of a variable, as numpy has it."""
+    """The value of a variable as a NumPy array."""
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).numpy()
 
 
 def write_variable(variable: tf.Variable, value: Any) -> None:
-    """Assigns a value of the variable's own shape."""
+    """Assigns a value of the variable's shape."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.constant(value, variable.dtype))
 
 
 def is_variable(tensor: Any) -> bool:
-    """True if a tensor that a graph captures is the handle of a variable, and not of a table or a summary writer.
+    """True if a tensor captured by a graph is the handle of a variable, not of a table or a summary writer.
 
     >>> is_variable(tf.Variable(1).handle), is_variable(tf.constant(1))
     (True, False)
@@ -35,32 +35,32 @@ def is_variable(tensor: Any) -> bool:
 
 
 def read_handles(handles: Iterable[Any]) -> list[Any]:
-    """Host: what the variables hold. Nothing is copied: a variable's next write goes to other memory."""
+    """Host: the values of the variables with these handles, not copied: the next write uses other memory."""
     return [tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype_of(one)) for one in handles]
 
 
 def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
-    """Host: gives the variables values that were read of them."""
+    """Host: assigns values to the variables with these handles."""
     for handle, value in zip(handles, values, strict=True):
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any) -> Any:
-    """Graph, in a branch of a condition: a call of Python that may read and write the variables with these handles.
+    """Graph, in a branch of a condition: a call into Python that may read and write the variables with these handles.
 
-    It runs after what the step did to them before the condition, before what it does afterwards, and alone.
+    The call runs after the step's earlier writes to them, before its later ones, and concurrently with no other op.
 
     Args:
         function: The function that is called.
         handles: The handles of the variables.
-        gives: The dtype of what it returns; an empty list for nothing.
+        gives: The dtype of its result; an empty list for no result.
     """
-    # An op that is given a handle has to be on the device of the variable: beside a GPU, which keeps weights and leaves
-    # other variables to the CPU, no device is right for this call, and TensorFlow refuses to place the graph. So the
-    # call is given none. The condition is an op of its own that is placed nowhere, and its branch takes the handles in:
-    # as they are given to something there that TensorFlow does not know to be a read, it orders the condition among
-    # the other ops as a write of all of them. The edges of that order may run between devices, unlike a handle's.
-    if not tf.executing_eagerly():  # op by op, in the program's order
+    # An op with a handle as input must be on the variable's device. With a GPU, which holds weights but leaves other
+    # variables to the CPU, no device suits this call, and TensorFlow refuses to place the graph. So the call has no
+    # handles as inputs. The enclosing condition is an op without a placement, and its branch captures the handles:
+    # since they are inputs there of an op that TensorFlow does not know as a read, it orders the condition among the
+    # other ops like a write of all variables. These control edges may cross devices, unlike a handle.
+    if not tf.executing_eagerly():  # eager ops already run in the program's order
         for handle in handles:
             tf.identity(handle)
     with tf.device("/CPU:0"):
@@ -68,7 +68,7 @@ def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any
 
 
 def call_on_host_where(condition: Any, function: Callable[[], None], handles: Iterable[Any]) -> None:
-    """Graph: a call of Python as `call_on_host` makes it, in the steps in which the condition holds."""
+    """Graph: a call into Python like that of `call_on_host`, in the steps in which the condition is True."""
 
     def call() -> Any:
         done = call_on_host(function, handles, [])
@@ -79,12 +79,12 @@ def call_on_host_where(condition: Any, function: Callable[[], None], handles: It
 
 
 def dtype_of(handle: Any) -> Any:
-    """The dtype of a variable, by its handle."""
+    """The dtype of the variable with this handle."""
     return tf.as_dtype(_shape_and_type(handle).dtype)
 
 
 def shape_of(handle: Any) -> Any:
-    """The declared shape of a variable, by its handle."""
+    """The declared shape of the variable with this handle."""
     return tf.TensorShape(_shape_and_type(handle).shape)
 
 

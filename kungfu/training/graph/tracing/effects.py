@@ -1,7 +1,7 @@
-"""The effects of a step outside of variables: so that running it before its time can omit them.
+"""The effects of a step outside of variables, which a trial run of the step must omit.
 
-Prints and summaries of a step that is being traced stand inside a condition. A call into Python is answered by zeros
-while the step is tried out. Whatever else has an effect is found in the graph: then the step cannot be tried out.
+Prints and summaries are traced inside a condition. Calls into Python are answered by zeros during the trial run. Any
+other op with an effect is found in the graph: then the step has no trial run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kungfu.framework_internals import (
 )
 
 _CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-# Ops with a state that touch variables or random numbers, check values, or only call what is in the graph.
+# Stateful ops that only touch variables or random numbers, check values, or call functions of the graph.
 _HARMLESS = re.compile(
     r"(Resource|Random|Stateful|Rng|Kungfu|Horovod|CudnnRNN|Var)\w*|\w*Variable(Op|Shape)|Assert|If|While|Case|Timestamp"
     r"|(ParameterizedT|T)runcatedNormal|Multinomial|XlaLaunch|NonDeterministicInts|LookupTable(Find|Size)\w*"
@@ -43,12 +43,12 @@ class Effects:
 
     @property
     def gives_values(self) -> bool:
-        """True if the code after a call into Python depends on its result."""
+        """True if the step uses the result of a call into Python."""
         return any(call.outputs for call in self.calls)
 
 
 class EffectGate:
-    """Puts prints and summaries that are traced ``around`` inside a condition in the graph, ``is_open()``."""
+    """Puts prints and summaries that are traced inside ``around`` into a condition of the graph, ``is_open()``."""
 
     def __init__(self, is_open: Callable[[], Any]) -> None:
         self._is_open = is_open
@@ -56,7 +56,7 @@ class EffectGate:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """While it lasts, TensorFlow's functions that make such ops make them so in this thread."""
+        """A context in which TensorFlow's functions for such ops add the condition, in this thread."""
         with ExitStack() as undo:
             for module, name in effect_op_makers():
                 plain = getattr(module, name)
@@ -66,7 +66,7 @@ class EffectGate:
 
     def _gated(self, plain: Callable[..., Any], thread: int) -> Callable[..., Any]:
         def make(*args: Any, **kwargs: Any) -> Any:
-            # Another thread of the program's, or a function that runs op by op: nothing is traced there.
+            # Another thread of the program, or a function that runs op by op: nothing is being traced.
             if tf.executing_eagerly() or threading.get_ident() != thread:
                 return plain(*args, **kwargs)
 
@@ -80,12 +80,12 @@ class EffectGate:
 
 
 def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
-    """The effects of a graph outside of variables when the gate is closed."""
+    """The effects of a graph outside of variables that remain when the gate is closed."""
     calls, others, gated = [], [], {(id(op.graph), op.name) for op in gate.gated}
     for op, in_loop in _operations(graph, in_loop=False, seen=set()):
-        if op.type in _CALLS:  # can be answered by zeros
+        if op.type in _CALLS:  # zeros can replace its result
             calls.append(op)
-            if in_loop and op.outputs:  # zeros might never end it
+            if in_loop and op.outputs:  # with zeros the loop might never end
                 others.append(f"{op.type} in a loop")
         elif op.op_def.is_stateful and not _HARMLESS.fullmatch(op.type) and (id(op.graph), op.name) not in gated:
             others.append(op.type)
@@ -93,7 +93,7 @@ def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
 
 
 def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[tf.Operation, bool]]:
-    """All ops, those of functions that they call too, and whether they run in a loop."""
+    """All ops of a graph and of the functions that it calls, each with True if it runs in a loop."""
     for op in graph.get_operations():
         yield op, in_loop
         for attribute in op.node_def.attr.values():
@@ -106,7 +106,7 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
-    """Calls into Python are not made: they give zeros in the shapes that the graph knows, with ``samples`` first."""
+    """Replaces calls into Python by zeros in the shapes that the graph knows; open first ones are ``samples``."""
     kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
     replace_python_functions(answers)
@@ -121,7 +121,7 @@ def _token(call: tf.Operation) -> str:
 
 
 def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
-    """The replacement of the function of a call: one of tensors or one of arrays, by the type of the function."""
+    """The replacement of a called function: for one of tensors or one of arrays, as the function requires."""
     shapes, dtypes = [one.shape for one in call.outputs], [one.dtype for one in call.outputs]
 
     def zeros(*args: Any) -> Any:
@@ -134,7 +134,7 @@ def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
 
 
 def _known(shape: Any, args: tuple[Any, ...], *, samples: int) -> list[int]:
-    if shape.rank is None:  # most such functions change values and no shapes
+    if shape.rank is None:  # most such functions change values but not shapes
         return list(args[0].shape) if args else []
     first = [samples if one is None else one for one in shape[:1]]
     return [*first, *(1 if one is None else one for one in shape[1:])]

@@ -1,8 +1,8 @@
-"""Random numbers of a peer's own for what is drawn inside a step.
+"""Separate random streams for each peer inside a step.
 
-After ``keras.utils.set_random_seed`` every peer would draw the same. The global seed stays the program's: orders that
-peers share, first values and what is drawn between steps must be equal everywhere. So the step's graph has a seed of
-its own, and a generator that it draws from stands there for another one, with a state of this peer's.
+After ``keras.utils.set_random_seed`` every peer would draw the same numbers. The global seed must stay the program's:
+shared orders of data, initial values and draws between steps must be equal everywhere. So the step's graph has a seed
+of this peer, and each generator that it draws from is replaced there by a state of this peer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_SEED = 2**31 - 2
 
 
 def joiner_seed(seed: int, *, job: str) -> int:
-    """The seed of a joiner: in a job that was resumed another peer may have had its number before.
+    """The seed of a joiner; it differs between runs of a job, since a resumed job may reuse a peer's number.
 
     >>> joiner_seed(0, job="1f") == joiner_seed(0, job="2f"), joiner_seed(0, job="1f") == 0
     (False, False)
@@ -35,37 +35,37 @@ class RandomStreams:
     """The random streams of one peer.
 
     Args:
-        entropy: The job's seed, the peer's number, and the steps done before it was resumed.
-        untouched: States of generators that are equal on all peers, or got a state of this peer's already.
-        planted: The variables that get one in their own place, which a checkpoint saves.
+        entropy: The job's seed, the peer's number, and the steps done before the run was resumed.
+        untouched: States of generators that are equal on all peers, or already have a state of this peer.
+        planted: The state variables that are themselves assigned a state of this peer; a checkpoint saves them.
     """
 
     def __init__(
         self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()
     ) -> None:
         self._entropy, self._untouched, self._planted = list(entropy), untouched, planted
-        self._states: dict[int, tf.Variable] = {}  # by the handle that they stand for
-        self._seen: list[Any] = []  # handles whose states were given out; keeps them, and with them their ids
+        self._states: dict[int, tf.Variable] = {}  # by the id of the handle that each state replaces
+        self._seen: list[Any] = []  # handles that received a state; kept alive, so that their ids stay unique
 
     def seed(self, graph: Any) -> None:
-        """Tracing: what is drawn in this graph, and in those inside it, follows from a seed of this peer's."""
+        """Tracing: seeds the draws in this graph, and in the graphs inside it, from a seed of this peer."""
         graph.seed = 1 + int(self._words([graph.seed or 0], 1)[0]) % _LARGEST_SEED
 
     def exchange(self, graph: Any) -> None:
-        """Tracing, at the end: generators that the graph draws from have states of this peer's there."""
+        """Tracing, at the end: replaces the states of the graph's generators by states of this peer."""
         untouched = {id(one.handle) for one in self._untouched}
         planted = {id(one.handle): one for one in self._planted}
         found = [(one, inside) for one, inside in graph.captures if is_variable(one) and id(one) not in untouched]
         states = _states_of_generators(one for one, _ in found)
         for handle, inside in found:
-            if id(handle) not in states or not _has_value(handle):  # born in this trace: another one will follow
+            if id(handle) not in states or not _has_value(handle):  # created in this trace; another trace follows
                 continue
-            # A registered generator of this peer's: its own variable gets the state.
+            # A registered generator of this peer: its variable is assigned the state.
             if id(handle) in planted:
                 with tf.init_scope():
                     planted[id(handle)].assign(self._state(handle))
                 continue
-            # Any other one: the graph draws from a state beside it, the same one in every trace.
+            # Any other generator: the graph draws from a replacement variable, the same in every trace.
             if id(handle) not in self._states:
                 with tf.init_scope(), tf.device(handle.device):
                     self._states[id(handle)] = make_resource_variable(self._state(handle), name="kungfu/stream")
@@ -73,7 +73,7 @@ class RandomStreams:
             replace_capture(graph, handle, external=own.handle, internal=inside)
 
     def _state(self, handle: Any) -> Any:
-        """The initial state of a generator here: it depends on the state that it has in the program, too."""
+        """The initial state of a generator on this peer; it also depends on the state set by the program."""
         self._seen.append(handle)
         with tf.init_scope():
             (value,) = read_handles([handle])
@@ -91,18 +91,18 @@ def _has_value(handle: Any) -> bool:
 
 
 def _states_of_generators(handles: Iterable[Any]) -> set[int]:
-    """The ids of those handles that are the states of generators, TensorFlow's or Keras'."""
+    """The ids of the handles that are states of generators of TensorFlow or Keras."""
     candidates = {id(one) for one in handles if dtype_of(one) in (tf.int64, tf.int32, tf.uint32) and shape_of(one).rank}
     if not candidates:
         return set()
     tensorflows, of_keras = _subclasses(tf.random.Generator), _subclasses(keras.random.SeedGenerator)
-    # A graph knows handles, and not whose they are.
+    # A graph contains handles, but not the objects that own them.
     generators = _instances(tensorflows | of_keras)
     return candidates & {id((one.state if type(one) in tensorflows else one.state.value).handle) for one in generators}
 
 
 def _instances(classes: set[type]) -> list[Any]:
-    """The collector's objects of those very classes, of which each refers to its own; frozen ones included."""
+    """All live instances of exactly these classes, found through the garbage collector, frozen objects included."""
     is_frozen = gc.get_freeze_count() > 0
     if is_frozen:
         gc.unfreeze()
@@ -113,5 +113,5 @@ def _instances(classes: set[type]) -> list[Any]:
 
 
 def _subclasses(kind: type) -> set[type]:
-    """The class and all below it."""
+    """The class and all its subclasses."""
     return {kind}.union(*map(_subclasses, kind.__subclasses__()))

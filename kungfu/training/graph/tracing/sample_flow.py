@@ -1,9 +1,9 @@
-"""The variables of a step that are assigned values which follow from this peer's own samples, found in its graph.
+"""Finds the variables to which a step assigns values that depend on this peer's samples, from the step's graph.
 
-A value follows from them if it is computed from the batch (its number of samples too), from a random draw, or from a
-variable that was assigned such a value; also through branches, loops and functions that the step calls. The sums of a
-message are equal on all peers, whatever was sent. The walk over the graph is repeated until it finds nothing new, since
-a variable may be read before it is written.
+A value depends on them if it is computed from the batch (also from its number of samples), from a random draw, or from
+a variable that was assigned a dependent value; also through branches, loops and functions that the step calls. The sums
+of a message are equal on all peers, whatever was sent. The walk over the graph is repeated until it finds nothing new,
+since a variable may be read before it is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kungfu.framework_internals import function_graph, resources_written
 _DRAWN = re.compile(r"\w*(Random|Rng|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal)\w*")
 _SUMMED = re.compile(r"KungfuAllReduce|Horovod\w*")
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})  # the first input says which branch runs
+_CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})  # the first input selects the branch
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
@@ -28,10 +28,10 @@ class SampleFlow:
 
     Args:
         graph: The graph of the step.
-        samples: The tensors of its batch.
-        agreed: Tensors that are equal on all peers, the means of gradients, for example.
-        equal: The ids of the handles of variables that are equal on all peers, whatever they are assigned.
-        passed_over: Operations of the graph whose writes do not count, those of optimizers, for example.
+        samples: The tensors of the step's batch.
+        agreed: Tensors that are equal on all peers, for example the means of gradients.
+        equal: The ids of the handles of variables that are equal on all peers, whatever is assigned to them.
+        passed_over: Operations of the graph whose writes are ignored, for example those of optimizers.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class SampleFlow:
     ) -> None:
         self._graph, self._equal = graph, equal
         self._agreed = {id(one) for one in agreed}
-        self._own = {id(one) for one in samples}  # tensors that follow from this peer's samples
-        # Of a handle inside of a graph, the ids of the handles that it may stand for.
+        self._own = {id(one) for one in samples}  # ids of tensors that depend on this peer's samples
+        # For each handle inside a graph (by id), the ids of the outer handles that it may represent.
         self._variables = {id(own): {id(one)} for one, own in graph.captures if one.dtype == tf.resource}
         self._called: dict[str, Any] = {}  # graphs of functions, by name
-        self.written: dict[int, Any] = {}  # by the id of a variable's handle, an operation that does it
+        self.written: dict[int, Any] = {}  # an operation that writes each such variable, by the id of its handle
         self._is_new = True
         while self._is_new:
             self._is_new = False
@@ -58,7 +58,7 @@ class SampleFlow:
                     self._visit(graph, operation, under_own=False)
 
     def last_written(self, handle: Any) -> int:
-        """The place among the operations of the step of the last one that may write a variable; -1 for none."""
+        """The index in the step's operations of the last one that may write a variable; -1 if none does."""
         return max(
             (
                 place
@@ -70,7 +70,7 @@ class SampleFlow:
         )
 
     def _visit(self, graph: Any, operation: Any, *, under_own: bool) -> None:
-        """Follows one operation; ``under_own`` is True in a branch or loop that follows from this peer's samples."""
+        """Follows one operation; ``under_own`` is True in a branch or loop that depends on this peer's samples."""
         if operation.type in _CALLS | _CHOICES | _LOOPS:
             self._visit_call(graph, operation, under_own=under_own)
             return
@@ -78,7 +78,7 @@ class SampleFlow:
         handles = [one for one in operation.inputs if one.dtype == tf.resource]
         is_own = is_own or any(one in self.written for handle in handles for one in self._roots(handle))
         is_drawn = _DRAWN.fullmatch(operation.type) is not None
-        # A generator of random numbers moves on alike, whatever it is asked for.
+        # A random generator advances equally on all peers, whatever is drawn from it.
         if handles and (is_own or under_own) and not is_drawn:
             for handle in resources_written(operation):
                 self._write(handle, operation)
@@ -93,7 +93,7 @@ class SampleFlow:
         loops = operation.type in _LOOPS
         for inside in called:
             self._enter(inside, operation.inputs[first:])
-        if loops:  # the next turn begins with what this one gives
+        if loops:  # the results of one iteration are the inputs of the next
             condition, body = called
             for one, other in ((condition, body), (body, body)):
                 self._enter(one, other.outputs)
@@ -110,7 +110,7 @@ class SampleFlow:
             self._flow(output, is_own=is_own, handles=[one for one in given if one.dtype == tf.resource])
 
     def _functions(self, graph: Any, operation: Any) -> list[Any]:
-        """The graphs that an operation calls; of a loop its condition, then its body."""
+        """The graphs that an operation calls; for a loop its condition, then its body."""
         attributes = operation.node_def.attr
         if operation.type in _LOOPS:
             names = [attributes["cond"].func.name, attributes["body"].func.name]
@@ -125,7 +125,7 @@ class SampleFlow:
         return [self._called[name] for name in names]
 
     def _enter(self, inside: Any, given: Iterable[Any]) -> None:
-        """A function is given these."""
+        """Passes the flow of arguments to a function's inputs."""
         for outer, inner in zip(given, inside.inputs, strict=False):
             self._flow(inner, is_own=id(outer) in self._own, handles=[outer] if outer.dtype == tf.resource else [])
 

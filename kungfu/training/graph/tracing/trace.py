@@ -1,4 +1,4 @@
-"""The last trace of the user's function by TensorFlow, which may trace it twice, as Python saw it."""
+"""A record of the last trace of the user's function, which TensorFlow may trace twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kungfu.training.graph.variable_io import is_variable
 
 
 class StepTrace:
-    """The last trace of a function that was made by ``traced``.
+    """The last trace of a function that ``traced`` wraps.
 
     Args:
         gate: Puts the function's prints and summaries inside a condition; ``None`` in a program that runs alone.
@@ -25,31 +25,31 @@ class StepTrace:
     def __init__(self, gate: EffectGate | None = None) -> None:
         self.gate, self._around = gate, ExitStack()
         self._random_streams: RandomStreams | None = None
-        self.around: list[Callable[[], AbstractContextManager[None]]] = []  # around each trace
+        self.around: list[Callable[[], AbstractContextManager[None]]] = []  # contexts entered around each trace
         self.is_under_way = False
         self.averages = 0  # calls of training.average()
-        self.declared_averages = 1  # as the program says
-        self.waited: list[Any] = []  # the seconds that the messages before the last one took, in the graph
-        # The handles of what a step may move before its last message has come: where that one fails, the step is done
-        # again on all peers, from where it began. A copy of each that the step writes: its first write takes memory.
+        self.declared_averages = 1  # the number that the program declares
+        self.waited: list[Any] = []  # the seconds that each message before the last one took, in the graph
+        # The handles of variables that a step may change before its last message arrives: if that message fails, they
+        # are restored, and all peers repeat the step. Each is copied, so a first write allocates memory.
         self.undo: list[Any] = []
-        self.undone: list[Any] = []  # handles of what a step that fails leaves as it was, beside what moves early
-        self.ended_at: int | None = None  # how many operations the step has when its last message has come
+        self.undone: list[Any] = []  # handles of other variables that a failed step must restore
+        self.ended_at: int | None = None  # the number of operations before the arrival of the last message
         self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
         self.published: dict[str, tuple[Any, str]] = {}  # by name the graph, and the user's line
-        self.means: list[Any] = []  # what it gave
-        self.refused: KungfuError | None = None  # what was raised inside, which AutoGraph gives another type
-        self.graph: Any = None  # of the function
-        self.handles: list[Any] = []  # of the variables that the function touched, without those that only kungfu does
+        self.means: list[Any] = []  # the results of the last average
+        self.refused: KungfuError | None = None  # the error raised inside, which AutoGraph raises as another type
+        self.graph: Any = None  # the traced graph of the function
+        self.handles: list[Any] = []  # of the variables that the function touches, without those of kungfu alone
         self._ours: set[int] = set()
         self._own: Any = None  # the graph of the function
 
     def draw_from(self, streams: RandomStreams) -> None:
-        """From now on the function draws from the random numbers of this peer."""
+        """Makes the function draw from this peer's random streams in later traces."""
         self._random_streams = streams
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, made so that this object knows of its last trace."""
+        """Wraps the function so that this object records its last trace."""
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             self._begin()
@@ -65,7 +65,7 @@ class StepTrace:
 
     @contextmanager
     def average(self) -> Iterator[None]:
-        """Around the building of an average: the variables that come up there are kungfu's."""
+        """Surrounds the building of an average: variables first used there are kungfu's."""
         self.averages += 1
         if self.is_last_average and self.declared_averages > 1:
             self._moved_early = self.captured()
@@ -74,28 +74,28 @@ class StepTrace:
             yield
 
     def averaged(self, means: Any) -> None:
-        """The last average gives these means, a nest: what comes after it in the step waits for them."""
+        """Records the means of the last average, a nest; later ops of the step wait for them."""
         self.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         self.note_end()
 
     def note_end(self) -> None:
-        """Nothing is sent in this step from here on; not known where that stands in a function inside it."""
+        """Records that the step sends no more messages; the position is unknown in a function inside the step."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
 
     @property
     def batch(self) -> list[Any]:
-        """The tensors that the function was given, in its graph."""
+        """The arguments of the function that are tensors, in its graph."""
         captured = {id(own) for _, own in self.graph.captures}
         return [one for one in self.graph.inputs if one.dtype != tf.resource and id(one) not in captured]
 
     @property
     def is_last_average(self) -> bool:
-        """True if the average that is being built is the last one that the program has declared."""
+        """True if the average under construction is the last one that the program declared."""
         return self.averages == self.declared_averages
 
     def refuse_averages(self) -> None:
-        """Raises ``UsageError`` if the last trace averages more or less often than the program says."""
+        """Raises ``UsageError`` if the last trace averages more or less often than declared."""
         found, declared = self.averages, self.declared_averages
         if found == declared:
             return
@@ -110,11 +110,11 @@ class StepTrace:
         )
 
     def undo_all(self) -> None:
-        """A message follows after the last average: until that one has come, all that the step does may be undone."""
+        """Records a message after the last average: until it arrives, all changes of the step may have to be undone."""
         self._moved_early = None
 
     def _refuse_place(self) -> None:
-        """Raises ``UsageError`` if not each step would send this message, or would send it twice."""
+        """Raises ``UsageError`` if a step might not send this message, or send it twice."""
         if tf.executing_eagerly():
             return
         graph = tf.compat.v1.get_default_graph()
@@ -124,7 +124,7 @@ class StepTrace:
                 "an if or for on tensors): peers that take another way would wait for each other; call it in each "
                 "step, and choose with tf.where what is applied"
             )
-        # A function inside is traced once and may be called twice: its averages could not be counted.
+        # A nested function is traced once and may be called twice, so its averages cannot be counted.
         if self.declared_averages > 1 and graph is not self._own:
             raise UsageError(
                 "training.average() was called in a tf.function inside of a step with "
@@ -134,7 +134,7 @@ class StepTrace:
 
     @contextmanager
     def ours(self) -> Iterator[None]:
-        """Around what kungfu adds to the user's function: the variables that come up there are kungfu's."""
+        """Surrounds kungfu's additions to the user's function: variables first used there are kungfu's."""
         before = _ids(_captured())
         try:
             yield
@@ -144,15 +144,15 @@ class StepTrace:
         self._ours |= _ids(_captured()) - before
 
     def publish(self, name: str, where: str) -> str:
-        """A value is published under a name; gives the user's line that published it before, in this trace."""
-        # TensorFlow may trace a function inside the step twice: its line publishes once, in one graph and in another.
+        """Records a published name; returns the user's line that published it earlier in this trace, or ""."""
+        # TensorFlow may trace a function inside the step twice: then one line publishes once in each of two graphs.
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         before = self.published.get(name)
         self.published[name] = (graph, where)
         return "" if before is None or (before[0] is not graph and before[1] == where) else before[1]
 
     def captured(self) -> set[int]:
-        """The ids of the handles that the function uses so far, from the graph under construction up to its own."""
+        """The ids of the handles used so far, from the graph under construction up to the function's graph."""
         if tf.executing_eagerly():
             return set()
         graph = tf.compat.v1.get_default_graph()
@@ -176,14 +176,14 @@ class StepTrace:
             with self.ours():
                 self._around.enter_context(around())
 
-    @tf.autograph.experimental.do_not_convert  # of an exit stack, which would take longer than the user's function
+    @tf.autograph.experimental.do_not_convert  # of an exit stack; its conversion takes longer than the user's function
     def _leave(self) -> None:
         self.is_under_way = False
         self._around.close()
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
-        if not tf.executing_eagerly():  # op by op nothing is captured: what was known of the trace stays
+        if not tf.executing_eagerly():  # op by op nothing is captured: the earlier findings stay
             self.graph = tf.compat.v1.get_default_graph()
             if self._random_streams is not None:
                 self._random_streams.exchange(self.graph)
@@ -194,7 +194,7 @@ class StepTrace:
 
 
 def _captured() -> Sequence[Any]:
-    """The handles of the variables that the graph under construction touches so far."""
+    """The handles of the variables that the graph under construction has captured so far."""
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
@@ -218,24 +218,24 @@ def refuse_xla(what: str) -> None:
 
 @tf.autograph.experimental.do_not_convert
 def _hold_back(means: Sequence[Any]) -> None:
-    """No op that a function creates after the tensors of its average touches a variable before they are there.
+    """Delays ops that a function creates after its average, and that touch a variable, until the means are computed.
 
-    A step in which peers are lost must have moved nothing. TensorFlow runs an op as soon as its inputs are there: a
-    count of steps needs none of the means, and would be one ahead when the message of the step fails and the step is
-    done again, on some peers and not on others.
+    A step in which peers are lost must have changed nothing. TensorFlow runs an op as soon as its inputs are ready: a
+    count of steps needs none of the means, and would be one too high when the step's message fails and the step is
+    repeated, on some peers and not on others.
 
     Args:
-        means: In a graph of the program's own inside the function they hold back what uses them, and no more.
+        means: The means of the average. If they are in a graph nested in the function, only ops that use them wait.
     """
-    if tf.executing_eagerly():  # op by op, in the program's order
+    if tf.executing_eagerly():  # eager ops already run in the program's order
         return
     graph = tf.compat.v1.get_default_graph()
     awaited = [mean.op for mean in means if mean.graph is graph]
-    if not awaited:  # the average stands in a graph inside this one
+    if not awaited:  # the average is in a nested graph
         return
     operations = graph.get_operations()
     last = max(operations.index(op) for op in awaited)
     for op in operations[last + 1 :]:
-        # Whatever has a state, or is given a variable, may move it.
+        # An op that is stateful, or has a variable as input, may change it.
         if op.op_def.is_stateful or any(given.dtype == tf.resource for given in op.inputs):
             add_control_inputs(op, awaited)
