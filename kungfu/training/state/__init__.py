@@ -1,1 +1,1 @@
-"""State that goes along with training: registered values, checkpoints, the description of the program."""
+"""State besides model and optimizer: registered values, checkpoints, the description of the program."""

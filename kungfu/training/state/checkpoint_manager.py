@@ -1,4 +1,4 @@
-"""Checkpoints of one peer: requested, begun between two steps, written while training continues, and resumed."""
+"""The checkpoints of one peer: requested, taken between two steps, written during training, and resumed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kungfu.training.graph.training_state import TrainingState, plant_seeds
 from kungfu.training.state.registry import Registry
 from kungfu.training.state.snapshot import CheckpointedState, StateSnapshot, load, phase_file
 
-# Of the data: peers have to hold the same, and a run that is resumed may be given others, as no position is in them.
+# Facts about the data that must be equal on all peers, but may differ in a resumed run: no position depends on them.
 _MAY_CHANGE = ("weights", "validation")
 
 
 @dataclass(frozen=True)
 class TrainedObjects:
-    """The trained objects: ``seed`` is the job's, ``peer`` this peer's number in it."""
+    """The trained objects, with the job's ``seed`` and this peer's number in the job, ``peer``."""
 
     model: Any
     optimizers: Sequence[Any]
@@ -46,28 +46,28 @@ class TrainedObjects:
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """A checkpoint that was requested, and by whom; it goes to the job's folder where none is named."""
+    """A request for a checkpoint and its reason; without a folder it is written to the job's folder."""
 
     reason: str
     folder: CheckpointFolder | None = None
 
 
 class CheckpointManager:
-    """The checkpoints of one peer, of all that is trained and all that is registered.
+    """The checkpoints of one peer, with all trained and all registered variables.
 
-    A request is remembered by every peer and carried out by rank 0 of the barrier after it. The others remember what
-    they entrusted to rank 0, so that the rank 0 after a lost one writes what did not reach the disk.
+    Every peer remembers a request, and rank 0 carries it out at the next barrier. The other peers remember what rank 0
+    has to write, so that if rank 0 is lost, its successor writes the checkpoints that did not reach the disk.
 
     Args:
         trained: The trained objects.
-        registry: The values that the program has registered.
-        settings: The folder of checkpoints, how many stay, and which one to resume.
+        registry: The registered values of the program.
+        settings: The folder of checkpoints, the number to keep, and the checkpoint to resume.
         record: Records an event in a stream.
-        past_phases: What the phases of the job that are over came to.
+        past_phases: The results of the job's finished phases.
 
     Cost:
-        Between two steps a look at every variable, whose memory is held until it is written: an update meanwhile goes
-        to new memory. A thread writes.
+        Between two steps a reference to every variable's buffer, kept until it is written; updates in the meantime
+        allocate new buffers. A thread writes.
     """
 
     def __init__(
@@ -82,25 +82,25 @@ class CheckpointManager:
         self._trained, self._registry, self._settings, self._record = trained, registry, settings, record
         self._state: CheckpointedState | None = None
         self._resumed: Manifest | None = None
-        self._path: Path | None = None  # of the resumed one
+        self._path: Path | None = None  # of the resumed checkpoint
         self._wanted: dict[Path, CheckpointRequest] = {}  # by folder
-        # To rank 0, by folder, with the steps done then; not seen on disk yet.
+        # The requests that rank 0 has to write, by folder, with the steps done at that time; not seen on disk yet.
         self._entrusted: dict[Path, tuple[CheckpointRequest, int]] = {}
         self._writing: Future[None] | None = None
         self._past_phases = past_phases
-        self._kept: dict[str, Callable[[], bytes]] = {}  # the contents of files beside the state, by their names
+        self._kept: dict[str, Callable[[], bytes]] = {}  # the contents of additional files, by name
 
     def keep(self, name: str, content: Callable[[], bytes]) -> None:
-        """A file of every checkpoint, beside the state; ``content`` is called between two steps, on rank 0."""
+        """Adds a file to every checkpoint, next to the state; ``content`` is called between two steps, on rank 0."""
         self._kept[name] = content
 
     @property
     def founds(self) -> bool:
-        """True on a peer that begins the job."""
+        """True on a peer that starts the job, as opposed to a joiner."""
         return self._settings.founders > 0
 
     def state(self) -> CheckpointedState:
-        """All that a checkpoint holds; from the first call on nothing more can be registered."""
+        """The contents of a checkpoint; after the first call nothing more can be registered."""
         if self._state is None:
             trained = self._trained
             more = self._registry.seal(trained.state.classes)
@@ -112,20 +112,20 @@ class CheckpointManager:
 
     @property
     def resumed_step(self) -> int:
-        """The steps that were done when the resumed checkpoint was written; 0 if training began again."""
+        """The number of steps in the resumed checkpoint; 0 if training started anew."""
         return 0 if self._resumed is None else self._resumed.step
 
     def begin(self, data: Mapping[str, int]) -> None:
-        """Before the step is traced: everything is registered, and what ``kungfu-run --resume`` names is loaded.
+        """Ends registration, and loads the checkpoint of ``kungfu-run --resume``; called before the step is traced.
 
         Args:
-            data: The data of the loader, by its number of samples and its seed; empty without loader.
+            data: The data of the loader, by its number of samples and its seed; empty without a loader.
 
         Raises:
-            UsageError: The checkpoint was written while other data was walked.
+            UsageError: The checkpoint belongs to training on other data.
         """
         self.state()
-        # Not where the program has called `resume`, which loads what `kungfu-run` names before its own.
+        # Skipped if the program has called `resume`, which prefers `kungfu-run --resume` to its argument.
         if self._settings.resume and self._resumed is None:
             self.resume(Path(self._settings.resume))
         resumed = self._resumed
@@ -143,11 +143,11 @@ class CheckpointManager:
     def resume(self, folder: Path) -> Path | None:
         """Loads the newest checkpoint of a folder; see ``Training.resume``."""
         checkpointed, trained = self.state(), self._trained
-        # A joiner of a running job: the state comes from the peers in the view.
+        # A joiner of a running job receives the state from the peers in the view.
         if self._settings.founders == 0:
             return None
         path = find(Path(self._settings.resume) if self._settings.resume else folder)
-        # Nothing was written yet: training starts anew.
+        # No checkpoint exists yet: training starts anew.
         if path is None and not self._settings.resume:
             return None
         if path is None:
@@ -158,12 +158,12 @@ class CheckpointManager:
         self._registry.collect()
         own = [(one, tf.identity(one)) for one in checkpointed.classes.own.values()]
         self._resumed = manifest = load(path, checkpointed)
-        # A checkpoint holds what the peer that wrote it calls its own; that continues at peer 0 only.
+        # The local variables in a checkpoint belong to the peer that wrote it; only peer 0 continues with them.
         if trained.peer > 0:
             for one, value in own:
                 one.assign(value)
             plant_seeds(trained.state.classes, seed=trained.seed, peer=trained.peer, after=manifest.step)
-        # The job continues with another number of peers, which is a rescale to the folds.
+        # The job resumes with another number of peers, which counts as a rescale for the folds.
         if manifest.size != self._settings.founders:
             trained.state.rescaled()
         self._registry.restore()
@@ -171,24 +171,24 @@ class CheckpointManager:
         return path
 
     def resumed_file(self, name: str) -> bytes | None:
-        """A file of the resumed checkpoint, beside its state; ``None`` if there is none."""
+        """The content of an additional file in the resumed checkpoint; ``None`` without one."""
         file = None if self._path is None else self._path / name
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
-        """The batch of a first step in samples: what a checkpoint continues with, if training began with ``batch``."""
+        """The global batch size of the first step: the checkpoint's, if that training also started with ``batch``."""
         resumed = self._resumed
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
     def continued(self, terms: Terms) -> Terms:
-        """The first terms, with what lasts of those of a checkpoint."""
+        """The first terms, with the lasting part of the resumed checkpoint's terms."""
         resumed = self._resumed
         if resumed is None:
             return terms
         lasting = resumed.terms
         terms = replace(terms, keep=lasting.keep, max_global_batch=lasting.max_global_batch, ramp=lasting.ramp)
         if terms.global_batch_size != lasting.global_batch_size:
-            # The program begins with another batch than before: what rules had made of the old one is over.
+            # The program starts with another batch size than before: changes that rules made to the old one are void.
             return terms
         terms = replace(terms, base_batch=lasting.base_batch, base_size=lasting.base_size)
         return replace(terms, policy_share=lasting.policy_share)
@@ -197,24 +197,24 @@ class CheckpointManager:
 
     @property
     def is_wanted(self) -> bool:
-        """True if a checkpoint was requested that the next barrier has to write."""
+        """True if a checkpoint was requested and the next barrier must write it."""
         return bool(self._wanted)
 
     def request(self, request: CheckpointRequest) -> None:
-        """There should be a checkpoint after the next barrier; whoever is rank 0 there writes it."""
+        """Requests a checkpoint at the next barrier; rank 0 of that barrier writes it."""
         self._wanted[self._folder(request).path] = request
 
     def take_over(self) -> None:
-        """Rank 0 was lost: what it had not brought to disk is wanted again, of the one after it."""
+        """Requests again, after the loss of rank 0, the checkpoints that it had not written to disk."""
         for path, (request, step) in self._entrusted.items():
-            # A newer request for the folder takes its place; one that is on disk is done.
+            # A newer request for the folder replaces this one; a checkpoint on disk is done.
             if path not in self._wanted and not has_step(path, step):
                 self._wanted[path] = request
         self._entrusted.clear()
 
     def start_wanted(self, manifest: Manifest, *, rank: int) -> None:
-        """Between two steps: rank 0 begins the requested checkpoints; other peers remember them."""
-        # For the others a newer request of a folder takes the place of an older one.
+        """Starts the requested checkpoints on rank 0, between two steps; the other peers remember the requests."""
+        # On the other peers a newer request for a folder replaces an older one.
         if rank == 0:
             for request in self._wanted.values():
                 self._start_writing(request, manifest)
@@ -223,9 +223,9 @@ class CheckpointManager:
         self._wanted.clear()
 
     def _start_writing(self, request: CheckpointRequest, manifest: Manifest) -> None:
-        """Keeps the state of this moment; a thread writes it, one checkpoint after the other."""
+        """Takes a snapshot of the current state; a thread writes it, one checkpoint at a time."""
         started = time.monotonic()
-        self.wait()  # for the one before: memory holds no more than one snapshot
+        self.wait()  # for the previous checkpoint, so that memory holds at most one snapshot
         snapshot = self.state().snapshot(self._files())
         held_s = time.monotonic() - started
         pool = ThreadPoolExecutor(1, thread_name_prefix="kungfu-checkpoint")
@@ -233,7 +233,7 @@ class CheckpointManager:
         pool.shutdown(wait=False)
 
     def _files(self) -> dict[str, Callable[[], bytes]]:
-        """The files beside the state: the values of the program, and the previous phases, which no longer change."""
+        """The additional files: values of the program, and the results of previous phases, which no longer change."""
         kept, phases = {name: content() for name, content in self._kept.items()}, self._past_phases
         return {
             **{name: partial(bytes, content) for name, content in kept.items()},
@@ -241,7 +241,7 @@ class CheckpointManager:
         }
 
     def wait(self) -> None:
-        """Waits until the newest checkpoint is on disk."""
+        """Waits until the last checkpoint is on disk."""
         if self._writing is not None:
             self._writing.result()
 
@@ -251,7 +251,7 @@ class CheckpointManager:
         return replace(folder, job=settings.job)
 
     def _write(self, request: CheckpointRequest, manifest: Manifest, snapshot: StateSnapshot, held_s: float) -> None:
-        """A disk that is full, or gone, or another job in the folder does not end training: it is reported."""
+        """Writes a checkpoint. A full or missing disk, or a folder of another job, is reported; training continues."""
         started, folder = time.monotonic(), self._folder(request)
         where, size_bytes, reason = folder.path, None, ""
         try:
@@ -268,6 +268,6 @@ class CheckpointManager:
 
 
 def _shown(data: Mapping[str, int], others: Sequence[str]) -> str:
-    """The data in words: their number and seed, and what else is another than before."""
+    """A text about the data: number of samples, seed, and the other facts that differ."""
     more = "".join(f", {name.replace('_', ' ')} {data.get(name)}" for name in others if name not in ("samples", "seed"))
     return f"{data.get('samples')} samples by seed {data.get('seed')}{more}"

@@ -18,7 +18,7 @@ from kungfu.runtime.api import Description, ProgramPart, installed_version
 from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
 from kungfu.training.state.registry import Registry
 
-# Of a processor's instructions, those by which TensorFlow chooses how to compute; the first that is there counts.
+# The processor features by which TensorFlow selects its kernels; the first available one counts.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
 
 _SEEDED = (
@@ -48,18 +48,18 @@ def describe(
     facts: Sequence[str] = (),
     remembered: Sequence[str] = (),
 ) -> Description:
-    """All that has to be alike on the peers of a job: versions, plan, configs, variables, registered values, data.
+    """Describes all that must be equal on the peers of a job: versions, plan, configs, variables, values, data.
 
     Args:
-        plan: The compiled policies. Of a hook the module and the qualified name count, and not its code.
-        model: The model; for a variable its place, shape, dtype, and trainability count, and not its name, which Keras
-            may number otherwise in another process. Of what it is made of, and compiled with, see `program_entries`.
-        optimizers: Their types, numbers and variables, in their order.
-        registry: The values that the program has registered.
+        plan: The compiled policies. Hooks are compared by module and qualified name, not by code.
+        model: The model. A variable is compared by index, shape, dtype and trainability, not by its name, which Keras
+            may number differently in another process. See `program_entries` for its layers and its ``compile``.
+        optimizers: The optimizers, compared by their types, numbers and variables, in order.
+        registry: The registered values of the program.
         data: The data of the loader, by its number of samples, its seed, and the checksum of the first batch of data
-            that every peer reads; empty without loader.
-        facts: Further facts in words, such as the arguments of ``fit``.
-        remembered: The program's declarations about variables in which layers keep their inputs.
+            that every peer reads; empty without a loader.
+        facts: Further facts as text, such as the arguments of ``fit``.
+        remembered: The program's declarations about variables in which layers keep statistics of their inputs.
     """
     return Description.of(
         [
@@ -108,14 +108,14 @@ def _variable(section: str, place: int, variable: Any, what: str, *, where: str 
 
 
 def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """On what the arithmetic of this peer depends: its threads within an op, and its processor."""
+    """The properties of this peer's machine that affect its arithmetic: threads per op, and the processor."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     threads = threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or len(os.sched_getaffinity(0))
     return f"{threads} thread{'' if threads == 1 else 's'}, {_processor(cpuinfo)}"
 
 
 def _processor(cpuinfo: Path) -> str:
-    """The model of the first processor, and the widest of its instructions that matter."""
+    """The model of the first processor, and its best feature of those that TensorFlow uses."""
     fields: dict[str, str] = {}
     for line in cpuinfo.read_text().splitlines() if cpuinfo.is_file() else ():
         name, _, value = line.partition(":")

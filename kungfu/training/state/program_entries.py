@@ -1,15 +1,15 @@
 """The numbers of a program, entry by entry: the configs of layers, losses, metrics and optimizers, and functions.
 
-Peers whose entries differ would train something else each. An entry is a path, as in ``dense_1.activation``, and its
-value. What differs between two processes of one program is no part of it:
+Peers whose entries differ would train different programs. An entry is a path, such as ``dense_1.activation``, and a
+value. It excludes everything that differs between two processes of one program:
 
-- *State*: the value of a variable, such as a learning rate. Seeds, because each peer draws numbers of its own, and
-  initializers, because all begin with the weights of rank 0.
-- *Names*, which Keras counts in each process by itself: the place of a layer decides.
+- *State*: the value of a variable, such as a learning rate. Seeds, because each peer draws different numbers, and
+  initializers, because all peers start with the weights of rank 0.
+- *Names*, which Keras numbers separately in each process: a layer is identified by its index.
 - *Places*: addresses, paths, and the files and lines of functions. A function is its qualified name, its bytecode,
   and the numbers that it reads from outside and does not set.
 
-What declares no config is compared by its class, and a layer also by its variables.
+An object without a config is compared by its class, and a layer also by its variables.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ import tensorflow as tf
 from kungfu.framework_internals import all_layers, calls_of, compiled_with, maker_of
 from kungfu.training.graph.learning_rate import without_factor
 
-# An entry as people read it, and the text that decides.
+# The text of an entry that is shown, and the text that is compared.
 Entry = tuple[str, str]
 
-_MOST_SINGLE = 64  # values of a sequence or an array that are entries one by one
-_MOST_NUMBERS = 1 << 16  # in an array: Keras makes lists of them, so a config with more is not asked for
+_MOST_SINGLE = 64  # the largest number of values in a sequence or array with one entry each
+_MOST_NUMBERS = 1 << 16  # in an array: Keras converts arrays to lists, so the config of a larger one is not read
 _DEEPEST = 12  # levels of a config, or of functions that hold functions
-# Names, and by what Keras makes an object again; models and optimizers have entries of their own.
+# Names, and the keys by which Keras deserialises an object; models and optimizers have separate entries.
 _PASSED_OVER = frozenset(
     {
         "build_config", "compile_config", "inbound_nodes", "input_layers", "keras_history", "module", "name",
@@ -49,32 +49,32 @@ _PASSED_OVER = frozenset(
 _OF_COMPILE = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_execution")
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, type(None))
-_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"  # another one has other bytecode
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"  # other versions have other bytecode
 _LIBRARIES = ("keras", "tensorflow", "kungfu")
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A place in a program: for people, and as it decides; ``order`` has the places of layers by their names."""
+    """A path in a program, as shown and as compared; ``order`` maps layers' names to their indices."""
 
     shown: str
     decides: str
     order: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
-    described: set[int] = field(default_factory=set)  # functions that have entries already, here and in parts
+    described: set[int] = field(default_factory=set)  # ids of functions that already have entries, shared by subpaths
 
     def at(self, key: Any) -> _Place:
-        """The place of a part of what is here; of what ``compile`` was given by output, by the place of that."""
+        """The subpath with this key; directly below an argument of ``compile``, an output's name becomes its index."""
         decides = self.order.get(key, key) if not self.depth else key
         return replace(self, shown=f"{self.shown}.{key}", decides=f"{self.decides}.{decides}", depth=self.depth + 1)
 
     def holds(self, shown: str, decides: str | None = None) -> Entry:
-        """The entry of the value that is here."""
+        """The entry of a value at this path."""
         return f"{self.shown} = {shown}", f"{self.decides} = {shown if decides is None else decides}"
 
 
 def model_entries(model: Any) -> Iterator[Entry]:
-    """Entries of a model: of its layers and operations in their order, and how a functional one calls them."""
+    """The entries of a model: its layers and operations in order, and their calls in a functional model."""
     for number, part in enumerate(_parts(model)):
         yield from _object(_Place(part.name, f"#{number}"), part)
         calls, inputs = calls_of(part), getattr(part, "inputs", None) or []
@@ -88,19 +88,19 @@ def model_entries(model: Any) -> Iterator[Entry]:
 
 
 def compile_entries(model: Any) -> Iterator[Entry]:
-    """Entries of what ``compile`` was given, but for the optimizer and for how the machine is to compute."""
+    """The entries of the arguments of ``compile``, except the optimizer and the settings of execution."""
     given, order = compiled_with(model), _order(_parts(model))
     for name in _OF_COMPILE:
         yield from _entries(_Place(name, name, order), given.get(name))
 
 
 def optimizer_entries(optimizer: Any, *, number: int) -> Iterator[Entry]:
-    """Entries of an optimizer, which is the one with this number."""
+    """The entries of the optimizer with this number."""
     return _object(_Place(type(optimizer).__name__, str(number)), optimizer)
 
 
 def _parts(model: Any) -> list[Any]:
-    """The layers at every depth, and the operations of functional models that are none."""
+    """The layers at every depth, and the operations of functional models that are not layers."""
     layers = all_layers(model)
     called = [call[0] for layer in layers for call in calls_of(layer)]
     return list({id(one): one for one in (*layers, *called)}.values())
@@ -114,7 +114,7 @@ def _order(named: Sequence[Any]) -> dict[str, str]:
 
 
 def _entries(place: _Place, value: Any) -> Iterator[Entry]:
-    """The entries of any value."""
+    """The entries of a value of any type."""
     value = without_factor(value)
     if place.depth > _DEEPEST:
         yield place.holds(type(value).__name__)
@@ -136,7 +136,7 @@ def _entries(place: _Place, value: Any) -> Iterator[Entry]:
         yield from _entries(place.at("arguments"), [value.args, value.keywords])
     elif (function := _python_function(value)) is not None:
         yield from _function(place, function)
-    # It has entries of its own.
+    # Operations have separate entries.
     elif isinstance(value, keras.Operation):
         yield place.holds(type(value).__name__)
     else:
@@ -144,7 +144,7 @@ def _entries(place: _Place, value: Any) -> Iterator[Entry]:
 
 
 def _text(value: Any) -> str:
-    """A plain value in words: numbers to six digits, as they may be computed in another order; of a path only that."""
+    """A plain value as text: numbers to six digits, since their order of computation may differ; a path by type."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
         return f"{value:.6g}"
@@ -154,15 +154,15 @@ def _text(value: Any) -> str:
 
 
 def _array(value: Any) -> str:
-    """An array in words: its numbers where these are few."""
+    """An array as text, with its numbers if they are few."""
     looks, count = f"{value.dtype.name}{value.shape}", _count(value)
     return f"{looks} of {', '.join(map(_text, np.asarray(value).flat))}" if 0 < count <= _MOST_SINGLE else looks
 
 
 def _mapping(place: _Place, value: Mapping[Any, Any]) -> Iterator[Entry]:
-    """The entries of a mapping; of an object that Keras has put into words those of its class and its config."""
+    """The entries of a mapping; for an object serialised by Keras, the entries of its class and its config."""
     match value:
-        # Its bytes hold the file and the lines.
+        # The serialised bytes contain the file and the lines.
         case {"class_name": "__lambda__"}:
             yield place.holds("a lambda")
         case {"class_name": "DTypePolicy", "config": {"name": name}}:
@@ -180,7 +180,7 @@ def _counts(key: Any) -> bool:
 
 
 def _sequence(place: _Place, value: Any) -> Iterator[Entry]:
-    """An entry for each value; one for many plain values, and for those of a set, which has no order."""
+    """One entry per value; a single entry for many plain values, and for a set, which has no order."""
     if isinstance(value, set | frozenset):
         texts = sorted(_text(one) if isinstance(one, _PLAIN) else type(one).__name__ for one in value)
         yield place.holds("{" + ", ".join(texts) + "}")
@@ -194,7 +194,7 @@ def _sequence(place: _Place, value: Any) -> Iterator[Entry]:
 
 
 def _many(values: Sequence[Any]) -> str:
-    """The texts of many values; of floats, some of which rounding would change, the larger one of each two."""
+    """The text of many values; for floats, which rounding may change, only which of each adjacent pair is larger."""
     if all(isinstance(one, float | np.floating) for one in values):
         return f"{len(values)} {[bool(one > other) for one, other in pairwise(values)]}"
     return f"{list(map(_text, values))}"
@@ -204,8 +204,8 @@ def _many(values: Sequence[Any]) -> str:
 
 
 def _object(place: _Place, one: Any) -> Iterator[Entry]:
-    """The class and the config of an object; also its numbers, if the config may lack them."""
-    place = replace(place, order={})  # its entries are called like no output
+    """The entries of an object's class and config; also of its numbers, if the config may lack them."""
+    place = replace(place, order={})  # keys inside an object are not names of outputs
     yield place.holds(getattr(one, "__qualname__", type(one).__qualname__))
     if isinstance(one, type | keras.initializers.Initializer):
         return
@@ -213,7 +213,7 @@ def _object(place: _Place, one: Any) -> Iterator[Entry]:
     for key in sorted(filter(_counts, config), key=str):
         kept = held.get(key, held.get(f"_{key}"))
         yield from _entries(place.at(key), kept if _tells_more(kept) else config[key])
-    # A class of the program's may declare less than it has, and an optimizer cannot where its schedule does not.
+    # A class of the program may declare less than it has; so may an optimizer, whose schedule does.
     if not isinstance(one, keras.Operation) and not (config and _is_of_library(type(one))):
         changing = _set_later(type(one))
         for key, value in sorted(held.items()):
@@ -224,22 +224,22 @@ def _object(place: _Place, one: Any) -> Iterator[Entry]:
 
 
 def _config(one: Any) -> Mapping[str, Any]:
-    """The config that an object declares; of models that are made of others only their own part of it."""
+    """The config that an object declares; for models that contain others only their local part of it."""
     if not hasattr(one, "get_config") or _is_large(one):
         return {}
     is_made_of_others = isinstance(one, keras.Sequential) or bool(calls_of(one))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of functions that Keras could not load again
+            warnings.simplefilter("ignore")  # about functions that Keras could not load again
             found = keras.Layer.get_config(one) if is_made_of_others else one.get_config()
-    # The program's own class may raise anything, most of them that it declares none.
-    except Exception:  # noqa: BLE001 - what has no config is compared by its class
+    # The program's class may raise any exception, usually because it declares no config.
+    except Exception:  # noqa: BLE001 - an object without a config is compared by its class
         return {}
     return found if isinstance(found, Mapping) else {}
 
 
 def _is_large(one: Any) -> bool:
-    """True if the object, or an initializer of it, keeps an array of which Keras would make a long list."""
+    """True if the object, or an initializer of it, holds an array that Keras would convert to a long list."""
     kept = list(getattr(one, "__dict__", {}).values())
     kept += [
         value for each in kept if isinstance(each, keras.initializers.Initializer) for value in vars(each).values()
@@ -248,14 +248,14 @@ def _is_large(one: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    """The numbers of an array; 0 of anything else, or where they are not known before a graph runs."""
+    """The number of elements of an array; 0 for any other value, or if a graph must run first."""
     if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
         return int(value.shape.num_elements())
     return value.size if isinstance(value, np.ndarray) else 0
 
 
 def _tells_more(kept: Any) -> bool:
-    """True for an attribute that tells more than its text in a config: a variable, a function, what has a config."""
+    """True for an attribute with more content than its config's text: a variable, function or configurable object."""
     if isinstance(kept, list | tuple):
         return any(map(_tells_more, kept))
     function = _python_function(kept)
@@ -268,7 +268,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """True for a number, an array, or a tuple of numbers; a list may be filled by the program as it runs."""
+    """True for a number, an array, or a tuple of numbers; lists are excluded, as the program may append to them."""
     if isinstance(value, tuple):
         return all(map(_is_number, value))
     return isinstance(value, bool | int | float | np.number | np.ndarray | tf.Tensor)
@@ -279,7 +279,7 @@ def _is_of_library(made: Any) -> bool:
 
 
 def _set_later(kind: type) -> set[str]:
-    """The attributes that methods of a class set after its beginning, as a counter."""
+    """The attributes that methods of a class other than ``__init__`` set, such as counters."""
     own = [one for each in kind.__mro__ if not _is_of_library(each) for one in vars(each).items()]
     codes = [one.__code__ for name, one in own if isinstance(one, FunctionType) and name != "__init__"]
     return {step.argval for code in codes for step in _instructions(code) if step.opname == "STORE_ATTR"}
@@ -289,7 +289,7 @@ def _set_later(kind: type) -> set[str]:
 
 
 def _python_function(value: Any) -> FunctionType | None:
-    """The function of a method or a ``tf.function``."""
+    """The Python function of a method or a ``tf.function``."""
     if not callable(value):
         return None
     value = getattr(value, "python_function", value)
@@ -309,7 +309,7 @@ def _function(place: _Place, function: FunctionType) -> Iterator[Entry]:
 
 
 def _code(code: CodeType) -> str:
-    """Code without files and lines; constants that are sets in one order, as Python draws the hashes of texts again."""
+    """Code without files and lines; set constants are sorted, since Python randomises the hashes of strings."""
     return repr((code.co_code, code.co_names, [*map(_constant, code.co_consts)]))
 
 
@@ -323,20 +323,20 @@ def _constant(value: Any) -> Any:
 
 def _read(function: FunctionType) -> dict[str, Any]:
     """The numbers and losses that a function reads from its module, its closure and its defaults."""
-    # Functions of its closure and its defaults too; one of its module may read what has nothing to do with it.
+    # Includes functions of its closure and defaults, but not of its module, which may read unrelated values.
     code, steps = function.__code__, list(_instructions(function.__code__))
     globals_ = {one.argval for one in steps if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")} & function.__globals__.keys()
     found = {name: one for name in globals_ if not callable(one := function.__globals__[name]) or _is_loss(one)}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
-        # It is assigned after the function is made.
+        # The closure's variable is not assigned yet.
         except ValueError:
             continue
     names = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
     found |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
-    # What it sets is state of the program.
+    # Variables that the function sets are state of the program.
     set_here = {one.argval for one in steps if one.opname in ("STORE_GLOBAL", "STORE_DEREF")}
     return {name: one for name, one in found.items() if name not in set_here and _counts(name) and _is_read(one)}
 
@@ -350,7 +350,7 @@ def _is_loss(value: Any) -> bool:
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    """The instructions of a code, and of the functions that are made in it."""
+    """The instructions of a code object, and of the functions defined in it."""
     yield from dis.get_instructions(code)
     for one in code.co_consts:
         if isinstance(one, CodeType):

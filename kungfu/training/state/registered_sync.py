@@ -1,8 +1,8 @@
-"""Registered values between two steps: compared, given to those who are new, averaged.
+"""Registered values between two steps: compared, sent to new peers, averaged.
 
-A barrier lies inside a step, and what a program does after that step is not done yet: a counter that it counts up
-there is one less, on all peers but on a joiner, whose step was none. So registered values meet where every program
-is at the same place: before the next step.
+A barrier is inside a step, when the program's work after that step is not done yet: a counter incremented there still
+has the old value, except on a joiner, which did no step before. So registered values are exchanged at a point that
+every program reaches in the same state: before the next step.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.state.registry import Registry
 from kungfu.training.state.rescale_hooks import Rescaled
 
-# What travels in one message together with its length.
+# Content up to this length travels in one message together with its length.
 _SHORT_BYTES = 1016
 
 
 @dataclass(frozen=True)
 class PendingSync:
-    """The work that a barrier has left to do before the next step.
+    """The exchange of registered values that a barrier leaves for the time before the next step.
 
     Args:
-        source: The rank whose shared values are those of the new view; ``None`` if the view stays.
-        loads_values: True if this peer may have held other shared values, in place of which it has the source's.
-        holders: The ranks that held the state when the view began, whose averaged values have a part in the mean;
-            ``None`` for all.
-        rescaled: The change of membership for the hooks; ``None`` if there is none.
-        set_values: The values set by a hook of this peer, by name: one that the source's hook sets is all peers'.
+        source: The rank whose shared values the new view adopts; ``None`` if the view did not change.
+        loads_values: True if this peer may hold other shared values and loads the source's.
+        holders: The ranks that held the state when the view began, whose averaged values enter the mean; ``None`` for
+            all ranks.
+        rescaled: The change of membership, passed to the hooks; ``None`` without a change.
+        set_values: The values set by a hook of this peer, by name; those set by the source's hook apply to all peers.
     """
 
     source: int | None = None
@@ -50,9 +50,9 @@ class PeerGroup:
 
     Args:
         rank: The rank of this peer.
-        size: The peers.
-        total: Gives the sums over them of tensors.
-        source: The rank from whose state all in this view have gone on; after a loss it need not be rank 0.
+        size: The number of peers.
+        total: Returns the sums of tensors over the peers.
+        source: The rank from whose state all peers of this view continued; after a loss it need not be rank 0.
     """
 
     rank: int
@@ -66,7 +66,7 @@ class PeerGroup:
         return self.rank == 0
 
     def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """The sums of arrays over the peers, which all bring arrays of the same shapes and types.
+        """The sums of arrays over the peers; shapes and types must be the same on all peers.
 
         Cost:
             One message.
@@ -76,10 +76,10 @@ class PeerGroup:
         return [one.numpy() for one in self.total([tf.convert_to_tensor(value) for value in values])]
 
     def from_rank(self, rank: int, content: bytes) -> bytes:
-        """The bytes that this rank was called with; those of the others are passed over.
+        """Returns the ``content`` of rank ``rank`` on every peer; the content of the other ranks is ignored.
 
         Cost:
-            One message, and a second one where they are many.
+            One message, and a second one if the content is long.
         """
         if self.size == 1:
             return content
@@ -90,27 +90,27 @@ class PeerGroup:
         return first[8 : 8 + min(length, _SHORT_BYTES)] + rest
 
     def added(self, own: bytes, *, of: int) -> bytes:
-        """The sum of this many bytes of each peer, of which all but one peer's are zeros."""
-        # Of whole numbers: every bit arrives as it was.
+        """The bytewise sum over the peers of ``of`` bytes, which must be zeros on all peers but one."""
+        # Sums integers, which keeps every bit.
         (total,) = self.total([tf.constant(np.frombuffer(own.ljust(-(-of // 4) * 4, b"\0"), np.int32))])
         return bytes(total.numpy().tobytes()[:of])
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """True for each of these if it is true on any peer; all peers bring the same number of them."""
+        """For each flag, True if it is True on any peer; all peers must pass the same number of flags."""
         if self.size == 1 or not flags:
             return list(flags)
         (total,) = self.total([tf.constant(np.array(flags, np.int32))])
         return [bool(one) for one in total.numpy() > 0]
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Variables that are not the same on all peers become those of a rank.
+        """Replaces variables that differ between peers by the values of one rank.
 
         Args:
-            variables: The same ones, in the same order, on all peers.
-            rank: The one whose values count.
+            variables: The variables to compare, in the same order on all peers.
+            rank: The rank whose values count.
 
         Cost:
-            A pass over their memory and a message of 64 bytes for each; those that differ are sent.
+            One pass over their memory and a message of 64 bytes for each; variables that differ are sent.
         """
         if self.size == 1 or not variables:
             return
@@ -120,21 +120,21 @@ class PeerGroup:
 
 
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Reads the program's values, makes them what the peers agree on, and gives those that are others back.
+    """Reads the program's values, agrees on them with the other peers, and returns changed values to the program.
 
     Args:
         registry: The registered values of this peer.
         pending: The work that the barrier left to do; see `PendingSync`.
-        peers: The peers of the view, which all do this now.
+        peers: The peers of the view, which all call this function now.
 
     Returns:
-        By name, how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
+        By name, the gap between this peer's shared values and the agreed ones, if only rounding differed; see `gap_of`.
 
     Raises:
-        UsageError: A shared value differs by more than rounding between peers that were there before.
+        UsageError: A shared value differs by more than rounding between peers of the previous view.
 
     Cost:
-        A message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
+        A message with 64 bytes per shared value, or with all of them in a new view; one message of averaged values.
     """
     for name, value in pending.set_values.items():
         registry.put(name, value)
@@ -142,7 +142,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
     rounded: dict[str, VariableGap] = {}
     if peers.size > 1:
         shared, averaged = registry.of("shared"), registry.of("averaged")
-        # No new view: the peers compare checksums, and send only what differs.
+        # The view did not change: the peers compare checksums, and send only values that differ.
         if shared and pending.source is None:
             places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
             shared = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
@@ -155,7 +155,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
 
 
 def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
-    """The mean over peers, without those that received the state in this view: their values are initial ones."""
+    """Assigns the mean over the peers, except those that received the state in this view: theirs are initial values."""
     holders = range(peers.size) if pending.holders is None else pending.holders
     values = [one.read_value() for one in averaged.values()]
     sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])
@@ -164,19 +164,19 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
 
 
 def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """The shared values become the source's, or rank 0's; gives how far those were that differed by rounding.
+    """Assigns the source's or rank 0's shared values; returns the gaps of values that differed by rounding only.
 
     Raises:
-        UsageError: One differs by more, and neither a hook of the source has set it nor has this peer just come in.
+        UsageError: A value differs by more, no hook of the source set it, and this peer did not just join.
     """
     agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     unlike = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
-    # A peer whose values are rank 0's learns by this sum that another peer's are not: all raise, or none.
+    # This sum also notifies a peer with rank 0's values that another peer's values differ: all peers raise, or none.
     if pending.source is None:
         unlike = peers.total([tf.constant(unlike)])[0].numpy()
     for name, is_unlike in zip(shared, unlike, strict=True):
-        # A peer that was there before must hold what the source holds; one that has just come in loads it.
+        # A peer of the previous view must hold the same value as the source; a peer that just joined loads it.
         if is_unlike and not pending.loads_values:
             raise UsageError(
                 f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared "
@@ -189,7 +189,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
 def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
-    """The values of rank ``source``, and the names that its hooks set: a sum to which no other peer adds anything."""
+    """The values of rank ``source`` and the names that its hooks set, from a sum to which other peers add zeros."""
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     agreed = peers.added(content if peers.rank == source else b"", of=len(content))
@@ -204,7 +204,7 @@ def _sent(
 
 
 def _assign(shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-    """Assigns the values that differ, and gives their names."""
+    """Assigns the values that differ, and returns their names."""
     changed = [name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()]
     for name in changed:
         shared[name].assign(agreed[name])

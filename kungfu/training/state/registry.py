@@ -1,8 +1,8 @@
 """The registered values of the program, which are kept with model and optimizer.
 
-A value that lives in Python has a *mirror*, a variable of fixed shape: it is read into it between two steps, and given
-back where the other peers, or a checkpoint, hold another. So comparing, sending, averaging and writing down know
-variables only.
+A Python value has a *mirror*, a variable of fixed shape: between two steps the value is read into its mirror, and the
+program receives a new value if the other peers, or a checkpoint, hold another one. So comparing, sending, averaging and
+saving work on variables only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
 
 @dataclass
 class _Mirrored:
-    """A value of the program, its mirror, and what was last read into that."""
+    """A value of the program, its mirror, and the array last read into the mirror."""
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
@@ -36,10 +36,10 @@ class _Mirrored:
 
 @dataclass
 class Registry:
-    """The registered values of one peer, with the same names in the same order on all.
+    """The registered values of one peer, with the same names in the same order on all peers.
 
     Args:
-        is_sealed: True if the first step has begun: no more can be registered.
+        is_sealed: True once the first step has begun: no more values can be registered.
     """
 
     is_sealed: bool = False
@@ -47,7 +47,7 @@ class Registry:
     _mirrored: dict[str, _Mirrored] = field(default_factory=dict)
 
     def register(self, name: str, get: Any, put: Any, *, kind: Kind, room_bytes: int) -> None:
-        """See ``Training.register``; an error leaves everything as it was."""
+        """Registers a Python value; see ``Training.register``. An error leaves the registry unchanged."""
         if isinstance(get, tf.Variable):
             if put is not None:
                 raise UsageError(
@@ -62,22 +62,22 @@ class Registry:
         self._variables[name] = (kind, mirrored.mirror)
 
     def register_variable(self, name: str, variable: tf.Variable, *, kind: Kind) -> None:
-        """Registers a variable, which is its own mirror; an error leaves everything as it was."""
+        """Registers a variable, which is its own mirror; an error leaves the registry unchanged."""
         self._check(name, kind)
         _check_dtype(name, variable, kind)
         self._variables[name] = (kind, variable)
 
     def seal(self, existing: StateClasses) -> StateClasses:
-        """No more comes after this.
+        """Ends registration.
 
         Args:
             existing: The variables of the training state.
 
         Returns:
-            The variables of all that was registered, by class.
+            The variables of all registered values, by class.
 
         Raises:
-            UsageError: A variable is part of the training state anyway.
+            UsageError: A registered variable is already part of the training state.
         """
         self.is_sealed = True
         known = {id(one): name for name, one in existing.all().items()}
@@ -91,15 +91,15 @@ class Registry:
 
     @property
     def has_agreed_values(self) -> bool:
-        """True if any of it is the job's, not each peer's own."""
+        """True if any registered value belongs to the job rather than to each peer."""
         return any(kind != "own" for kind, _ in self._variables.values())
 
     def of(self, kind: Kind) -> dict[str, tf.Variable]:
-        """The variables of one kind, by the names they were registered under, in their order."""
+        """The variables of one kind, by registered name, in the order of registration."""
         return {name: one for name, (its, one) in self._variables.items() if its == kind}
 
     def described(self) -> list[str]:
-        """Each registered value in words: what has to be the same on all peers."""
+        """A text for each registered value with the properties that must be equal on all peers."""
         return [
             f"{name!r}, {kind}, {one.dtype.name}{tuple(one.shape)}" for name, (kind, one) in self._variables.items()
         ]
@@ -111,10 +111,10 @@ class Registry:
             one.mirror.assign(one.read)
 
     def accepted_value(self, name: str, value: Any, *, by: str) -> Any:
-        """A copy of the content that the hook ``by`` gives a registered value: the hook may change its own later.
+        """A copy of the value that the hook ``by`` sets for a registered name: the hook may change the original later.
 
         Raises:
-            UsageError: No shared value of that name is registered, or the content does not fit it.
+            UsageError: No shared value has that name, or the new value does not fit it.
         """
         shared = self.of("shared")
         if name not in shared:
@@ -138,7 +138,7 @@ class Registry:
         return np.array(given, kind)
 
     def put(self, name: str, value: Any) -> None:
-        """Gives the program another value of its own under this name."""
+        """Sets a registered value of the program."""
         _, variable = self._variables[name]
         if (mirrored := self._mirrored.get(name)) is None:
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
@@ -146,10 +146,10 @@ class Registry:
             mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
 
     def restore(self) -> None:
-        """Gives the program those values that are others than it had."""
+        """Returns mirrored values to the program if they differ from the values last read."""
         for one in self._mirrored.values():
             array = one.mirror.numpy()
-            # Compared bit for bit, so that a NaN that stays is not given back at every barrier.
+            # Compared bitwise, so that an unchanged NaN is not set again at every barrier.
             if array.tobytes() != one.read.tobytes():
                 one.put(one.codec.value(array))
                 one.read = array
@@ -169,7 +169,7 @@ class Registry:
 
 
 def _fits(given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
-    """True if numbers keep their values in this dtype: whole ones exactly, floats up to rounding."""
+    """True if numbers keep their values in this dtype: integers exactly, floats up to rounding."""
     if given.dtype.kind in "iu" and dtype.kind in "iu":
         room = np.iinfo(dtype)
         return bool(np.all((given >= room.min) & (given <= room.max)))

@@ -1,4 +1,4 @@
-"""Functions of the user's that are called where the membership has changed (Elan's RegisterHook)."""
+"""Functions of the user that are called after a change of membership (Elan's RegisterHook)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Change = Literal["joined", "grew", "shrank", "exchanged", "recovered"]
 
 @dataclass(frozen=True)
 class Rescaled:
-    """A change of membership, as one peer sees it.
+    """A change of membership, from the perspective of one peer.
 
     Args:
-        change: "grew", "shrank", "exchanged" (as many came as went), "recovered" (peers were lost), or "joined": this
-            peer has just come in.
-        size_before: The peers of the view before; 0 for one that has just come in.
-        size: The peers of the new view.
+        change: "grew", "shrank", "exchanged" (as many peers joined as left), "recovered" (peers were lost), or "joined"
+            (this peer has just joined).
+        size_before: The size of the previous view; 0 on a peer that has just joined.
+        size: The size of the new view.
         rank: This peer's rank in the new view.
-        step: The steps done when it changed.
+        step: The steps done at the time of the change.
     """
 
     change: Change
@@ -33,22 +33,22 @@ class Rescaled:
 
 @dataclass
 class RescaleHooks:
-    """The hooks of one peer, called in the order in which they were given."""
+    """The hooks of one peer, called in the order in which they were added."""
 
     _functions: list[Callable[[Rescaled], Any]] = field(default_factory=list)
 
     def add(self, function: Callable[[Rescaled], Any]) -> None:
-        """One more hook; ``UsageError`` for what cannot be called."""
+        """Adds a hook; raises ``UsageError`` if it is not callable."""
         if not callable(function):
             raise UsageError(f"training.on_rescale({function!r}): takes a function of one argument, what has changed")
         self._functions.append(function)
 
     def call(self, rescaled: Rescaled) -> None:
-        """Calls all of them; what one raises is a ``UsageError`` that names it."""
+        """Calls all hooks; an exception in a hook becomes a ``UsageError`` with the hook's name."""
         for function in self._functions:
             try:
                 function(rescaled)
-            except KungfuError:  # the hook called something of ours, which says what is wrong
+            except KungfuError:  # the hook misused kungfu, and the error already explains how
                 raise
             except Exception as error:
                 name = getattr(function, "__qualname__", repr(function))
@@ -59,7 +59,7 @@ class RescaleHooks:
 
 
 def change_of(size_before: int, size: int, *, recovered: bool) -> Change:
-    """The name of a change of membership, for a peer that was there before.
+    """The name of a change of membership, on a peer of the previous view.
 
     >>> change_of(2, 3, recovered=False), change_of(3, 2, recovered=True)
     ('grew', 'recovered')

@@ -1,4 +1,4 @@
-"""A checkpoint: a snapshot where all peers hold the same state, written while they train on; read whole, or not."""
+"""Checkpoints: a snapshot taken when all peers hold the same state, written during training, and loaded atomically."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from kungfu.training.graph.training_state import StateClasses
 class TrackedTree:
     """Tracked objects, the root first.
 
-    ``tf.train.Checkpoint`` writes the values that variables have while it writes. A copy of the tree holds those of one
-    moment, so training continues while it is written; and since it has the same names, what is written can be read into
-    the objects themselves, by kungfu or by any program that has ``tf.train.Checkpoint(model=model)``.
+    ``tf.train.Checkpoint`` writes the values of variables at the time of writing. A copy of the tree holds the values
+    of one moment, so training continues during the write. The copy has the same names, so the result can be loaded into
+    the original objects, by kungfu or by any program with ``tf.train.Checkpoint(model=model)``.
 
     Args:
-        variables: The variable that each object is, ``None`` for an object that is none.
-        children: The places of each object's children, by name.
+        variables: For each object its variable, or ``None`` if it is not a variable.
+        children: For each object the indices of its children, by name.
     """
 
     variables: Sequence[tf.Variable | None]
     children: Sequence[Mapping[str, int]]
 
     def values(self) -> list[Any]:
-        """The value that each variable has now. On the CPU nothing is copied: an update makes a buffer of its own."""
+        """The current value of each variable. On the CPU nothing is copied: an update allocates a new buffer."""
         with tf.device("/CPU:0"):
             return [None if one is None else tf.identity(one.read_value()) for one in self.variables]
 
     def copy_with(self, values: Sequence[Any]) -> Any:
-        """A ``tf.train.Checkpoint`` that is like the root, with these values."""
+        """A ``tf.train.Checkpoint`` with the structure of the root and with these values."""
         with tf.device("/CPU:0"):
             nodes = [
                 tf.train.Checkpoint() if value is None else tf.Variable(value, trainable=False) for value in values
@@ -53,13 +53,13 @@ class TrackedTree:
 
 
 def tracked_tree(root: Any) -> TrackedTree:
-    """The tree of everything that a ``tf.train.Checkpoint`` tracks."""
+    """The tree of all objects that a ``tf.train.Checkpoint`` tracks."""
     view = tf.train.TrackableView(root)
     found, places = [root], {id(root): 0}
     variables: list[tf.Variable | None] = []
     children: list[dict[str, int]] = []
-    for one in found:  # which grows meanwhile
-        # A variable has no children of its own; one object may be the child of several.
+    for one in found:  # the loop appends to this list
+        # A variable has no children; an object may be the child of several.
         variable = _variable_of(one)
         below = {} if variable is not None else view.children(one)
         for child in below.values():
@@ -77,19 +77,19 @@ def _variable_of(one: Any) -> tf.Variable | None:
     return one.value if isinstance(one, keras.Variable) else None
 
 
-_SHOWN = 4  # differences of a checkpoint, in a message
+_SHOWN = 4  # the number of a checkpoint's differences shown in a message
 STATE = "state"  # the prefix of TensorFlow's files in the folder of a checkpoint
 _NO_FILES: Mapping[str, Callable[[], bytes]] = MappingProxyType({})
 
 
 def phase_file(number: int) -> str:
-    """The file of a checkpoint that says what a phase before came to."""
+    """The file name, in a checkpoint, of the result of a previous phase."""
     return f"phase-{number}.npz"
 
 
 @dataclass(frozen=True)
 class CheckpointedState:
-    """The contents of a checkpoint: ``root`` tracks them for TensorFlow, ``classes`` by kungfu's names."""
+    """The contents of a checkpoint: ``root`` tracks them for TensorFlow, ``classes`` has them by kungfu's names."""
 
     root: Any
     classes: StateClasses
@@ -108,20 +108,20 @@ class CheckpointedState:
         return cls(root, classes, tracked_tree(root))
 
     def snapshot(self, files: Mapping[str, Callable[[], bytes]] = _NO_FILES) -> StateSnapshot:
-        """The state as it is now, with the contents of files that go beside it, by their names."""
+        """Takes a snapshot of the current state, and of the contents of additional files by name."""
         return StateSnapshot(self, self.tree.values(), files)
 
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """The state of one moment, in memory."""
+    """The state at one moment, in memory."""
 
     checkpointed: CheckpointedState
     values: Sequence[Any]
     files: Mapping[str, Callable[[], bytes]]
 
     def write(self, manifest: Manifest, path: Path) -> None:
-        """Fills an empty folder; ``manifest`` needs neither variables nor files."""
+        """Writes the snapshot into an empty folder; its variables and files are added to ``manifest``."""
         self.checkpointed.tree.copy_with(self.values).write(str(path / STATE))
         for name, content in self.files.items():
             (path / name).write_bytes(content())
@@ -135,12 +135,12 @@ class StateSnapshot:
 
 
 def entries(variables: Mapping[str, Any]) -> Iterator[VariableEntry]:
-    """The entries of a manifest about variables, or about their values."""
+    """The manifest's entries for variables, or for their values."""
     for name, one in variables.items():
         yield VariableEntry(name, tuple(one.shape), one.dtype.name, zlib.crc32(one.numpy().tobytes()))
 
 
-# ---- resumed -------------------------------------------------------------------------------------------------------
+# ---- resume --------------------------------------------------------------------------------------------------------
 
 
 def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
@@ -148,16 +148,16 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
 
     Args:
         path: The folder of the checkpoint.
-        checkpointed: All variables that are to be read.
+        checkpointed: All variables to be read.
 
     Returns:
-        What the checkpoint says of itself.
+        The manifest of the checkpoint.
 
     Raises:
-        UsageError: It names what does not fit or cannot be read; then no variable was touched.
+        UsageError: The checkpoint does not fit or cannot be read; no variable was changed in this case.
     """
     manifest = read_manifest(path)
-    # Names, shapes and types first: they show what the program attached otherwise.
+    # Checks names, shapes and types first: they reveal which attached object differs.
     wrong = list(mismatches(manifest.variables, list(entries(checkpointed.classes.all()))))
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
@@ -166,7 +166,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
             "model, optimizer and policies and register the values that it was written with; of a model alone, "
             f"tf.train.Checkpoint(model=model).read({str(path / STATE)!r}) takes what fits"
         )
-    # From here on variables are written, so what could fail is done before.
+    # Variables are written from here on, so every check that may fail comes before.
     _check_readable(path)
     checkpointed.root.read(str(path / STATE))
     _check_same(path, manifest.variables, list(entries(checkpointed.classes.all())))
@@ -174,7 +174,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
 
 
 def _check_readable(path: Path) -> None:
-    """TensorFlow knows by its own checksums whether a tensor is as it was written: all are read once before."""
+    """Reads every tensor once, so that TensorFlow verifies the checksums of the file."""
     try:
         reader = tf.train.load_checkpoint(str(path / STATE))
         for name in reader.get_variable_to_shape_map():

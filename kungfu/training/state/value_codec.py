@@ -1,13 +1,13 @@
-"""The values that a user may register, and their form as arrays of fixed shape, which peers compare, send and write.
+"""The values that a user may register, and their form as arrays of fixed shape for comparing, sending and saving.
 
 | value                                | array                                             |
 | ------------------------------------ | ------------------------------------------------- |
 | ``bool``, ``int``, ``float``         | bool, int64, float64 without dimensions           |
 | NumPy array or scalar of numbers     | itself; shape and dtype never change              |
 | ``bytes``                            | uint8: eight bytes of length, content, zeros      |
-| ``None``, ``str``, ``list``, ``dict`` | the same, of its JSON text; keys are sorted strings |
+| ``None``, ``str``, ``list``, ``dict`` | as ``bytes``, with JSON text; dict keys are sorted strings |
 
-Nothing is pickled: what comes from another peer or a disk is data, never code.
+Nothing is pickled: content from another peer or a disk is data, never code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALLOWED = "a bool, int, float, NumPy array of numbers, bytes, or what JSON know
 
 @dataclass(frozen=True)
 class ValueCodec:
-    """The array that every value of one name is poured into; ``scalar``: the value is a NumPy scalar."""
+    """The conversion between a registered value and its array; ``scalar``: the value is a NumPy scalar."""
 
     name: str
     form: _Form
@@ -37,8 +37,8 @@ class ValueCodec:
     scalar: bool = False
 
     def cast(self, value: Any) -> np.ndarray[Any, Any]:
-        """The array of a value, or ``UsageError`` for one of another form, shape or dtype, or one that is too long."""
-        # Of any length up to the room there is: its length goes first, zeros fill the rest.
+        """Converts a value to an array; raises ``UsageError`` if form, shape or dtype differ, or if it is too long."""
+        # Variable length up to the reserved room: the length comes first, zeros fill the rest.
         if self.form in ("bytes", "text"):
             content = self._content(value)
             room = self.shape[0] - _LENGTH_BYTES
@@ -49,7 +49,7 @@ class ValueCodec:
                 )
             laid = len(content).to_bytes(_LENGTH_BYTES, "little") + content
             return np.frombuffer(laid.ljust(self.shape[0], b"\0"), np.uint8)
-        # Of one form, shape and dtype for good: the mirror is a variable.
+        # Form, shape and dtype must never change: the mirror is a variable.
         form = _form_of(value)
         array = np.asarray(value) if form == "array" else _number(self.name, value)
         if (form, array.shape, array.dtype) != (self.form, self.shape, self.dtype):
@@ -60,7 +60,7 @@ class ValueCodec:
         return array
 
     def value(self, array: np.ndarray[Any, Any]) -> Any:
-        """The value of an array that was cast, on this peer or on another."""
+        """Converts an array that this or another peer made with ``cast`` back to the value."""
         if self.form == "array":
             return array[()] if self.scalar else array.copy()
         if self.form in _SCALARS:
@@ -82,9 +82,9 @@ def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
     """The codec for values like this one.
 
     Args:
-        name: The name that the value is registered under, for errors.
+        name: The registered name of the value, for errors.
         value: The first value; later ones must have its form, shape and dtype.
-        room_bytes: The most bytes of ``bytes``, or of JSON as text.
+        room_bytes: The maximum number of bytes of a ``bytes`` value, or of the JSON text.
 
     Raises:
         UsageError: The value cannot be registered.
@@ -110,7 +110,7 @@ def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
 def _form_of(value: Any) -> _Form:
     if isinstance(value, np.ndarray | np.generic):
         return "array"
-    if isinstance(value, bool):  # before int, of which it is a kind
+    if isinstance(value, bool):  # before int, since bool is a subclass of int
         return "bool"
     if isinstance(value, int):
         return "int"
@@ -120,7 +120,7 @@ def _form_of(value: Any) -> _Form:
 
 
 def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """An array without dimensions; of text an empty one, which only shows that it is no number."""
+    """An array without dimensions; an empty array for text, which marks it as not a number."""
     form = _form_of(value)
     if form == "int" and not -(1 << 63) <= value < 1 << 63:
         raise UsageError(f"the value of {name!r} is {value}: a whole number has 64 bits")
@@ -128,7 +128,7 @@ def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _check_text(name: str, value: Any) -> None:
-    """Refuses values that JSON would return as something else (a tuple, a key that is a number)."""
+    """Refuses values that JSON would return in another form (a tuple, a dict key that is a number)."""
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:
