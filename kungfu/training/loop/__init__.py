@@ -1,1 +1,1 @@
-"""The life of a run in a loop: attached, stepped, held at barriers, recovered, ended."""
+"""A training run in its loop: attaching, steps, barriers, recovery, and the end."""

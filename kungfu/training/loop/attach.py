@@ -1,4 +1,4 @@
-"""``attach``: a model, its optimizer and policies become a training run."""
+"""``attach``: makes a training run from a model, its optimizer and policies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyD
 
 
 def attached_models() -> list[tuple[Any, bool]]:
-    """The models that were attached in this process and are still in use, each with whether its training is over."""
+    """The models attached in this process that are still in use, each with True if its training is over."""
     return [(model, is_over()) for model, is_over in _ATTACHED.items()]
 
 
@@ -57,34 +57,34 @@ def attach(
 ) -> Training:
     """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
 
-    Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
+    Under ``kungfu-run`` this process becomes a peer of the job; the same program also trains alone.
 
     Args:
-        model: A Keras 3 model that has its weights.
+        model: A built Keras 3 model.
         optimizer: A Keras optimizer, or a list of them.
-        policies: Checked and compiled here, together with those that ``kungfu-run --policy`` names.
-        seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
-            numbers of its own. Alone it has no effect.
-        budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
-        combine: The combination of a variable in which a layer keeps its inputs, by "layer/variable", the end of the
-            variable's path; for layers that do not say so by ``add_weight(aggregation=...)``. With "sum" what each peer
-            adds in a step is added up, with "mean" and "only_first_replica" it is each peer's own, and becomes the mean
-            or rank 0's at barriers.
+        policies: The policies, checked and compiled here, together with those of ``kungfu-run --policy``.
+        seed: The job's seed, from which each peer's draws in its steps are derived (dropout's masks, ``tf.random``);
+            they differ between peers. It has no effect in a program that runs alone.
+        budget: Limits how often all policies together may change the cluster, in place of their individual budgets.
+        combine: The combination of a variable in which a layer stores its inputs, by "layer/variable", the end of the
+            variable's path; for layers that do not declare it with ``add_weight(aggregation=...)``. "sum" adds up what
+            each peer adds in a step; with "mean" and "only_first_replica" the variable is local between barriers, and
+            becomes the mean or rank 0's value at barriers.
 
     Returns:
         The training run: its step, average and batches.
 
     Raises:
         UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops; ``combine``
-            names what is no variable of a layer, or a word that does not fit it; or, under ``kungfu-run``, a layer
-            would have statistics over the peers (``BatchNormalization(synchronized=True)``).
-        PolicyError: A policy is wrong.
+            names no variable of a layer, or has a value that does not fit it; or, under ``kungfu-run``, a layer
+            would compute statistics over the peers (``BatchNormalization(synchronized=True)``).
+        PolicyError: A policy is invalid.
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     connection = connect()
     build(model, optimizers)
     calls = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
-    if connection.settings is not None:  # else one peer sees all samples
+    if connection.settings is not None:  # a program that runs alone sees all samples
         calls.run.memory.share(calls.run.trace)
     return Training(calls)
 
@@ -99,26 +99,26 @@ def attach_built(
     budget: Budget | None,
     combine: Mapping[str, LayerWord],
 ) -> StepCalls:
-    """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
+    """The run of a model that has all weights used by its step, and of optimizers that have their variables."""
     settings, attachment = connection.settings, connection.attachment
     if settings is not None:
         _refuse_synchronized(model)
     _check_threads()
     plan = compile_policies(policies_in_job(policies, settings), budget=budget)
-    with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
+    with tf.device("/CPU:0"):  # counters and scalars, which the host reads, and which order the ops
         program = fused(lower(plan))
         graph_state = GraphState.of(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
     done = _continue_counts(connection, graph_state)
     memory = LayerMemory.of(model, combine)
     state = _state(model, optimizers, graph_state, program, memory)
-    if settings is not None:  # a program that runs alone draws what it would draw without kungfu
+    if settings is not None:  # a program that runs alone draws the same numbers as without kungfu
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
         plant_seeds(state.classes, seed=seed, peer=settings.peer, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership, registry, record = connection.membership, Registry(), connection.membership.record
     trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
-    # A program that runs alone is never waited for: nothing of its step comes before its time.
+    # For a program that runs alone no peer waits, so its step has no trial run.
     gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
     calls = StepCalls(
         Run(
@@ -140,18 +140,18 @@ def attach_built(
             timer=StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most),
         )
     )
-    alive = weakref.ref(calls)  # it holds the model
+    alive = weakref.ref(calls)  # weak, since it refers to the model, the key
     _ATTACHED[model] = lambda: (found := alive()) is not None and found.is_over
     return calls
 
 
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
-    """The policies of the program, then those that ``kungfu-run --policy`` names."""
+    """The policies of the program, followed by those of ``kungfu-run --policy``."""
     return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
 
 
 def _continue_counts(connection: JobConnection, graph_state: GraphState) -> int:
-    """Continues the counts of steps and samples of the phases before; gives the steps that were done in them."""
+    """Continues the counts of steps and samples of earlier phases; returns the steps done in them."""
     done = connection.steps()
     graph_state.progress.step.assign(done)
     graph_state.progress.trained.assign(connection.trained)
@@ -180,14 +180,14 @@ def _recorder(connection: JobConnection, step_record: StepRecord, program: Progr
 
 
 def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:
-    """True if a rule may set the rate; for a hook that is unknown beforehand."""
+    """True if a rule may set the learning rate; assumed for hooks, whose requests are not known beforehand."""
     acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
     hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
     return hooked or any(isinstance(action, SetLearningRate) for action in acting)
 
 
 def deciding_rules(plan: Plan) -> list[str]:
-    """The rules that may request another size or for other peers, a hook perhaps."""
+    """The names of the rules that may request another size or other peers; hooks may."""
     kinds = (Rescale, Evict, Replace, Call)
     return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
 
@@ -203,7 +203,7 @@ def _check_threads() -> None:
 
 
 def build(model: Any, optimizers: Sequence[Any]) -> None:
-    """Gives a single optimizer its variables; ``UsageError`` for what cannot be attached."""
+    """Builds a single optimizer's variables; ``UsageError`` for a model or optimizer that cannot be attached."""
     _check_model(model)
     strangers = [type(one).__name__ for one in optimizers if not hasattr(one, "built") or not hasattr(one, "build")]
     if strangers or not optimizers:

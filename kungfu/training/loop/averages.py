@@ -16,12 +16,12 @@ from kungfu.training.run import Run
 
 
 def totals_to_sum(holder: LoopMetrics | AddedSums) -> SummedTotals:
-    """Graph: the additions of this peer in a step to the metrics of a loop, or to variables of layers."""
+    """Graph: this peer's additions in a step to the metrics of a loop, or to variables of layers."""
     return SummedTotals(holder.outgoing(), holder.conclude)
 
 
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
-    """Graph: as ``Training.average``, and the sums of ``totals`` over the peers, of which policies see nothing."""
+    """Graph: returns the result of ``Training.average``, and the sums of ``totals``, which policies do not see."""
     sums = list[Any]()
 
     def last(averaging: Averaging) -> Any:
@@ -32,22 +32,22 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
 
 
 def sum_in_step(run: Run, values: Sequence[Any], *, tag: str) -> list[Any]:
-    """Graph: sums over the peers, by a message of their own.
+    """Graph: sums over the peers, by a separate message.
 
     Args:
-        run: What the step is of.
+        run: The run of the step.
         values: Tensors of the same types and shapes on all peers.
-        tag: Names the message.
+        tag: The name of the message.
     """
     with run.trace.ours():
         return add_up(run.attachment, values, order=run.graph_state.order, tag=tag)
 
 
 class SeveralAverages:
-    """The averages of one trace of a step, which counts only once the sums at its end are there.
+    """The averages of one trace of a step, which counts only after the sums at its end have arrived.
 
     Args:
-        run: What the step is of.
+        run: The run of the step.
     """
 
     def __init__(self, run: Run) -> None:
@@ -55,9 +55,9 @@ class SeveralAverages:
         self._conclude: Callable[[], Any] | None = None  # of the last average
 
     def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
-        """Graph: as ``Training.average``, of the gradients that one of several optimizers is to apply.
+        """Graph: averages like ``Training.average``, for the gradients of one of several optimizers.
 
-        The policies see loss, gradients and learning rate of the last one in a step, and conclude with `conclude`.
+        The policies see loss, gradients and learning rate of the last average in a step, and conclude with `conclude`.
         """
         trace = self._run.trace
 
@@ -69,15 +69,15 @@ class SeveralAverages:
         return self._run.average(gradients, last, optimizer=optimizer)
 
     def conclude(self, values: Sequence[Any]) -> list[Any]:
-        """Graph, at the end of a step: the sums of tensors over the peers; then the step counts.
+        """Graph, at the end of a step: returns the sums of tensors over the peers, and lets the step count.
 
         Cost:
-            A message, in which the sums that layers keep travel too; none without either.
+            A message, which also carries the sums of layers; none if there is nothing to sum.
         """
         trace = self._run.trace
         with trace.ours():
             sums = _last_sums(self._run, values)
-            if self._conclude is not None:  # else the step has not averaged, which its trace refuses
+            if self._conclude is not None:  # otherwise the step has not averaged, which its trace refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
         trace.note_end()
@@ -85,9 +85,9 @@ class SeveralAverages:
 
 
 def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums of values over the peers, and behind them of what layers have added."""
+    """Graph: the sums of values over the peers, followed by the sums of the layers' additions."""
     memory, samples = run.memory.sums, run.graph_state.metrics.samples.read_value()
-    # A peer without samples ran on another's.
+    # A peer without samples ran on another peer's sample.
     given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
     sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
     memory.conclude(sums[len(values) :])

@@ -1,4 +1,4 @@
-"""The host's side of a barrier: the rules that fired become requests, and the result becomes variables of the graph."""
+"""The host's side of a barrier: makes requests of the rules that fired, and writes the result to the graph."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from kungfu.training.state.registered_sync import PendingSync
 
 
 def join(run: Run) -> None:
-    """Enters the job."""
+    """Joins the job, and enters its current view."""
     started = time.monotonic()
-    # No rule has fired; but the first use of anything is slow, and at a barrier all others would wait for it.
+    # No rule has fired yet; this call loads the code, for which all other peers would wait at a barrier.
     _posted(run)
 
     def opening_terms(view: View, target: int) -> Terms:
@@ -61,7 +61,7 @@ def join(run: Run) -> None:
         run.state, description=described(run), machine=machine_in_words(), opening_terms=opening_terms
     )
     after = result.after
-    # The batch of the very first view follows from its size; that of a later view comes with it.
+    # The batch size of the first view depends on its size; the terms of a later view include it.
     terms = after.terms if after.terms.global_batch_size else _first_terms(run, after.view.size)
     enter(run, result, terms)
     step = run.steps()
@@ -71,28 +71,28 @@ def join(run: Run) -> None:
     _restore_registered(run, step)
     ask_for_departures(run)
     if run.checkpoints.is_wanted or run.pending.stop_reason is not None:
-        _ask(run)  # the program did before its step was traced, when no step could carry the request
+        _ask(run)  # requested before the step was traced, when no step could carry the request
 
 
 def hold(run: Run) -> None:
-    """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after.
+    """Runs the barrier of a running job: averages, calls hooks, decides, and enters the resulting view.
 
     Raises:
-        KungfuError: A peer is gone or late, or the replicated state differs.
-        OpError: A message failed; its meaning is found by `kungfu.training.loop.recovery`.
+        KungfuError: A peer is lost or late, or the replicated state differs.
+        OpError: A message failed; `kungfu.training.loop.recovery` finds the cause.
 
     Cost:
-        A checksum of the state, a round of calls between the peers, and the mean of what layers keep of the data.
+        A checksum of the state, a round of calls between the peers, and the mean of the layers' statistics.
     """
     started = time.monotonic()
     run.timer.arrived()
     graph_state = run.graph_state
-    # Requests that come from here on ride on the message of the next step, and have a barrier of their own; the
-    # rules that fired in this step are answered here.
+    # Requests made from here on ride on the message of the next step, and have a later barrier; this barrier answers
+    # the rules that fired in this step.
     graph_state.posts.serve()
     requests = _requests(run)
-    # Kept until the barrier has answered: should it break, the next one is asked for the same. Values are set
-    # before the next step anyway, and the program may change them in it.
+    # Kept until the barrier has answered: if it fails, the next barrier receives the same requests. Values are set
+    # before the next step in any case, and the program may change them in that step.
     run.pending.unanswered = tuple(one for one in requests if not isinstance(one.what, SetValue))
     asked = time.monotonic()
     average_statistics(run)
@@ -108,7 +108,7 @@ def hold(run: Run) -> None:
     )
     run.pending.shadows.clear()
     run.pending.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
-    # A new view: this peer takes its place in it, or leaves. Else only settings may have changed.
+    # In a new view this peer enters it, or leaves the job. Otherwise only settings may have changed.
     changed = result.before is not None and result.after.view.version != result.before.view.version
     if changed:
         enter(run, result, result.after.terms)
@@ -132,8 +132,8 @@ def hold(run: Run) -> None:
 
 
 def finish(run: Run) -> None:
-    """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
-    # A joiner that came in at the last barrier has done by now what that barrier left.
+    """Ends training on all peers: assigns the averaged statistics, and compares the states."""
+    # A joiner of the last barrier has done its pending work at this point.
     complete_pending(run)
     _request_checkpoints(run, _last_requests(run))
     average_statistics(run)
@@ -143,36 +143,36 @@ def finish(run: Run) -> None:
 
 
 def checkpoint(run: Run, request: CheckpointRequest) -> None:
-    """Asks for a checkpoint at the barrier after the next step; rank 0's call counts, the others remember it."""
+    """Requests a checkpoint at the barrier after the next step; rank 0's request counts, other peers remember it."""
     run.checkpoints.request(request)
     _ask(run)
 
 
 def stop(run: Run, reason: str) -> None:
-    """Asks for the end of training at the barrier after the next step; rank 0's call counts, as of a checkpoint."""
+    """Requests the end of training at the barrier after the next step; rank 0's request counts."""
     run.pending.stop_reason = reason
     _ask(run)
 
 
 def renew_stop(run: Run) -> None:
-    """Rank 0 was lost, which may not have carried out the end of training: the one after it requests it again."""
+    """Requests the end of training again after the loss of a rank 0 that may not have carried it out."""
     if run.pending.stop_reason is not None:
         _ask(run)
 
 
 def _ask(run: Run) -> None:
-    """Rank 0 requests a barrier. Before the first step no step can carry the request: `join` does it."""
+    """Requests a barrier, on rank 0. Before the first step no step can carry the request: `join` repeats it."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
 
 def read_registered(run: Run, *, compared: bool) -> None:
-    """Reads the registered values once, where joiners that the next barrier may admit take them, or for a checksum.
+    """Reads the registered values once, for joiners that the next barrier may admit, or for a checksum.
 
-    Only between two steps from Python: a loop in the graph may be writing them.
+    Called only between two steps from Python: a loop in the graph may be writing the values.
 
     Args:
-        compared: True if a checksum should be put on the message of the next step.
+        compared: True if the message of the next step should carry a checksum.
     """
     registry = run.registry
     joins = registry.has_agreed_values and bool(run.terms.target_size or run.terms.leaving)
@@ -183,30 +183,30 @@ def read_registered(run: Run, *, compared: bool) -> None:
 
 
 def _restore_registered(run: Run, step: int) -> None:
-    """A joiner has the registered values that came with the state, until those of the next step come."""
+    """Gives a joiner's program the registered values received with the state, until the next step brings new ones."""
     registry, state = run.registry, run.state
-    # Those who gave them had read them before the step in whose barrier this peer came in.
+    # Valid only if the senders read them before the step whose barrier admitted this peer.
     if not registry.has_agreed_values or state.registered_before() != step or step == 0:
         return
     registry.restore()
-    # What a loop gives beside them, as what the callbacks of `fit` keep, comes before the next step. Until then
-    # this peer counts as one without state: where every other one is lost, the job ends and says so, and its
-    # checkpoints have all of it; it never continues with callbacks that have lost what they kept.
+    # Further values of a loop, such as those of the callbacks of `fit`, arrive before the next step. Until then this
+    # peer counts as a peer without state: if all others are lost, the job ends with an error, and its checkpoints have
+    # the complete state; the job never continues with callbacks that have lost their values.
     if not run.declared.has_loop_state:
         run.membership.mark_state_complete()
 
 
 def offer_checksum(run: Run) -> None:
-    """Between two steps: a checksum of all that is equal on all peers rides on the message of the next one."""
+    """Between two steps: adds a checksum of all variables that are equal on all peers to the next step's message."""
     run.graph_state.posts.checksum.offer(checksum_of(list(run.checkpoints.state().classes.shared.values())))
 
 
 def average_statistics(run: Run) -> None:
-    """Statistics that layers keep of the data become their mean over peers, or those of rank 0.
+    """Averages the layers' statistics over the peers, or assigns rank 0's values.
 
     Cost:
-        A pass over their memory and a message of 64 bytes for each. Those that are the same on all are not sent:
-        tables that no step updates are among them, and may be large.
+        One pass over their memory and a message of 64 bytes for each. Variables that are equal on all peers are not
+        sent: they include tables that no step updates, which may be large.
     """
     classes = run.state.classes
     if run.size == 1:
@@ -218,28 +218,28 @@ def average_statistics(run: Run) -> None:
     places = differing_variables(variables, size=run.size, total=partial(total, run, tag="statistics"))
     if not places:
         return
-    named = zlib.crc32(repr(places).encode())  # other tensors travel under another name
+    named = zlib.crc32(repr(places).encode())  # a message with other tensors has another name
     read = [variables[place].read_value() for place in places]
     for place, mean in zip(places, total(run, read, scale=1.0 / run.size, tag=f"means {named:08x}"), strict=True):
         variables[place].assign(mean)
 
 
 def enter(run: Run, result: BarrierResult, terms: Terms) -> None:
-    """Takes this peer's place in another view, under its terms; without a rank it has left the job."""
+    """Enters another view with this peer's rank, under its terms; without a rank this peer has left the job."""
     view, rank = result.after.view, result.rank
     standing, variables = run.standing, run.graph_state.view
     standing.rank, standing.size, standing.source = rank, view.size, next(iter(result.sources), 0)
     variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
-    # The last step was done by other peers: its time says nothing of this view.
+    # Other peers did the last step: its time is not valid in this view.
     write_variable(run.graph_state.times.step_seconds, math.nan)
     _put_in_force(run, terms)
     run.timer.entered()
-    if not run.registry.has_agreed_values:  # else it is complete when those values have come
+    if not run.registry.has_agreed_values:  # otherwise complete only after those values have arrived
         run.membership.mark_state_complete()
 
 
 def ask_for_departures(run: Run) -> None:
-    """Asks for a barrier after the next step where peers stay only until others hold the state: by then they do."""
+    """Requests a barrier after the next step if peers wait to leave until others hold the state: by then they do."""
     if run.rank == 0 and run.terms.departing:
         run.graph_state.posts.changes.ask()
 
@@ -247,7 +247,7 @@ def ask_for_departures(run: Run) -> None:
 def _put_in_force(run: Run, terms: Terms) -> None:
     """Puts terms in force at this peer."""
     rate, progress = run.rate, run.graph_state.progress
-    # A rule has set the learning rate: a new ramp, counted in its own unit.
+    # A rule has set the learning rate: begins a new ramp, counted in its unit.
     if rate is not None and terms.ramp != run.terms.ramp:
         done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
         rate.put_in_force(terms.ramp, done=int(read_variable(done)))
@@ -256,30 +256,30 @@ def _put_in_force(run: Run, terms: Terms) -> None:
     progress.skip_remainder(terms.global_batch_size)
 
 
-# ---- what is asked for -----------------------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
 def _requests(run: Run) -> tuple[Asked, ...]:
-    """The requests that this peer brings to the barrier: its rules', and rank 0's also those from outside."""
+    """The requests of this peer for the barrier: those of its rules, and on rank 0 also those from outside."""
     membership, call = run.membership, partial(_called, run, call_hook)
     requests = [*requests_of(_posted(run), membership.view, call=call, speeds=partial(_speeds, run))]
     unanswered = run.pending.unanswered or ()
     if run.pending.stop_reason is not None and run.rank == 0:
         requests.append(Asked(StopTraining(), run.pending.stop_reason, run.steps()))
-    # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
+    # Only rank 0 receives these: from `kungfu-run`, the job's API or a scheduler.
     external = membership.pop_external_request()
     if external is not None:
-        # One that the barrier before this one was asked for already was sent again.
+        # The request was sent again, after the previous barrier had already received it.
         unanswered = tuple(one for one in unanswered if (one.id, one.what) != (external.id, external.what))
         requests.append(replace(external, step=run.steps()))
-    # The barrier before this one broke: of two requests for one thing the newer wins.
+    # The previous barrier failed: of two requests for the same change the newer one wins.
     requests += unanswered
     _set_values(run, requests)
     return tuple(requests)
 
 
 def _last_requests(run: Run) -> list[Asked]:
-    """The requests of the last step, which no barrier follows: checkpoints, and what its hooks set."""
+    """The requests of the last step, which no barrier follows: checkpoints, and values set by its hooks."""
     fired = [one for one in _posted(run) if isinstance(one.action, (Call, Checkpoint))]
     requests, run.pending.unanswered = [*(run.pending.unanswered or ())], None
     requests += requests_of(fired, run.membership.view, call=partial(_called, run, call_last_hook))
@@ -288,7 +288,7 @@ def _last_requests(run: Run) -> list[Asked]:
 
 
 def _set_values(run: Run, requests: Sequence[Asked]) -> Sequence[Asked]:
-    """Registered values are set before the next step, or the end; gives the requests that others came before."""
+    """Sets registered values before the next step, or the end; returns the superseded requests."""
     merged = merge(one for one in requests if isinstance(one.what, SetValue))
     for one in merged:
         if isinstance(one.what, SetValue) and not one.superseded_by:
@@ -303,7 +303,7 @@ def _request_checkpoints(run: Run, requests: Sequence[Asked]) -> None:
 
 
 def _posted(run: Run) -> list[FiredRule]:
-    """The rules that fired since the last barrier, once: in the step that carried a post, and in the one before."""
+    """The rules that fired since the last barrier, each once: in the step with the post, and in the one before."""
     plan, rules, last = run.plan, run.graph_state.rules, run.steps()
     fired = list[FiredRule]()
     for step in (last - 1, last):
@@ -314,17 +314,17 @@ def _posted(run: Run) -> list[FiredRule]:
 
 
 def _speeds(run: Run) -> dict[int, float]:
-    """The speed of each peer by id, as a fraction of the median's, where a policy measures it; agreed."""
+    """The speed of each peer by id, as a fraction of the median's, if a policy measures it; agreed."""
     if run.plan.straggler_fractions is None:
         return {}
     step_record, ids = run.graph_state.metrics.step_record, run.membership.view.ids
     fractions = step_record.straggler_fractions(read_variable(step_record.packed).tolist())
-    # Those of the step that ends in this barrier.
+    # The fractions of the step that ends in this barrier.
     return dict(zip(ids, fractions, strict=True)) if len(fractions) == len(ids) else {}
 
 
 def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-    """The requests of a hook, which ``call`` calls."""
+    """Calls a hook by ``call``; returns its requests."""
     answer = call(fired, action, size=run.size)
     rates = [one for one in answer.requests if one.kind == "set_learning_rate"]
     if rates and run.rate is None:
@@ -337,7 +337,7 @@ def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action:
 
 
 def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
-    """The terms of a decision, on the coordinator: with the settings that a rescale brings and rules request."""
+    """The terms of a decision, on the coordinator, with the settings that a rescale implies and that rules request."""
     graph_state, rate = run.graph_state, run.rate
     position = RunPosition(
         steps=run.steps(),
@@ -358,7 +358,7 @@ def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
 
 
 def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Decision) -> list[Asked]:
-    """The settings that rules on a rescale choose from the new size."""
+    """The settings that on-rescale rules compute from the new size."""
     step, rate, sizes, terms = run.steps(), run.rate, (previous_size, size), (run.terms, decision.terms)
     epoch_samples = int(read_variable(run.graph_state.progress.samples))
     sources = rescale_sources(sizes, terms, limits=run.settings.limits, step=step, epoch_samples=epoch_samples)
@@ -368,7 +368,7 @@ def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Deci
 
 
 def _on_scale(run: Run, asked: Asked) -> Asked:
-    """A learning rate on the scale of the user's schedule, where there is one; other settings as they are."""
+    """A learning rate converted to the scale of the user's schedule, if there is one; other settings unchanged."""
     rate = run.rate
     if not isinstance(asked.what, SetRate) or rate is None:
         return asked
@@ -376,8 +376,8 @@ def _on_scale(run: Run, asked: Asked) -> Asked:
 
 
 def _first_terms(run: Run, size: int) -> Terms:
-    """The batch of the first view; it follows from rank 0's, which came with the state: all peers agree on it."""
-    # Without a loader each peer brings as many samples as rank 0; a resumed checkpoint has a batch in force.
+    """The terms of the first view, with the batch size from rank 0's state, so that all peers agree on it."""
+    # Without a loader each peer has as many samples as rank 0; a resumed checkpoint contains a batch size in force.
     batch, checkpoints, rate = int(read_variable(run.graph_state.progress.batch)), run.checkpoints, run.rate
     whole = batch * size if run.declared.batch is None else checkpoints.batch_in_force(batch)
     if whole < size:
@@ -387,12 +387,12 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms of a phase, with what lasts of those of the phase before.
+    """The first terms of a phase, with the lasting part of the previous phase's terms.
 
     Args:
-        first: With the batch of the phase.
-        before: At the end of the phase before; ``None`` if this peer was not in it.
-        target: The size of the job with those on their way, 0 if none are.
+        first: The terms with the batch size of the phase.
+        before: The terms at the end of the previous phase; ``None`` if this peer was not in it.
+        target: The target size of the job, including joiners under way; 0 without a change.
     """
     if before is None:
         return replace(first, target_size=target)

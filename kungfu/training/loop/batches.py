@@ -1,4 +1,4 @@
-"""The batches of a run's loop: what the loader walks is declared, then one batch comes for each call of the step."""
+"""The batches of a run's loop: declares the loader's data, then yields one batch for each call of the step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kungfu.training.run import Run
 def declare_batches(
     calls: StepCalls, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None = None
 ) -> None:
-    """The batches of this run come from the loader.
+    """Declares that the batches of this run come from the loader.
 
     Args:
-        calls: Those of the step.
-        plan: What the loader walks.
-        described: The values that must be the same on all peers and in a run that is resumed: the seed of the order,
-            and the checksum of the first batch of data that each peer reads.
-        accumulation: Adds up micro-batches, where there are any.
+        calls: The calls of the step.
+        plan: The data and the order of the loader.
+        described: The values that must be equal on all peers and in a resumed run: the seed of the order, and the
+            checksum of the first batch of data that each peer reads.
+        accumulation: The accumulation of micro-batches, if there are any.
     """
     run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
     refuse_accumulated(declared.metrics, accumulation)
@@ -36,7 +36,7 @@ def declare_batches(
     declared.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
     declared.data = {"samples": plan.samples, **described}
     progress.samples.assign(plan.samples)
-    if isinstance(plan.sampler, PartitionSampler):  # which peer reads what goes along with the state
+    if isinstance(plan.sampler, PartitionSampler):  # the assignment of readers is part of the state
         held = plan.sampler.make_variable(most_peers=run.settings.limits.maximum)
         if run.registry.is_sealed:
             raise UsageError(
@@ -52,7 +52,7 @@ def declare_batches(
 def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
     """Declares how the program counts its epochs, see `PlannedEpochs`, and gives the policies their number.
 
-    Those of this run may be fewer than its loader plans: a callback has restored what an earlier one came to.
+    This run may have fewer epochs than its loader plans: a callback may have restored the result of earlier ones.
     """
     assert run.declared.planned is not None
     run.declared.planned = replace(run.declared.planned, done_before=done_before, epochs=epochs, fit=fit)
@@ -62,14 +62,14 @@ def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
 def loop_batches(
     calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], between_steps: Callable[[], object] = lambda: None
 ) -> Iterator[Any]:
-    """The batches that one call of the step after the other needs, until the epochs are done or training is ``over``.
+    """The batches for successive calls of the step, until the epochs are done or training is ``over``.
 
     Args:
-        calls: Those of the step.
-        plan: The data and how it is walked.
+        calls: The calls of the step.
+        plan: The data and their order.
         over: Returns True if no further step should be done.
-        between_steps: Does the exchanges that a loop of kungfu's has in a new view. If the data need one too, they come
-            first, on all peers: one that has lost another in a step does them before it comes to the data.
+        between_steps: Does the exchanges that a kungfu loop has in a new view. If the data need an exchange too, these
+            come first, on all peers: a peer that lost another one in a step does them before it reads the data.
     """
     run = calls.run
 
@@ -91,7 +91,7 @@ def loop_batches(
 
 
 def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:
-    """The same for the one loop of a program, at whose end training is over."""
+    """The batches for the only loop of a program; training is over at its end."""
     try:
         yield from loop_batches(calls, plan, over=lambda: calls.run.left or calls.run.stopped)
     except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop

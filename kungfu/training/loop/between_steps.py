@@ -1,7 +1,7 @@
 """Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints started.
 
-A barrier lies inside a step, where the programs of the peers are at different places; so it leaves what is pending, and
-the call of the next step does it.
+A barrier is inside a step, where the peers' programs are at different points. So the barrier only records its pending
+work, and the call of the next step does it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kungfu.training.state.program_description import describe
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.state.rescale_hooks import Rescaled, change_of
 
-# Names the messages that the peers exchange there, in reports of a late or a lost peer.
+# The name of the messages exchanged there, in reports of a late or lost peer.
 BETWEEN_STEPS = "the exchange of values"
 
 
 def random_streams(run: Run) -> RandomStreams:
-    """The random numbers of this peer's steps; in a resumed job other ones than before."""
+    """The random streams of this peer's steps; a resumed job has other streams than before."""
     trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
-    # Peer 0 has restored what is registered as its own from the checkpoint; other peers draw states of their own.
+    # Peer 0 has restored its local registered values from the checkpoint; other peers draw new states.
     is_restored = resumed > 0 and trained.peer == 0
     planted = () if is_restored else tuple(run.registry.of("own").values())
     own = (one for one in classes.own.values() if not any(one is other for other in planted))
@@ -39,36 +39,36 @@ def random_streams(run: Run) -> RandomStreams:
 
 
 def described(run: Run) -> Description:
-    """The description of this peer's program, once everything is registered."""
+    """The description of this peer's program, after registration has ended."""
     trained, declared = run.trained, run.declared
     more = {"facts": declared.described, "remembered": run.memory.described}
     return describe(run.plan, trained.model, trained.optimizers, run.registry, declared.data, **more)
 
 
 def left_pending(run: Run, result: BarrierResult, *, step: int) -> None:
-    """A barrier is over: what it left to do is pending until the next step."""
+    """Records the work that a barrier leaves pending until the next step."""
     run.standing.is_in_job = True
     before, recovery = result.before, result.recovery
-    # Rank 0 was lost, and with it a checkpoint that it may not have written.
+    # Rank 0 was lost, perhaps before it wrote a checkpoint.
     if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
         run.checkpoints.take_over()
     run.pending.sync = _pending_sync(result, step=step, founds=run.checkpoints.founds)
 
 
 def set_value(run: Run, name: str, value: Any, *, by: str) -> None:
-    """A hook wants another value before the next step; ``UsageError`` if there is none, or this does not fit."""
+    """Sets a registered value for a hook, before the next step; ``UsageError`` if the name or the value is wrong."""
     run.pending.set_values[name] = run.registry.accepted_value(name, value, by=by)
 
 
 def complete_pending(run: Run) -> None:
-    """Before a step: does what the last barrier left, if there was one since the step before, with all peers.
+    """Does the pending work of the last barrier with all peers, before a step.
 
-    When this peer has the registered values of the view, it counts as one that holds the state, before any hook of the
-    program's is called; not where a loop has more to give in a new view: see `complete_state`.
+    Once this peer has the registered values of the view, and before any hook of the program is called, it counts as a
+    holder of the state; except if a loop has more values to give in a new view: see `complete_state`.
 
     Raises:
         UsageError: A shared value differs between the peers, or a hook raised.
-        PeerFailure: A peer was lost over it; everything is pending still.
+        PeerFailure: A peer was lost meanwhile; all work remains pending.
     """
     pending, sync = run.pending, run.pending.sync
     if sync is None or run.left:
@@ -84,38 +84,38 @@ def complete_pending(run: Run) -> None:
     pending.sync = None
     if sync.rescaled is not None:
         run.hooks.call(sync.rescaled)
-    # Else it would hold this peer's part of what a loop keeps, beside the values of another one.
+    # Otherwise a checkpoint would combine this peer's old loop state with the new values.
     if is_whole:
         _start_checkpoints(run, rank=peers.rank)
 
 
 def complete_state(run: Run) -> None:
-    """In a new view: what a loop gives beside the registered values is here too; see `Declared.has_loop_state`."""
+    """Marks the state complete in a new view, once the loop's values have arrived; see `Declared.has_loop_state`."""
     run.membership.mark_state_complete()
     if run.rank is not None:
         _start_checkpoints(run, rank=run.rank)
 
 
 def _start_checkpoints(run: Run, *, rank: int) -> None:
-    """Starts the checkpoints that were requested: all that goes along is there, and the same on all peers."""
+    """Starts the requested checkpoints, when all state is present, and equal on all peers."""
     batch = int(read_variable(run.graph_state.progress.batch))
     phase, data = max(1, run.settings.phase), run.declared.data
     run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)
 
 
 def forget_message_time(run: Run) -> None:
-    """The seconds since the last message are no step's: the next busy time and step time have no beginning."""
+    """Forgets the time of the last message, so that the pause counts neither as busy time nor as step time."""
     write_variable(run.graph_state.times.synchronised, math.nan)
 
 
 def peer_group(run: Run, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
-    """The peers of the view, of which this one is one; ``tag`` names their messages."""
+    """The peers of the view, including this one; ``tag`` names their messages."""
     assert run.rank is not None, "a decision has removed this peer"
     return PeerGroup(run.rank, run.size, partial(total, run, tag=tag), run.standing.source)
 
 
 def total(run: Run, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = BETWEEN_STEPS) -> list[Any]:
-    """The sums of tensors over the peers of the view, multiplied by ``scale``; a message, which ``tag`` names."""
+    """The sums of tensors over the peers of the view, multiplied by ``scale``; ``tag`` names the message."""
     prescale, last = tf.constant(scale, tf.float64), tf.zeros([0], tf.float32)
     given = [*tensors, last]
     return run.attachment.all_reduce(given, prescale=prescale, order=run.graph_state.order, tag=tag)[:-1]
@@ -123,15 +123,15 @@ def total(run: Run, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = BE
 
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:
     before, after, recovery, sources = result.before, result.after, result.recovery, result.sources
-    # This peer leaves, or the view stays: the peers only compare what they hold.
+    # This peer leaves, or the view does not change: the peers only compare their values.
     if result.rank is None or (before is not None and before.view.version == after.view.version):
         return PendingSync()
-    # This peer has just come in and takes the shared values. The averaged ones are the mean over those who held the
-    # state before: in the first view of a job these are all peers.
+    # This peer has just joined and loads the shared values. The averaged values are the mean over the previous holders
+    # of the state: in the first view of a job these are all peers.
     if before is None:
         joined = None if founds else Rescaled("joined", 0, after.view.size, result.rank, step)
         return PendingSync(sources[0], True, None if after.view.begins else sources, joined)
-    # The membership changed around this peer. After a loss it takes the shared values too: it may have done a step more
+    # The view changed around this peer. After a loss it loads the shared values too: it may have done one step more
     # than the peer from whose state all continue.
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=recovery is not None)

@@ -1,7 +1,7 @@
-"""This process's connection to its job: made by its first run, and used by the runs after it.
+"""This process's connection to its job: made by its first run, and reused by later runs.
 
-A program may train several times, one phase of the job after the other. Each phase has a step, policies and a state of
-its own; the agent, the other peers and the all-reduce stay the same.
+A program may train several times, one phase of the job after the other. Each phase has a separate step, policies and
+state; the agent, the other peers and the all-reduce stay the same.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _LOOK_EVERY_S = 1.0
 
 
 class JobConnection:
-    """The connection of a process to its job, over all its trainings.
+    """The connection of a process to its job, over all its training runs.
 
     Args:
         settings: The settings of ``kungfu-run``; ``None`` for a program that runs alone.
 
     Attributes:
-        phase: The phase that is under way on this peer, or was last; 0 before the first.
+        phase: The phase under way on this peer, or the last one; 0 before the first.
         several: True if another phase may follow, as after each ``fit`` of Keras.
         terms: The terms in force at the end of the last phase on this peer.
-        steps: Gives the steps done.
-        trained: The samples of all steps of the phases before.
-        run: The name of the job; once this peer has passed through a phase, of the job that did it.
-        passes: True if this peer took no part in the last phase that is over, because it was over before.
+        steps: Returns the number of steps done.
+        trained: The samples of all steps of earlier phases.
+        run: The name of the job; after a phase on this peer, of the job that did it.
+        passes: True if this peer did not take part in the last finished phase, which had ended before.
         runs: The number of runs that have begun.
-        is_in_phase: True if a phase has begun on this peer and is not over.
+        is_in_phase: True while a phase is under way on this peer.
     """
 
     def __init__(self, settings: Settings | None) -> None:
@@ -84,7 +84,7 @@ class JobConnection:
 
     @cached_property
     def membership(self) -> Membership:
-        """This peer's part in the job; however the program ends, what it recorded reaches the agent first."""
+        """This peer's part in the job; registers a flush of its records to the agent at the end of the program."""
         if self.settings is None:
             alone = StandaloneMembership()
             atexit.register(alone.close)
@@ -93,7 +93,7 @@ class JobConnection:
             self.settings, attachment=self.attachment, on_offer=lambda: None, write_trace=write_profiler_trace
         )
         atexit.register(membership.close)
-        # The first use on a host compiles: that takes minutes where the processors are busy.
+        # The first use on a host compiles code, which takes minutes on busy processors.
         with membership.on_the_way():
             native.prepare()
         report = partial(membership.record, "events")
@@ -101,10 +101,10 @@ class JobConnection:
         return membership
 
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
-        """A run begins, whose graph posts by ``on_offer``.
+        """Begins a run, whose graph requests a barrier by ``on_offer``.
 
         Raises:
-            UsageError: There was one in this process, and the job has no phases.
+            UsageError: There was a run in this process, and the job has no phases.
         """
         if self.runs and not self.several and self.settings is not None:
             raise UsageError(
@@ -117,7 +117,7 @@ class JobConnection:
         self.steps = steps
 
     def _withdraw(self) -> None:
-        # Before its first run this peer has not come to the others.
+        # Before its first run this peer has not joined the other peers.
         if self.runs:
             self.membership.withdraw()
 
@@ -125,7 +125,7 @@ class JobConnection:
 
     @cached_property
     def resumed(self) -> tuple[Path, Manifest] | None:
-        """The checkpoint that ``kungfu-run --resume`` names, on a peer that begins the job."""
+        """The checkpoint of ``kungfu-run --resume``, on a peer that starts the job."""
         settings = self.settings
         if settings is None or not settings.checkpoints.resume or not settings.checkpoints.founders:
             return None
@@ -134,25 +134,25 @@ class JobConnection:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """The checkpoints of the present phase: a phase after that of a checkpoint does not begin with it."""
+        """The checkpoints of the present phase; only the phase of the resumed checkpoint resumes from it."""
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints
         is_resumed = not self.several or (self.resumed is not None and self.resumed[1].phase >= self.phase)
-        # A peer that was in the phase before begins this one with the others.
+        # A peer of the previous phase begins this one together with the others, like a founder.
         founders = max(1, given.founders) if self.membership.has_joined else given.founders
         return replace(given, resume=given.resume if is_resumed else "", founders=founders, job=self.settings.job)
 
     @property
     def phases_done(self) -> int:
-        """The phases that are over on this peer."""
+        """The number of phases that are over on this peer."""
         return self.phase - self.is_in_phase
 
     def begin_phase(self) -> bytes | None:
-        """The program comes to its next training.
+        """Begins the program's next training.
 
         Returns:
-            What that phase came to, where it is over; ``None`` if this peer is to take part.
+            The result of that phase if it is over; ``None`` if this peer should take part.
         """
         if self.runs and not self.several:
             raise UsageError(
@@ -169,33 +169,33 @@ class JobConnection:
         return self.phase_result()
 
     def phase_result(self) -> bytes | None:
-        """The result of the present phase, if it is over in the job, or in the run that is resumed."""
+        """The result of the present phase, if it is over in the job, or in the resumed run."""
         number, membership = self.phase, self.membership
         if self.resumed is not None and self.resumed[1].phase > number:
             return self._kept(number, (self.resumed[0] / phase_file(number)).read_bytes())
-        # A peer that has been in a view is in all phases that follow.
+        # A peer that has been in a view takes part in all later phases.
         if membership.has_joined or membership.phases_over() < number:
             return None
         return self._kept(number, membership.fetch_phase(number))
 
     def _kept(self, number: int, content: bytes) -> bytes:
-        """Others may ask this peer, and its checkpoints hold it too."""
+        """Keeps a phase's result for other peers, which may request it, and for this peer's checkpoints."""
         self.is_in_phase = False
         self.membership.past_phases.keep(number, lambda: content)
         return content
 
     def end_phase(self, content: Callable[[], bytes], *, terms: Terms, trained: int) -> None:
-        """The phase is over on this peer; ``content`` packs what it came to."""
+        """Ends the phase on this peer; ``content`` serialises the phase's result."""
         self.is_in_phase = self.passes = False
         self.membership.past_phases.keep(self.phase, content)
         self.terms, self.trained = terms, trained
 
 
-_connections: list[JobConnection] = []  # that of this process, once it is one of a job
+_connections: list[JobConnection] = []  # holds this process's connection, in a job
 
 
 def connect() -> JobConnection:
-    """The connection of this process to its job; of a program that runs alone a new one each time."""
+    """The connection of this process to its job; a new one for each call in a program that runs alone."""
     settings = read_settings()
     if settings is None:
         return JobConnection(None)
@@ -207,18 +207,18 @@ def connect() -> JobConnection:
 def watch_late_peers(
     late: Callable[[], LateRanks | None], report: Callable[[LateEvent], None], *, steps: Callable[[], int]
 ) -> Callable[[], None]:
-    """Reports peers that are late while the others still wait, before the deadline ends the wait.
+    """Reports late peers while other peers still wait, before the deadline ends the wait.
 
-    A thread asks the attachment every second, which gives each wait once, when it has lasted long enough to be
+    A thread polls the attachment every second; the attachment returns each wait once, when it is long enough to be
     reported. The thread is a daemon, so it never keeps the program from ending.
 
     Args:
-        late: The attachment's: the ranks that are waited for, ``None`` if none is.
+        late: Returns the ranks that the attachment waits for; ``None`` if there are none.
         report: Receives the event.
-        steps: Gives the number of steps done so far.
+        steps: Returns the number of steps done so far.
 
     Returns:
-        Ends the thread, after a look that is under way; nothing is reported from then on.
+        A function that ends the thread, after the current poll; nothing is reported afterwards.
     """
     stopped = threading.Event()
 
@@ -239,17 +239,17 @@ def watch_late_peers(
 
 
 def write_profiler_trace(seconds: float, folder: str) -> str:
-    """Traces this process by TensorFlow's profiler, for TensorBoard; called beside the thread that trains.
+    """Profiles this process with TensorFlow's profiler, for TensorBoard; called outside of the training thread.
 
     Args:
         seconds: The length of the profile.
-        folder: The folder to write to; it is made if it is missing.
+        folder: The folder to write to, created if it is missing.
 
     Returns:
-        The error; empty if the trace is written.
+        The error; empty if the profile was written.
 
     Cost:
-        None but while it traces: then some microseconds for each op of a step; the files are written afterwards.
+        During the profile some microseconds for each op of a step; the files are written afterwards.
     """
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     try:
@@ -257,8 +257,8 @@ def write_profiler_trace(seconds: float, folder: str) -> str:
         tf.profiler.experimental.start(folder, options=options)
         time.sleep(seconds)
         tf.profiler.experimental.stop()
-    # The program traces itself at the moment, by a callback say; or the folder cannot be written.
+    # The program is already profiling itself, by a callback for example, or the folder is not writable.
     except (tf.errors.OpError, OSError) as error:
         return str(error)
-    # The profiler says nothing where it cannot write.
+    # The profiler raises no error if it cannot write.
     return "" if any(Path(folder).rglob("*.xplane.pb")) else f"nothing was written in {folder}"

@@ -1,4 +1,4 @@
-"""Metrics of the program's own loop: Keras metrics that are updated in its step, with the job's states after it."""
+"""Metrics of the program's loop: Keras metrics that its step updates, which then hold the job's states."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kungfu.training.graph.tracing.trace import StepTrace
 
 
 class LoopMetrics:
-    """The metrics that a program has handed over; see ``Training.metrics``.
+    """The Keras metrics that a program passes to ``Training.metrics``.
 
     Args:
-        metrics: Keras'.
-        combine: The combination by the name of a metric.
+        metrics: The Keras metrics.
+        combine: The combination of states, by the name of a metric.
         graph_state: The variables of the run.
         trace: The trace of the step.
 
     Raises:
-        UsageError: A metric has no state yet, or it is not known how its state is combined.
+        UsageError: A metric has no state yet, or the combination of its state is unknown.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class LoopMetrics:
         self._watched: Watched | None = None
 
     def watch(self) -> None:
-        """From now on the step updates these metrics."""
+        """Makes the step update these metrics from now on."""
         self._trace.around.append(self.traced)
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """The sums of the metrics, which are state of the job."""
+        """The totals of the metrics, which are state of the job."""
         return self._job.totals
 
     @property
@@ -52,7 +52,7 @@ class LoopMetrics:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Graph: around the program's function."""
+        """Graph: surrounds the program's function."""
         offset = self._graph_state.progress.offset
         start = self._job.start(anew=tf.equal(tf.convert_to_tensor(offset), 0))
         with self._job.watched(start) as watched:
@@ -66,7 +66,7 @@ class LoopMetrics:
                 )
 
     def outgoing(self) -> list[Any]:
-        """Graph: what is summed over the peers; ``UsageError`` if a metric was updated in a function inside."""
+        """Graph: the tensors to sum over the peers; ``UsageError`` if a nested function has updated a metric."""
         assert self._watched is not None
         after = self._watched.after()
         for value, variable in zip(after, self._job.variables, strict=True):
@@ -75,7 +75,7 @@ class LoopMetrics:
         return self._job.outgoing(after, peer_share(self._graph_state))
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: the metrics hold the states of the job."""
+        """Graph: assigns the job's states to the metrics."""
         self._job.conclude(sums)
         self._job.show()
 
@@ -87,7 +87,7 @@ def peer_share(graph_state: GraphState) -> PeerShare:
 
 
 def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
-    """Raises ``UsageError`` for metrics whose states are not added up, beside micro-batches."""
+    """Raises ``UsageError`` for metrics whose states do not add up, if there are micro-batches."""
     if metrics is not None and accumulation is not None and not metrics.only_adds:
         raise UsageError(
             "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
@@ -106,7 +106,7 @@ def _refuse_unless_built(metric: Any) -> None:
 
 
 def _refuse_inside(value: Any, variable: Any) -> None:
-    """A value of a graph inside the step's, a branch or a loop, is not there outside."""
+    """Refuses a value from a graph nested in the step's, a branch or a loop: it is not available outside."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and graph is not value.graph:
         graph = getattr(graph, "outer_graph", None)

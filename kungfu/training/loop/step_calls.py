@@ -1,7 +1,7 @@
-"""The calls of a step in a loop: what is remembered between two of them, and what is done around each.
+"""The calls of a step in a loop: the state kept between two calls, and the work around each call.
 
-The first call begins the run (`warm_up`), the last is followed by its end. A peer dies: see `recovery`. A barrier is
-held: see `barrier`.
+The first call begins the run (`warm_up`), and the end of training follows the last. See `recovery` for the loss of a
+peer, and `barrier` for barriers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kungfu.training.state.registered_sync import PeerGroup
 
 
 class Skipped(Enum):
-    """The type of ``SKIPPED``: what a step returns for a batch that was cut for another view or position."""
+    """The type of ``SKIPPED``, the result of a step for a batch that was cut for another view or position."""
 
     SKIPPED = "skipped"
 
@@ -39,7 +39,7 @@ class Skipped(Enum):
 
 SKIPPED: Final = Skipped.SKIPPED
 
-# A stale batch is re-cut and the next one fits; this many in a row mean that the program feeds old batches.
+# A stale batch is cut anew, and the next batch fits; this many in a row mean that the program feeds old batches.
 _STALE_IN_A_ROW = 1000
 
 
@@ -47,7 +47,7 @@ class StepCalls:
     """The calls of a run's step.
 
     Args:
-        run: What the step is of.
+        run: The run of the step.
     """
 
     def __init__(self, run: Run) -> None:
@@ -56,28 +56,28 @@ class StepCalls:
         self.count, self._shadows, self._exits = 0, run.pending.shadows, run.settings.exits
         self._micro_done = run.graph_state.metrics.micro.done
         self._compiled: CompiledStep | None = None
-        self._position: StepPosition | None = None  # of the last step, if nothing else can have changed it since
+        self._position: StepPosition | None = None  # after the last step; None if it may have changed since
         self._stale, self.is_finished, self._looped = 0, False, False
 
     @property
     def is_over(self) -> bool:
-        """True once training has come to its end on this peer, or a decision removed it."""
+        """True once training has ended on this peer, or a decision removed this peer."""
         return self.is_finished or self.run.left
 
     def position(self) -> StepPosition:
-        """The position of the run; costs nothing after a step that came to its end."""
-        # Before the first step, after one that failed, and where a loop in the graph does steps unseen.
+        """The position of the run; free of cost after a step that finished."""
+        # Unknown before the first step, after a step that failed, and if a loop in the graph runs steps.
         if self._position is None or self._looped:
             return read_position(self.run.graph_state)
         return self._position
 
     @property
     def has_view(self) -> bool:
-        """True if this peer is in a view: from its first call of the step on, which only joins; alone, always."""
+        """True once this peer is in a view. Its first step call only joins. Without a job always True."""
         return self.run.is_alone or self.position().version > 0
 
     def mark(self, name: str, *, averages: int) -> None:
-        """The function of this name is the step; see ``Training.step``."""
+        """Makes the function of this name the step; see ``Training.step``."""
         declared = self.run.declared
         if declared.step is not None:
             raise UsageError(
@@ -93,8 +93,8 @@ class StepCalls:
     # ---- a call ------------------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One call of the step, with everything around it; see ``Training.step``."""
-        if not tf.executing_eagerly():  # a tf.function of the program's is being traced
+        """Runs one call of the step, and the work around it; see ``Training.step``."""
+        if not tf.executing_eagerly():  # the program traces a tf.function
             return self._call_inside(function, args, kwargs)
         run = self.run
         self.count += 1
@@ -103,29 +103,29 @@ class StepCalls:
                 "a training step was called after this peer's training was over; see training.left, training.stopped"
             )
         tensors = as_tensors(args, kwargs)
-        if self._compiled is None:  # the first call: this peer joins by it
+        if self._compiled is None:  # the first call, by which this peer joins
             self._compiled = self._begin(function, tensors, (args, kwargs))
-        # A peer of the view is gone, and the step would wait for it.
+        # A peer of the view is lost, and the step would wait for it.
         if (lost := recovery.lasting_failure(run)) is not None:
             self._recover(lost)
             return SKIPPED
-        # The batch was cut for another view or position, or a barrier within a loop in the graph has failed.
+        # The batch was cut for another view or position, or a barrier in a loop of the graph has failed.
         stamp, here = self.stamps.of(tensors), self.position()
         if run.standing.barrier_failure is not None or is_stale(stamp, here):
             return self._skipped()
-        self._position = None  # until the step has come to its end
+        self._position = None  # unknown until the step has finished
         try:
             complete_pending(run)
             self._notes.before_step(here, looped=self._looped)
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
-        except TypeError:  # as TensorFlow says, with the whole tensors, that they are not what was traced
+        except TypeError:  # TensorFlow's error prints whole tensors: raise a readable one if their types differ
             self._compiled.refuse_unlike(tensors)
             raise
-        except tf.errors.OpError as error:  # peers were lost, or an op of the user's own failed
+        except tf.errors.OpError as error:  # peers were lost, or an op of the user failed
             self._recover(error, where=f"in step {run.steps() + 1}")
             return SKIPPED
         self._conclude(report)
-        if report.code == BARRIER_FAILED:  # after a step that is done, on all peers
+        if report.code == BARRIER_FAILED:  # the step itself is done on all peers
             recovery.after_barrier(run)
             self.step_log.record_view()
         else:
@@ -134,7 +134,7 @@ class StepCalls:
         return returned
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
-        """Traces, warms up on a copy of the state where there is a job, and enters it."""
+        """Traces the step, warms it up on a copy of the state if there is a job, and joins the job."""
         run = self.run
         compiled = prepare_step(run, function, tensors, structure, hold=self.hold_barrier)
         self.data_cursor.catch_up(phase=run.settings.phase)
@@ -143,9 +143,9 @@ class StepCalls:
         return compiled
 
     def _skipped(self) -> Any:
-        """The batch is not trained on, and what was accumulated of its step is dropped."""
+        """Skips a stale batch, and drops the accumulated gradients of its step."""
         self._stale += 1
-        if self._stale > _STALE_IN_A_ROW:  # no loader that follows the position gives this many
+        if self._stale > _STALE_IN_A_ROW:  # a loader that follows the position never yields this many
             raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
         self._micro_done.assign(0)
         self._position = None
@@ -156,16 +156,16 @@ class StepCalls:
         # The last micro-batch of the share, or the only one.
         if report.code != ACCUMULATED:
             run.timer.stepped()
-            # Nothing was exchanged after the step, whose barrier may have failed on this peer alone.
+            # No exchange has followed the step; its barrier may have failed on this peer alone.
             run.standing.stage = IN_BARRIER if report.code == BARRIER_FAILED else AFTER_STEP
             self._shadows.extend(self.step_log.log(report))
 
     def hold_barrier(self) -> int:
-        """Called inside the graph: whatever goes wrong is kept, and raised or recovered from outside of it."""
+        """Runs the barrier inside the graph; keeps any error, which is raised or recovered from outside the graph."""
         run = self.run
         try:
             barrier.hold(run)
-            if self._looped:  # nothing of the program's comes before the next step
+            if self._looped:  # in a graph loop no Python of the program runs before the next step
                 complete_pending(run)
                 self._notes.note_joiners(looped=True)
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
@@ -174,7 +174,7 @@ class StepCalls:
         return BARRIER_HELD
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The step as a part of a function of the user's, a loop say; its batches are the user's own."""
+        """Runs the step as a part of the user's function, such as a loop; its batches come from that function."""
         refuse_xla(f"the step {function.__name__!r}")
         if self._compiled is None:
             raise UsageError(
@@ -200,17 +200,17 @@ class StepCalls:
         """Exchanges values between two steps with all peers of the view, which call this at the same position.
 
         Args:
-            values: Exchanges them. It is called anew if a peer was lost over it.
+            values: Exchanges the values. It is called again if a peer was lost meanwhile.
 
         Returns:
             False if peers were lost: this peer has recovered, and is in another view.
 
         Raises:
-            KungfuError: Too few peers live, or ``values`` raised it.
+            KungfuError: Too few peers are alive, or ``values`` raised the error.
         """
         run = self.run
         recovery.advance_stage(run)
-        # A peer of the view is gone, and the others would wait for it.
+        # A peer of the view is lost, and the other peers would wait for it.
         if (lost := recovery.lasting_failure(run)) is not None:
             self._recover(lost)
             return False
@@ -225,27 +225,27 @@ class StepCalls:
         return True
 
     def exchange_after_training(self, values: Callable[[PeerGroup], None], *, what: str) -> str:
-        """Exchanges values after training is over, when peers may end their programs at any time: nothing is recovered.
+        """Exchanges values after training, when peers may end their programs at any time; losses are not recovered.
 
         Args:
-            values: Exchanges them.
-            what: The object of the wait, for the message about a late peer.
+            values: Exchanges the values.
+            what: The purpose of the wait, for the message about a late peer.
 
         Returns:
-            The reason for which it could not be done; "" if it was.
+            The reason why the exchange failed; "" if it succeeded.
         """
         try:
             values(peer_group(self.run, tag=what))
         except tf.errors.OpError as error:
             failure = self.run.attachment.failure_of(error)
-            # An op of the program's own failed, not a message.
+            # An op of the program failed, not a message.
             if failure is None:
                 raise
             return str(failure)
         return ""
 
     def _recover(self, error: BaseException, *, where: str = "") -> None:
-        """Goes on without the peers that were lost; whatever else went wrong is raised."""
+        """Continues without the lost peers; raises any other error."""
         self._position = None
         recovery.recover(self.run, error, where=where)
         self.step_log.record_view()
@@ -253,25 +253,25 @@ class StepCalls:
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """The program leaves its loop before training is over: the others may wait for it."""
+        """Notes that the program leaves its loop before training is over: other peers may wait for this one."""
         if self._exits is not None and self._compiled is not None and not self.is_over:
             self._exits.left_loop()
 
     def finish(self, between_steps: Callable[[], object] = lambda: None) -> None:
-        """Training is over on this peer; idempotent.
+        """Ends training on this peer; idempotent.
 
         Args:
-            between_steps: Does the last exchanges of a loop of kungfu's, in each view that comes to the last barrier.
+            between_steps: Does the last exchanges of a kungfu loop, in each view that reaches the last barrier.
         """
         if self.is_finished:
             return
         self.is_finished, run = True, self.run
-        if self._compiled is None:  # no step was ever called: this peer is in no view
+        if self._compiled is None:  # the step was never called: this peer is in no view
             between_steps()
             return
-        # Peers may be lost over the last barrier too: the survivors hold another one.
+        # Peers may be lost in the last barrier too: the survivors run another one.
         while not run.left:
-            between_steps()  # another peer may have been lost before it came to the last barrier
+            between_steps()  # repeated, since a peer may have been lost before its last barrier
             try:
                 barrier.finish(run)
                 break
@@ -284,38 +284,38 @@ class StepCalls:
 
 
 class _HostNotes:
-    """The notes of the host to the graph before a step, written only where they have changed.
+    """The host's notifications to the graph before a step, written only if they changed.
 
     Args:
-        run: Of the step.
+        run: The run of the step.
     """
 
     def __init__(self, run: Run) -> None:
         self._run, self._every, self._view = run, run.settings.compare_every, run.graph_state.view
         self._checksum = run.graph_state.posts.checksum
-        self._joiners = 0  # on this host, as the graph has it
-        self._compares = False  # in the step at hand
+        self._joiners = 0  # on this host, as last written to the graph
+        self._compares = False  # True if the current step compares checksums
 
     def before_step(self, here: StepPosition, *, looped: bool) -> None:
-        """Notes of the step that begins at this position; ``looped`` where a loop in the graph calls it too."""
+        """Updates the notes before the step at this position; ``looped`` is True if a graph loop calls it."""
         barrier.read_registered(self._run, compared=self._is_compared(here))
         self.offer_checksum(here)
         self.note_joiners(looped=looped)
 
     def note_joiners(self, *, looped: bool) -> None:
-        """Notes the number of joiners that are getting ready on this host."""
+        """Writes the number of joiners that are getting ready on this host."""
         run = self._run
-        # A loop in the graph does steps unseen, so there it is notified at barriers only.
+        # A loop in the graph runs steps without Python, so there the number is updated at barriers only.
         known = None if looped else run.membership.host_joiners()
-        # Where it is not known, they may be anywhere as long as a change of the size is under way.
+        # If the host of the joiners is unknown, any host may have them while a change of the size is under way.
         joiners = int(run.terms.target_size > 0) if known is None else known
         if joiners != self._joiners:
             self._joiners = joiners
             write_variable(self._view.host_joiners, joiners)
 
     def offer_checksum(self, here: StepPosition) -> None:
-        """Every this many steps a checksum of what all peers must hold alike rides on the message."""
-        # Of a share in micro-batches only the last one sends the message: what the first one offered is still there.
+        """Adds a checksum of the shared state to the step's message at every ``compare_every``-th step."""
+        # Only the last micro-batch of a share sends the message; the offer of the first one remains valid.
         if here.micro:
             return
         if compares := self._is_compared(here):
@@ -325,5 +325,5 @@ class _HostNotes:
         self._compares = compares
 
     def _is_compared(self, here: StepPosition) -> bool:
-        """True if a checksum is to be put on the message of the step that begins here."""
+        """True if the step that begins here should send a checksum."""
         return self._every > 0 and here.size > 1 and not here.micro and here.step % self._every == 0

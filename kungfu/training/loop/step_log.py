@@ -22,7 +22,7 @@ class StepLog:
     """Writes the steps of this peer to the job's journal.
 
     Args:
-        run: Its steps.
+        run: The run of the steps.
     """
 
     def __init__(self, run: Run) -> None:
@@ -30,26 +30,26 @@ class StepLog:
         self._graph_state, self._membership = run.graph_state, run.membership
         self._step_record, self._shadows = run.graph_state.metrics.step_record, run.graph_state.rules.shadows
         self._journal, self._recorder = run.journal, run.recorder
-        # The names of the rules that only say what they would do, or that the budget holds back.
+        # The names of the shadow rules: by mode, or because the budget does not let them act.
         self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
 
     def record_view(self) -> None:
-        """The view in force may be another one, which the trace begins again."""
+        """Records the view in force, which may have changed, at the start of a section of the trace."""
         run = self._run
         if self._recorder is not None:
             version = int(read_variable(self._graph_state.view.version))
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
-        """Logs the step as it was: its view may have been ended by the barrier after it.
+        """Logs a finished step, whose view the barrier after it may already have ended.
 
         Returns:
-            What rules in the shadow request, which the peers compare at the next barrier.
+            The requests of shadow rules, which the peers compare at the next barrier.
         """
         leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
         step, loss = step_record.step(packed), step_record.loss(packed)
         shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow
-        # Nothing but lines, as of nearly every step: those are made in another thread.
+        # The usual case, a step with log lines only: another thread formats them.
         is_plain = report.code == DONE and step % SNAPSHOT_EVERY and not shadows
         if is_plain and self._journal.is_quiet and loss - loss == 0.0:
             if leads or self._recorder is not None:
@@ -64,7 +64,7 @@ class StepLog:
             else:
                 self._recorder.step_ended(after=step)
         self._journal.measured(loss, step=step)
-        # The leader writes each step; any other peer waits for the first one after a change, should it lead.
+        # The coordinator logs each step. Other peers log the first step after a change, in case they take over.
         if leads or self._journal.has_news:
             view = self._membership.view if leads else None
             self._journal.stepped(partial(self._metrics, report, view, self._declared.planned))
@@ -73,7 +73,7 @@ class StepLog:
     def _lines(
         self, report: StepReport, view: View | None, planned: PlannedEpochs | None, now: float
     ) -> dict[str, Any]:
-        """The line of a step in each stream that has one; made later, in another thread."""
+        """The step's line in each stream that is enabled; formatted later, in another thread."""
         lines: dict[str, Any] = {}
         if self._recorder is not None:
             lines["trace"] = self._recorder.line(report.packed)
@@ -82,18 +82,18 @@ class StepLog:
         return lines
 
     def _metrics(self, report: StepReport, view: View | None, planned: PlannedEpochs | None) -> dict[str, Any]:
-        """The line of a step in the metrics; made later, in another thread."""
+        """The step's line in the metrics; formatted later, in another thread."""
         step_record, packed = self._step_record, report.packed
-        # Who was in the view of the step is known while it lasts.
+        # The ids of the peers are known only while the view of the step lasts.
         peers = view.ids if view is not None and view.version == step_record.view(packed) else ()
         line = step_record.metrics(packed, peers=peers)
         progress = {} if planned is None else planned.progress(report.position, epoch=line["epoch"])
-        # A signal of a policy may have that name.
+        # A policy's signal may have the same name.
         line.setdefault("progress", {"samples": step_record.samples_trained(packed), **progress})
         return line
 
     def _log_shadows(self, *, leads: bool) -> list[ShadowAsk]:
-        """Rules that only say what they would do have fired: the coordinator writes it."""
+        """Logs shadow rules that fired, on the coordinator; returns their requests."""
         run = self._run
         shadows = fired_rules(run.plan, self._shadows.fetched(), step=run.steps())
         self._journal.shadowed(shadows if leads else [])

@@ -1,8 +1,8 @@
-"""The step before its first call: traced, and run once on a copy of the state, so that joining costs others nothing.
+"""The step before its first call: traced, and run once on a copy of the state, so that other peers need not wait.
 
-Memory, kernels and libraries are touched once before the peer says that it is ready; then every variable that the step
-knows of, the user's own included, is what it was before. That run leaves no other trace: nothing is printed
-or summarised, no Python of the program's is called.
+Memory, kernels and libraries are touched once before the peer reports itself ready. Afterwards every variable known to
+the step, including the user's, has its old value. The run has no other effects: it prints and summarises nothing, and
+calls no Python of the program.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from kungfu.training.run import Run
 def prepare_step(
     run: Run, function: Callable[..., Any], tensors: list[Any], structure: Any, *, hold: Callable[[], int]
 ) -> CompiledStep:
-    """The step of a function, traced, and in a job warmed up, on the state with which this run begins.
+    """Traces the step of a function and, in a job, warms it up, on the initial state of this run.
 
     Args:
-        run: What it is a step of; nothing more can be registered from here on.
-        function: The program's.
+        run: The run of the step; after this call nothing more can be registered.
+        function: The program's function.
         tensors: The batch of its first call.
-        structure: The positional and the named arguments that these are the tensors of.
-        hold: Holds the barrier, and gives what the step came to; called inside the graph.
+        structure: The positional and named arguments whose leaves these tensors are.
+        hold: Runs the barrier, and returns the outcome of the step; called inside the graph.
 
     Raises:
-        UsageError: The function does not average as often as it says, or the checkpoint does not fit.
+        UsageError: The function averages more or less often than declared, or the checkpoint does not fit.
     """
     run.checkpoints.begin(run.declared.data)
-    # In a job the step draws random numbers of this peer's; alone, those that it would draw without kungfu.
+    # In a job the step draws from this peer's random streams; alone, it draws the same numbers as without kungfu.
     if run.trace.gate is not None:
         run.trace.draw_from(random_streams(run))
     compiled = compiled_step(run, function, tensors, structure, hold=hold)
-    # In a job others would wait for the first step's kernels.
+    # In a job other peers would wait while the first step loads its kernels.
     if run.trace.gate is not None:
         effects = effects_of(run.trace.graph, gate=run.trace.gate)
-        with run.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
+        with run.graph_state.metrics.fed.lock:  # else the restore would discard a number that another thread feeds
             warm_up(compiled, run.attachment, tensors, effects=effects)
-    # The samples of a step as the loader says, else those that this peer was given.
+    # The batch size from the loader if there is one, else the samples of this peer's batch.
     batch = run.declared.batch
     run.graph_state.progress.batch.assign(_samples(tensors) if batch is None else batch)
     return compiled
@@ -60,7 +60,7 @@ def compiled_step(
     graph_state, classes = run.graph_state, run.checkpoints.state().classes
     kept = [*classes.shared.values(), *graph_state.variables(), *graph_state.in_share()]
     handles = [*graph_state.handles(), *run.state.handles()]
-    run.memory.knows(classes.all().values())  # what is registered goes along, too
+    run.memory.knows(classes.all().values())  # includes registered variables
     accumulation = run.declared.accumulation
     parts = StepParts(graph_state, run.trace, BatchRollback(kept), handles, hold, run.rate, accumulation, run.memory)
     return compile_step(function, parts, tensors, structure)
@@ -72,11 +72,11 @@ def _samples(tensors: Sequence[Any]) -> int:
 
 
 def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
-    """Runs the step once, alone, and gives every variable back the memory that it had.
+    """Runs the step once, alone, and restores every variable to its previous memory.
 
-    Nothing is copied but what the step writes: a variable's first write goes to new memory while the old one is held
-    here. So a state that is not trained costs nothing, and a trained one is there twice until this returns.
-    A step that does what can neither be left out nor undone (takes from an iterator, writes to a file) is not run.
+    Only variables that the step writes are copied: a variable's first write goes to new memory while the old memory is
+    held here. So state that is not trained costs nothing, and trained state exists twice until this function returns.
+    A step with an effect that can be neither omitted nor undone (reads an iterator, writes a file) is not run.
 
     Args:
         compiled: The step.
@@ -85,7 +85,7 @@ def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[An
         effects: The effects of the user's function.
 
     Raises:
-        OpError: The step failed, and not for the zeros that a call into Python was answered by.
+        OpError: The step failed for a reason other than the zeros returned by calls into Python.
     """
     if effects.others:
         print(
@@ -111,4 +111,4 @@ def _run(compiled: CompiledStep, tensors: Sequence[Any], effects: Effects) -> No
     except tf.errors.OpError:
         if not effects.gives_values:
             raise
-        # Zeros do not stand for everything: what the step could not do with them it does when it is its turn.
+        # Zeros may be invalid results of a call into Python; work that failed on them is done in the first real step.
