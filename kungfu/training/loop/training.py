@@ -1,4 +1,4 @@
-"""The object that ``attach`` gives: the step, the average and the batches of one training run."""
+"""The object returned by ``attach``: the step, the average and the batches of one training run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _not_converted(function: Function) -> Function:
-    """AutoGraph leaves the function as it is; TensorFlow's own decorator takes its types away."""
+    """Excludes a function from AutoGraph; unlike TensorFlow's decorator, keeps its types."""
     return cast("Function", tf.autograph.experimental.do_not_convert(function))
 
 
@@ -56,7 +56,7 @@ class Training:
 
     @property
     def peer(self) -> int:
-        """This peer's number in the job, given once and never again; 0 for a program that runs alone."""
+        """This peer's number in the job, never assigned again; 0 for a program that runs alone."""
         return self._run.trained.peer
 
     @property
@@ -71,7 +71,7 @@ class Training:
 
     @property
     def step_number(self) -> int:
-        """The steps that the job has done so far, which is the number of the last one; the same on all peers."""
+        """The number of steps done so far by the job, which is the number of the last one; the same on all peers."""
         return self._run.steps()
 
     @property
@@ -81,7 +81,7 @@ class Training:
 
     @property
     def left(self) -> bool:
-        """True once a decision let this peer go: the others train on, its loop has ended."""
+        """True once a decision removed this peer: the other peers continue, its loop has ended."""
         return self._run.left
 
     @property
@@ -98,30 +98,30 @@ class Training:
     ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
 
     def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
-        """Makes a training step of a function of one batch: traced once, with rules and barrier after it.
+        """Makes a training step of a function of one batch; it is traced once, and rules and barrier follow it.
 
-        The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (no print,
-        summary or call into Python comes of that), then waits for the other peers.
+        The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (this prints
+        and summarises nothing, and makes no call into Python), then waits for the other peers.
 
         Args:
             function: Computes gradients, passes them through ``average`` and applies them. It may return tensors, or
                 nothing.
-            averages: The number of calls of ``average`` in each step, in the step itself and under no condition: more
-                than once in a step with critic steps, for example, or with the second gradient of sharpness-aware
-                minimisation. What the policies need rides on the last of these messages; where one fails, the step is
-                undone on all peers.
+            averages: The number of calls of ``average`` in each step, directly in the step and under no condition: more
+                than 1 in a step with critic steps, for example, or with the second gradient of sharpness-aware
+                minimisation. The values for the policies ride on the last of these messages; if a message fails, the
+                step is undone on all peers.
 
         Returns:
-            The step, with the function's signature; without ``function``, as in ``@training.step(averages=2)``, what
-            makes one of it. A call whose batch was cut for another view gives
-            ``training.SKIPPED``, and the next batch fits. So does a call in which peers were lost: what the function
-            assigns after ``average`` is not assigned then.
+            The step, with the function's signature; without ``function``, as in ``@training.step(averages=2)``, a
+            decorator. A call returns ``training.SKIPPED`` if its batch was cut for another view; the next batch fits.
+            The same happens if peers were lost in the call: then the function's assignments after ``average`` are not
+            made.
 
         Raises:
-            UsageError: The function cannot be traced, does not average as often as it says, or a run has a step
-                already.
-            PeerFailure: Peers were lost, and too few are left to continue; it names them.
-            DeadlineExceeded: Peers did not come in time; it names them.
+            UsageError: The function cannot be traced, averages more or less often than declared, or the run already has
+                a step.
+            PeerFailure: Peers were lost, and too few are left to continue; the error names them.
+            DeadlineExceeded: Peers were late; the error names them.
 
         Cost:
             With several averages a message for each, and a copy of the variables that are written before the last one.
@@ -142,25 +142,25 @@ class Training:
 
     @_not_converted
     def average(self, gradients: Nest, *, loss: Any) -> Nest:
-        """The mean over all samples of a step of gradients that each peer took over its own: the one collective.
+        """Averages gradients over all samples of a step, from each peer's gradients over its share; a collective.
 
-        Call it inside a function marked ``@training.step``, once, or as often as ``step(averages=...)`` says.
+        Call it inside a function marked ``@training.step``, once, or as often as ``step(averages=...)`` declares.
 
         Args:
-            gradients: Any nest; ``None`` stays ``None``, and sparse ones are made dense below 256 MiB. They are
+            gradients: Any nest; ``None`` stays ``None``, and sparse gradients become dense below 256 MiB. They are
                 weighted by the peer's share of the step's samples, so uneven slices give the gradient of the whole
                 batch.
-            loss: This peer's mean loss, a scalar. Of several averages of a step the policies see loss and gradients of
+            loss: This peer's mean loss, a scalar. Of several averages in a step, the policies see loss and gradients of
                 the last one.
 
         Returns:
             The same structure, equal on all peers.
 
         Raises:
-            UsageError: There is no gradient at all, a sparse one is too large, or it is called under a condition.
+            UsageError: There is no gradient, a sparse one is too large, or the call is under a condition.
 
         Cost:
-            One message, on which the policy's signals ride.
+            One message, which also carries the policies' signals.
         """
         run, declared = self._run, self._run.declared
 
@@ -173,20 +173,20 @@ class Training:
 
     @_not_converted
     def publish(self, name: str, value: Any) -> None:
-        """Gives the policies a number that the step computes; they declare it as ``training.published(name)``.
+        """Gives the policies a number that the step computes; they declare it with ``training.published(name)``.
 
-        Call it inside a function marked ``@training.step``, before ``training.average()``, once for each name: also in
-        a function or a branch inside it; in a loop the last value counts. A name that no policy uses costs nothing.
+        Call it inside a function marked ``@training.step``, before ``training.average()``, once for each name; also in
+        a nested function or a branch. In a loop the last value counts. A name that no policy uses costs nothing.
 
         Args:
-            name: As the policies declare it.
-            value: A scalar of the declared kind: a float of any width, a whole number, or a truth value.
+            name: The name declared by the policies.
+            value: A scalar of the declared kind: a float of any width, an integer, or a bool.
 
         Raises:
-            UsageError: It is called outside of a step; ``training.feed`` takes a number from there.
-            PolicyError: A value of another shape or dtype than declared, or a name that was published in this step
-                before. A declared name that the step does not publish is refused by ``average``. It names the policy
-                and the line.
+            UsageError: The call is outside of a step, where ``training.feed`` is the right function.
+            PolicyError: The value has another shape or dtype than declared, or the name was already published in this
+                step. A declared name that the step does not publish is refused by ``average``. The error names the
+                policy and the line.
 
         Cost:
             Two small ops; no message.
@@ -210,20 +210,20 @@ class Training:
         publish(self._run.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
-        """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
+        """Gives the policies a number known between two steps, declared with ``training.fed``.
 
-        A price, a validation accuracy, the hour. Rank 0's number rides on the message of the next step, and from then
-        on it stands until rank 0 is fed another one: over rescales, for peers that join, in checkpoints, and when
-        rank 0 goes. Other peers may feed numbers too, as a program does that is the same on all peers; they are passed
-        over, whatever they are. Any thread may feed. A name that no policy uses is passed over, with a remark.
+        Examples are a price, a validation accuracy, or the hour. Rank 0's number rides on the message of the next step,
+        and is valid until rank 0 feeds another one: after rescales, for joiners, in checkpoints, and after the loss of
+        rank 0. Other peers may feed numbers too, since the same program runs on all peers; their numbers are
+        ignored. Any thread may feed. A name that no policy uses is ignored, with a remark.
 
         Args:
-            name: As the policies declare it.
-            value: A finite number that a float32 holds.
+            name: The name declared by the policies.
+            value: A finite number in the range of float32.
 
         Raises:
-            PolicyError: The value is no number, or not finite. It names the policy and the line.
-            UsageError: It is called inside a function that is being traced, or after training was over.
+            PolicyError: The value is not a number, or not finite. The error names the policy and the line.
+            UsageError: The call is inside a function that is being traced, or after training was over.
 
         Cost:
             Next to nothing; no message.
@@ -242,26 +242,26 @@ class Training:
         self._run.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
-        """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
+        """Combines Keras metrics over the job: after a step they hold the results of all peers in the epoch.
 
         Call it between ``attach`` and the first step, once, with all metrics. In the step call ``update_state`` of each
-        before ``training.average()``; after a step ``result()`` gives the job's value on every peer. With
-        ``training.batches()`` they begin again with each epoch; else they continue over the run. What they are made to
-        see outside of the step, they forget with the next one.
+        before ``training.average()``; after a step ``result()`` returns the job's value on every peer. With
+        ``training.batches()`` they restart with each epoch; otherwise they continue over the run. The next step
+        discards their updates from outside of the step.
 
         Args:
-            metrics: Keras metrics that have their state. Of Keras' own those that keep sums add up over the peers.
-            combine: The combination of the states of others, by the name of the metric; as in ``kf.keras.attach``.
+            metrics: Keras metrics that are built. Metrics of Keras that keep sums are added up over the peers.
+            combine: The combination of the states of other metrics, by metric name; as in ``kf.keras.attach``.
 
         Raises:
-            UsageError: A metric has no state yet, or it is not known how its state is combined; in the step, where it
-                is updated after ``training.average()``, or in a branch. It names the metric.
+            UsageError: A metric has no state yet, or the combination of its state is unknown; in the step, if it is
+                updated after ``training.average()``, or in a branch. The error names the metric.
 
         Cost:
-            The state rides on the message of the gradients; float64 and whole numbers take a message of their own.
+            The state rides on the message of the gradients; float64 and integers need a separate message.
 
         On rescale:
-            A joiner takes the states over, and what a peer that is gone has seen stays in them.
+            A joiner receives the states; they keep the contributions of peers that left or were lost.
 
         >>> import keras, kungfu as kf, tensorflow as tf
         >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
@@ -300,41 +300,41 @@ class Training:
         remainder: Remainder = "keep",
         max_local_batch_size: int | None = None,
     ) -> Iterator[Any]:
-        """Walks data in batches: this peer's share of each step, every sample exactly once an epoch.
+        """Yields this peer's share of the data for each step; every sample is used exactly once per epoch.
 
-        The next batches are loaded in one background thread while the step runs. A joiner runs the program from its
-        top: use one such loop in a program.
+        A background thread loads the next batches while the step runs. A joiner runs the program from its
+        top: use only one such loop in a program.
 
         Args:
-            data: A nest of arrays with one entry a sample; or a sequence of records (names of files, for example; any
-                object with a length and items), each made into a nest of arrays by ``load``; or a function that is
-                given an int64 array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one
-                element each.
-            batch_size: The batch size of the whole job at its start, in samples.
+            data: A nest of arrays with one entry per sample; or a sequence of records (names of files, for example; any
+                object with a length and items), each converted to a nest of arrays by ``load``; or a function from an
+                int64 array of indices to their samples, as tensors or as a ``tf.data.Dataset`` with one element per
+                sample.
+            batch_size: The initial batch size of the whole job, in samples.
             epochs: The number of passes over the data.
-            seed: Each epoch has its own order, which follows from the seed.
-            samples: The number of samples, for a function of indices only.
-            load: Makes a nest of arrays of one record.
+            seed: The seed from which each epoch's order is derived.
+            samples: The number of samples, only for a function of indices.
+            load: Converts one record to a nest of arrays.
             readers: The number of threads that call ``load`` at once, for the records of a batch; it must be
                 thread-safe.
-            remainder: "keep" makes a smaller last step of what whole ones leave of an epoch; "drop" leaves it out.
-            max_local_batch_size: A peer whose share of a step is larger, in samples, is given it in micro-batches: each
-                is one call of the step, and only the last one reduces, updates through the attached optimizers, and
-                counts as a step; for the others ``average`` gives zeros.
+            remainder: "keep" makes a smaller last step of the samples left in an epoch; "drop" omits them.
+            max_local_batch_size: The largest share of a peer in one call of the step, in samples. A larger share is
+                split into micro-batches: each is one call of the step, and only the last one reduces, updates through
+                the attached optimizers, and counts as a step; for the others ``average`` returns zeros.
 
         Returns:
-            An iterator over what one call of the step after the other needs.
+            An iterator over the batches for successive calls of the step.
 
         Raises:
             UsageError: Data or numbers do not fit, the step was not called with a batch, or an optimizer accumulates
-                gradients itself beside ``max_local_batch_size``. What loading raises comes out of the loop, with a note
-                on the samples. At the first step, arrays whose samples stand in another order on this peer.
+                gradients itself although ``max_local_batch_size`` is set. Errors of loading are raised from the loop,
+                with a note on the samples. At the first step, if the samples of arrays have another order on this peer.
 
         Cost:
             With ``max_local_batch_size`` a second copy of the gradients.
 
         On rescale:
-            All peers follow one agreed position, so nothing is lost or repeated when peers join or leave.
+            All peers follow one agreed position, so no sample is lost or repeated when peers join or leave.
         """
         plan = make_batch_plan(
             data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, readers=readers,
@@ -353,31 +353,31 @@ class Training:
         return walk(self._calls, plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
-        """Lets further state of the program go along with training, under a name of its own.
+        """Adds further state of the program to the training state, under a unique name.
 
-        It goes into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
-        ``set`` where the agreed value is another. Call it between ``attach`` and the first step, in the same order on
-        all peers.
+        The value is part of checkpoints. Peers synchronise it before the step that follows a barrier: ``get`` is called
+        there, and ``set`` if the agreed value differs. Call it between ``attach`` and the first step, in the same order
+        on all peers.
 
         Args:
-            name: Its name, of this value only.
-            get: Gives the value: a ``bool``, ``int``, ``float``, a NumPy array of numbers whose shape and dtype stay,
-                ``bytes``, or what JSON knows (``None``, ``str``, ``list``, ``dict`` with ``str`` keys). A
-                ``tf.Variable`` of numbers may stand in place of both functions.
-            set: Takes another value.
-            kind: "shared": equal on all peers and compared after every barrier. "averaged": floating; each peer's own
-                between barriers, after which it becomes the mean over peers. "own": this peer's; a checkpoint holds
-                rank 0's, which peer 0 takes up again.
-            room_bytes: The most bytes of ``bytes``, or of JSON as text.
+            name: A name used for this value only.
+            get: Returns the value: a ``bool``, ``int``, ``float``, a NumPy array of numbers with constant shape and
+                dtype, ``bytes``, or a JSON value (``None``, ``str``, ``list``, ``dict`` with ``str`` keys). A
+                ``tf.Variable`` of numbers may replace both functions.
+            set: Sets another value.
+            kind: "shared": equal on all peers and compared after every barrier. "averaged": floating; local between
+                barriers, which assign the mean over peers. "own": local; a checkpoint holds
+                rank 0's value, and a resumed job restores it on peer 0.
+            room_bytes: The maximum number of bytes of ``bytes``, or of the JSON text.
 
         Raises:
-            UsageError: A name, a value or a moment does not fit; later, in a step, where shared values differ.
+            UsageError: A name, a value or the time of the call is invalid; later, in a step, if shared values differ.
 
         Cost:
             Nothing in a step; after a barrier a message of 64 bytes per shared value, in a new view of all of them.
 
         On rescale:
-            A joiner takes shared values over; after a loss all take those of the peer that is furthest on.
+            A joiner loads shared values; after a loss all peers load those of the most advanced peer.
 
         Reference:
             Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
@@ -390,33 +390,33 @@ class Training:
         self._run.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
 
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
-        """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
+        """Registers a function to be called on every peer after each change of membership, such as growth or recovery.
 
-        It is called before the step that follows, once registered values are those of the new view. That of a joiner is
-        called at its entry (``change`` is "joined", ``size_before`` 0); none is for the first view, nor on a peer that
-        leaves.
+        It is called before the next step, once registered values are synchronised in the new view. On a joiner it is
+        called at its entry (``change`` is "joined", ``size_before`` 0). It is not called for the first view, nor on a
+        peer that leaves.
 
         Args:
-            function: Takes a ``Rescaled``. Shared state that it changes must change alike on all peers. An exception
-                of it becomes a ``UsageError`` that names it.
+            function: Receives a ``Rescaled``. Its changes to shared state must be the same on all peers. An exception
+                becomes a ``UsageError`` that names the function.
 
         Returns:
-            The function, so this serves as a decorator.
+            The function, so that this method also works as a decorator.
         """
         self._run.hooks.add(function)
         return function
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
-        """Asks for a checkpoint of all that training is, at the barrier after the next step.
+        """Requests a checkpoint of the whole training state, at the barrier after the next step.
 
         Variables, optimizers' slots, agreed folds, averaged statistics, the learning rate's ramp, seeds, the position
-        in the data and what was registered go to ``path/step-N``, in the format of ``tf.train.Checkpoint`` with
-        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest. Rank 0's call counts and it writes, while
-        all train on; others may call it too.
+        in the data and registered values go to ``path/step-N``, in the format of ``tf.train.Checkpoint`` with
+        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest. Rank 0's call counts, and rank 0 writes
+        while all peers train; other peers may call it too.
 
         Args:
-            path: The folder; without one it is what ``kungfu-run --checkpoints`` says, ``checkpoints`` for a program
-                that runs alone.
+            path: The folder; by default that of ``kungfu-run --checkpoints``, or ``checkpoints`` for a program that
+                runs alone.
             keep: The number of newest checkpoints to keep.
 
         Raises:
@@ -431,17 +431,17 @@ class Training:
         barrier.checkpoint(self._run, CheckpointRequest("training.checkpoint", folder))
 
     def stop(self, reason: str = "") -> None:
-        """Ends training on all peers after the same step: that which follows the next one at the latest.
+        """Ends training on all peers after the same step, at the latest the second one from now.
 
-        Rank 0's call counts; others may call it too, as a program does that is the same on all peers, and are passed
-        over. Afterwards ``stopped`` is true, and ``batches`` ends. Should rank 0 be lost before, the peer that leads
-        then requests it, if it has called this too. After the end of training it does nothing.
+        Rank 0's call counts; other peers may call it too, since the same program runs on all peers, and are
+        ignored. Afterwards ``stopped`` is True, and ``batches`` ends. If rank 0 is lost first, the new rank 0 makes the
+        request, if it has called this method too. After the end of training it does nothing.
 
         Args:
-            reason: Stands in the record of the run, where an event names the rule that decided.
+            reason: The text in the record of the run, where an event would name the rule that decided.
 
         Raises:
-            UsageError: It is called inside a function that TensorFlow traces.
+            UsageError: The call is inside a function that TensorFlow traces.
 
         Cost:
             A barrier.
@@ -469,32 +469,32 @@ class Training:
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Continues from the newest checkpoint in a folder, or from ``path`` itself; from the start if there is none.
 
-        Call it before the first step, after every ``register``, and after ``batches`` where that walks
-        ``kf.data.partitions``, of which the state of each file goes along. The number of peers may be another than it
-        was: the batch in force continues, unless the program begins with another one; folds that a rescale resets start
-        again; each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
+        Call it before the first step, after every ``register``, and also after ``batches`` over
+        ``kf.data.partitions``, whose position in each file is part of the state. The number of peers may differ from
+        the checkpoint's: the batch size in force continues, unless the program sets another one; folds restart if a
+        rescale resets them; each sample of the epoch is used exactly once. ``kungfu-run --resume`` precedes ``path``.
 
         Args:
             path: A folder of checkpoints, or one of them.
 
         Returns:
-            The checkpoint's path; ``None`` if training starts again, and on a peer that joins a running job.
+            The checkpoint's path; ``None`` if training starts anew, and on a peer that joins a running job.
 
         Raises:
-            UsageError: The checkpoint does not fit, or is damaged; it names what, and the newest one that is whole.
-                There is no silent way back to an older one, and nothing was changed.
+            UsageError: The checkpoint does not fit, or is damaged; the error names the problem, and the newest intact
+                checkpoint. An older one is never loaded silently, and nothing was changed.
         """
         return self._run.checkpoints.resume(Path(path))
 
     def finish(self) -> None:
-        """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.
+        """Ends training on this peer; ``batches`` calls it at its end, and a custom loop should.
 
-        Peers that are still in the job average what their layers kept of the data, and compare their states.
+        The peers still in the job average their layers' statistics, and compare their states.
         """
         self._calls.finish()
 
     def traces(self) -> int:
-        """The number of traces of the step so far, including functions inside it: 1, for any history of members."""
+        """The number of traces of the step so far, including nested functions: 1, whatever peers join or leave."""
         return self._calls.traces()
 
 
