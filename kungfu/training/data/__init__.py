@@ -1,4 +1,4 @@
-"""Data: where samples come from, in which order peers take them, and the loader that is ahead of the step."""
+"""Data: the sources of samples, the order in which peers use them, and the loader that works ahead of the step."""
 
 from kungfu.training.data.batch_plan import BatchPlan, make_batch_plan
 from kungfu.training.data.loader import Stamps, batches, is_stale

@@ -1,4 +1,4 @@
-"""The data of a run and how it is walked: source, order, batch size, epochs, and the cut into micro-batches."""
+"""The data of a run and their order: source, sampler, batch size, epochs, and the cut into micro-batches."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The data of a run and the order in which it is walked.
+    """The data of a run and their order.
 
     Args:
-        source: Gives samples by their index.
-        sampler: Says which samples belong to which step and peer.
-        batch_size: Samples per step of the whole job, at its start.
+        source: Returns samples by their index.
+        sampler: Selects the samples of each step and peer.
+        batch_size: The initial number of samples per step of the whole job.
         epochs: The number of passes over the data.
         remainder: "keep" or "drop" a smaller last step of an epoch.
         max_local_batch_size: The most samples of one call of the step; a larger share is cut into micro-batches.
-        kept_rows: The rows loaded last, for slices that are cut again; used in the loading thread only.
+        kept_rows: The most recently loaded rows, for slices that are cut again; used in the loading thread only.
 
     On rescale:
-        A micro-batch holds the view that it was cut for, and one of another view is cut again.
+        A micro-batch contains the view that it was cut for; a micro-batch of another view is cut again.
     """
 
     source: SampleSource
@@ -58,7 +58,7 @@ class BatchPlan:
         return self.sampler.samples
 
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
-        """A micro-batch of a step's slice. All peers have as many of them, by the largest share among the peers."""
+        """A micro-batch of a step's slice. All peers have the same number, computed from the largest share."""
         most = self.max_local_batch_size
         # Rounded up, and at least one: every peer calls its step.
         micros = 1 if most is None else max(1, -(-step_slice.largest_share(self.samples) // most))
@@ -66,14 +66,14 @@ class BatchPlan:
 
     def following(self, micro_batch: MicroBatch) -> MicroBatch | None:
         """The micro-batch after this one if nothing changes; ``None`` at the end of the last epoch."""
-        if micro_batch.micro + 1 < micro_batch.micros:  # the share is not used up
+        if micro_batch.micro + 1 < micro_batch.micros:  # samples of the share are left
             return replace(micro_batch, micro=micro_batch.micro + 1)
-        # Another step, or another epoch, if there is one.
+        # The next step, possibly in the next epoch; none after the last epoch.
         after = micro_batch.step_slice.after(self.samples, remainder=self.remainder)
         return None if after.position.epoch >= self.epochs else self.micro_batch(after)
 
     def indices(self, micro_batch: MicroBatch) -> NDArray[np.int64]:
-        """The samples of a micro-batch: this peer's share is used up from its start, so the last ones may be empty."""
+        """The samples of a micro-batch; this peer's share is used from its start, so the last ones may be empty."""
         share, most = self.sampler.indices(micro_batch.step_slice), self.max_local_batch_size
         return share if most is None else share[micro_batch.micro * most : (micro_batch.micro + 1) * most]
 
@@ -90,31 +90,31 @@ class BatchPlan:
         )
 
     def load(self, micro_batch: MicroBatch) -> Any:
-        """The tensors of a micro-batch, as the source gives them.
+        """Loads the tensors of a micro-batch from the source.
 
         Raises:
-            Exception: The one of the user's loading, with a note on the samples that it was about.
+            Exception: The error of the user's loading code, with a note on its samples.
 
         Undefined:
-            An empty micro-batch is given one sample of rank 0's: layers need something to run on.
+            An empty micro-batch receives one sample of rank 0: layers need at least one sample to run.
         """
         indices = self.indices(micro_batch)
         # Rank 0 has the largest share of the step, so it has a sample.
         if not len(indices):
             indices = self.sampler.indices(replace(micro_batch.step_slice, rank=0))[:1]
         try:
-            # Every peer reads to the end of the step, and so all of them learn at the same step that the data end.
+            # Every peer reads to the end of the step, so all of them find the end of the data at the same step.
             if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
                 self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
-            # The others wait for the first micro-batch of a share only, so all of it is to be at hand then.
+            # Other peers wait only for the first micro-batch of a share, so the whole share must be loaded by then.
             if isinstance(self.source, SequentialSource) and micro_batch.micro == 0 and micro_batch.micros > 1:
                 self.source.read_to(self.sampler.indices(micro_batch.step_slice))
-            # A stream keeps what it has read, and rows of arrays are there.
+            # A stream keeps its samples, and arrays are in memory, so these rows need no further copy.
             if isinstance(self.source, Stream | Arrays):
                 return self.source.take(indices)
             return self.kept_rows.take(micro_batch.step_slice.position.epoch, indices, self.source.take)
         except Exception as error:
-            # The user's own code failed: its error stays, and learns which samples it was about.
+            # The user's code failed: keeps its error, and adds a note on the samples.
             position = micro_batch.step_slice.position
             error.add_note(
                 f"training.batches(): while loading {len(indices)} samples with indices between {indices.min()} and "
@@ -142,14 +142,14 @@ def make_batch_plan(
     if max_local_batch_size is not None:
         numbers.append(("max_local_batch_size", max_local_batch_size, 1))
     for name, value, least in numbers:
-        # NumPy's whole numbers are as good as Python's.
+        # NumPy integers are accepted like Python's.
         if not isinstance(value, int | np.integer) or value < least:
             raise UsageError(f"training.batches({name}={value!r}): must be an integer of at least {least}")
-    # A step ends with its epoch, so it can have no more samples than that.
+    # A step ends with its epoch, so it cannot have more samples than the epoch.
     if batch_size > source.samples:
         raise UsageError(f"training.batches(batch_size={batch_size}): the data has only {source.samples} samples")
     if remainder not in get_args(Remainder):
         raise UsageError(f"training.batches(remainder={remainder!r}): must be one of {', '.join(get_args(Remainder))}")
-    make_sampler = getattr(source, "make_sampler", None)  # of a source that is not read in any order
+    make_sampler = getattr(source, "make_sampler", None)  # of a source that requires a certain order
     sampler = SerialSampler(source.samples, int(seed)) if make_sampler is None else make_sampler(seed, remainder)
     return BatchPlan(source, sampler, int(batch_size), int(epochs), remainder, max_local_batch_size)

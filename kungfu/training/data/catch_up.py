@@ -1,15 +1,15 @@
-"""A peer reads on to its place in data that are read from their start, however long that takes.
+"""Catching up of a peer in data that are read from their start, however long it takes.
 
-*A joiner* reads on to where the others are before it says that it is ready, so that no peer waits for its reading. The
-others train meanwhile, so it reads on again, to where they are by then. Mostly reading is faster than training, and
-what is left becomes less with each round. Where it is not, a short rest is read once the peer is in the view, within
-the deadline of a step; a long one would keep all of them waiting, and the peer gives up.
+*A joiner* reads up to the position of the other peers before it reports itself ready, so that no peer waits for its
+reading. They train meanwhile, so it reads on to their new position, and so on. Usually reading is faster than training,
+and the rest shrinks with each round. If it does not, a short rest is read once the peer is in the view, within the
+deadline of a step; a long rest would keep all peers waiting, so the joiner gives up.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
-partition. All peers compute who takes over what, so they know beforehand that a peer may have to read for long. They
-wait before that step, and report to each other twice a second whether they still read, until no peer does. As each
-message arrives in time, no deadline takes a reader for lost; one that is killed, or whose process stands still, is
-noticed as in a step. Before all other steps there is no such exchange.
+partition. All peers compute the new assignment, so they know beforehand that a peer may have to read for long. They
+wait before that step, and exchange twice a second whether they still read, until no peer does. Each message arrives in
+time, so no deadline declares a reader lost; a peer that is killed, or whose process is stopped, is noticed as in a
+step. No other step has such an exchange before it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from kungfu.training.graph.step_report import StepPosition, read_position
 if TYPE_CHECKING:
     from kungfu.training.state.registered_sync import PeerGroup
 
-# What the others have done in this time is read in a moment.
+# The steps of the other peers in this time can be read almost at once.
 _SHORT_S = 1.0
-# A round that takes more than this part of the one before it shows that the rest does not become less.
+# A round longer than this fraction of the previous one shows that the rest no longer shrinks.
 _SHRINKS = 0.9
 _WORTH_A_REMARK = 2  # batches
 _REPORT_EVERY_S = 0.5
@@ -52,21 +52,21 @@ def catch_up(
     allowed_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, float] | None:
-    """Reads on to where training is.
+    """Reads up to the position of training.
 
     Args:
-        stream: Data that have to be read from their start.
-        newest: Gives the position of the peers that train, ``None`` if none does.
+        stream: Data that must be read from their start.
+        newest: Returns the position of the peers that train, ``None`` if no peer does.
         meanwhile: Called after each batch.
-        allowed_s: A rest that takes longer than this would keep the others waiting for too long.
-        clock: Seconds that never go back.
+        allowed_s: The longest time for reading the rest within the view; a longer one would keep the peers waiting.
+        clock: A monotonic clock, in seconds.
 
     Returns:
-        The batches that were read without use, since the others have trained on them, and the seconds that this took;
-        ``None`` if they are too few to report.
+        The number of batches read without use, since the other peers have trained on them, and the seconds that this
+        took; ``None`` if they are too few to report.
 
     Raises:
-        UsageError: This peer reads no faster than the others train, and is too far behind them.
+        UsageError: This peer reads no faster than the others train, and is too far behind.
     """
     batches, began, before_s = 0, clock(), math.inf
     while (position := newest()) is not None and stream.lacks(position):
@@ -74,10 +74,10 @@ def catch_up(
         batches += stream.read_ahead(position, meanwhile=meanwhile)
         took_s = clock() - started
         if took_s <= _SHORT_S:
-            # The others have hardly moved on.
+            # The other peers have hardly advanced.
             break
         if took_s > _SHRINKS * before_s and took_s <= allowed_s:
-            # The rest stays what it is: it is read in the view.
+            # The rest does not shrink: it is read in the view.
             break
         if took_s > _SHRINKS * before_s:
             raise UsageError(
@@ -103,15 +103,15 @@ def await_readers(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Between two steps: waits until every peer has the batch that it may have to read for long for.
+    """Waits between two steps until every peer has its next batch, which may take long to read.
 
     Args:
-        is_loaded: Returns True if this peer has it, within this many seconds.
-        total: Gives the sums of tensors over the peers, which all call this.
-        clock: Seconds that never go back.
+        is_loaded: Returns True if this peer has its batch, within a given number of seconds.
+        total: Returns the sums of tensors over the peers, which all call it.
+        clock: A monotonic clock, in seconds.
 
     Returns:
-        For how many seconds this peer itself has read.
+        The seconds for which this peer itself has read.
 
     Raises:
         OpError: A peer was lost meanwhile.
@@ -122,7 +122,7 @@ def await_readers(
     began, took_s, has_remarked, readers = clock(), math.nan, False, 1
     while readers:
         is_reading = not is_loaded(_REPORT_EVERY_S)
-        if not is_reading and math.isnan(took_s):  # this peer is done, others may read on
+        if not is_reading and math.isnan(took_s):  # this peer is done; other peers may still read
             took_s = clock() - began
         if is_reading and not has_remarked and clock() - began > _REMARK_AFTER_S:
             has_remarked = True
@@ -136,35 +136,35 @@ def await_readers(
 
 
 class DataCursor:
-    """The cursor of one peer in the data of its run; nothing is read for data that are loaded by index.
+    """The cursor of one peer in the data of its run; it reads nothing for data that are loaded by index.
 
     Args:
-        membership: Gives the position of the others, and records what was read.
-        graph_state: Knows the position of a run that is resumed.
+        membership: Returns the position of the other peers, and records the reading.
+        graph_state: The variables with the position of a resumed run.
     """
 
     def __init__(self, membership: Membership, graph_state: GraphState) -> None:
         self._others, self._graph_state = membership.data_position, graph_state
         self._stream: Stream | None = None  # data that every peer reads
-        self._newest: Position | None = None  # in these, as joiners may ask
-        self._partitions: SequentialSource | None = None  # data that the peers take over from each other
-        self._recorded = 0  # of the samples that were passed, those that the record knows of, or that took no time
+        self._newest: Position | None = None  # the position in them, as offered to joiners
+        self._partitions: SequentialSource | None = None  # data whose partitions pass from peer to peer
+        self._recorded = 0  # the passed samples that are recorded already, or took no time
 
     def follow(self, source: SampleSource) -> None:
-        """The run walks these samples."""
+        """Makes the cursor follow the run through these samples."""
         if isinstance(source, Stream):
             self._stream = source
         if isinstance(source, SequentialSource):
             self._partitions = source
 
     def reached(self, position: StepPosition) -> None:
-        """A step is done: joiners may ask for the position after it, where every peer reads the data."""
+        """Advances after a step; joiners may request this position if every peer reads the data."""
         if self._stream is not None:
             self._newest = Position(position.epoch, position.offset)
 
     def catch_up(self, *, phase: int) -> None:
-        """Reads on to where training is, before this peer joins, while no peer waits for it."""
-        others, here = self._others, read_position(self._graph_state)  # that of a resumed run
+        """Reads up to the position of training before this peer joins, while no peer waits for it."""
+        others, here = self._others, read_position(self._graph_state)  # the latter of a resumed run
         if self._stream is None or others is None:
             return
         others.local.publish(lambda: self._newest)
@@ -183,17 +183,17 @@ class DataCursor:
         """Waits between two steps until all peers of the view have their batch; see `await_readers`.
 
         Args:
-            is_loaded: Returns True if this peer has its own, within this many seconds.
+            is_loaded: Returns True if this peer has its batch, within a given number of seconds.
             exchange: Calls a function on all peers of the view at once; see `StepCalls.exchange`.
 
         Returns:
-            False if peers were lost over it, as by ``exchange``.
+            False if peers were lost meanwhile, as for ``exchange``.
         """
         took_s = 0.0
 
         def await_all(peers: PeerGroup) -> None:
             nonlocal took_s
-            if peers.size > 1:  # alone it keeps no other peer waiting
+            if peers.size > 1:  # with one peer no other peer waits
                 took_s = await_readers(is_loaded, peers.total)
 
         is_done = exchange(await_all)
@@ -201,7 +201,7 @@ class DataCursor:
         return is_done
 
     def _record(self, took_s: float) -> None:
-        """Records a reading that kept the others waiting; a part of it may have come before they did."""
+        """Records a reading that kept the other peers waiting, including any part read before they waited."""
         if self._partitions is None:
             return
         passed, self._recorded = self._partitions.passed - self._recorded, self._partitions.passed

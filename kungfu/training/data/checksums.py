@@ -1,7 +1,7 @@
-"""Checksums of samples, by which peers see whether they hold the same ones in the same order.
+"""Checksums of samples, by which peers verify that they hold the same samples in the same order.
 
-Each peer computes them of its own data, and a number is compared. So they hold where machines round in another way, and
-where each peer changes inputs at random, as far as something else tells which samples these are.
+Each peer computes them from its local data, and only a number is compared. So they tolerate other rounding on another
+machine, and random changes of inputs on each peer, as far as targets identify the samples.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-# Of arrays, that are looked at: a look at all of them would read what is mapped into memory from the disk.
+# The largest part of an array that is read: a full pass would read a memory-mapped array from the disk.
 _MOST_ROWS, _MOST_NUMBERS = 1024, 1 << 20
-# Targets tell which samples a batch holds where one in 2**20 other orders of them, or fewer, would look the same.
+# Targets identify a batch's samples if at most one in 2**20 other orders of them would look the same.
 _TELLING_BITS = 20.0
 
 
 def checksum(batch: Any) -> int:
-    """The same number for the same contents, on all peers."""
+    """A checksum that is equal for equal contents, on all peers."""
     return zlib.crc32(b"".join(np.ascontiguousarray(one).tobytes() for one in _contents(batch)))
 
 
 def order_checksum(arrays: Any, targets: Any = None) -> int:
-    """The same number on peers that hold the same samples in the same order; of rows that are spread over the arrays.
+    """A checksum that is equal on peers with the same samples in the same order, from rows spread over the arrays.
 
-    Of floats it is which of two neighbours is larger: their last digits may be others on another processor.
+    For floats only the order of neighbours counts: their last digits may differ on another processor.
 
     Args:
-        arrays: All of them, any nest with one entry a sample.
+        arrays: All arrays, any nest with one entry per sample.
         targets: The targets, which are compared alone if they distinguish the order of the samples.
     """
     seen = _spread(targets)
@@ -43,43 +43,43 @@ def order_checksum(arrays: Any, targets: Any = None) -> int:
 
 
 def samples_checksum(batch: Any) -> int:
-    """The same number for the same samples in the same order, whatever was changed at random in their inputs.
+    """A checksum that is equal for the same samples in the same order, despite random changes of their inputs.
 
-    Of a batch whose targets are too alike to tell which samples it holds, inputs count as well.
+    If the targets of a batch are too similar to identify its samples, inputs count as well.
     """
     _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     return checksum((y, sample_weight) if y is not None and _order_bits(y) >= _TELLING_BITS else batch)
 
 
 def has_rows(leaf: Any) -> bool:
-    """True if this is an array with entries in its first dimension, all of one shape."""
+    """True for an array with entries in its first dimension, all of one shape."""
     is_odd = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or type(leaf).__module__.startswith("scipy")
     return not is_odd and len(getattr(leaf, "shape", ())) > 0
 
 
 def spread_rows(shape: Any) -> NDArray[np.int64]:
-    """The numbers of the rows that are looked at, of an array of this shape: they lie spread over all of it."""
+    """The numbers of the rows to read from an array of this shape, spread over all of it."""
     samples, *row = map(int, shape)
     count = min(samples, _MOST_ROWS, max(2, _MOST_NUMBERS // max(1, int(np.prod(row)))))
     return np.unique(np.linspace(0, samples - 1, count).astype(np.int64))
 
 
 def _spread(arrays: Any) -> list[NDArray[Any]]:
-    """The same rows of each array: as many as are looked at of the one whose rows are the largest."""
+    """The same rows of each array, as many as are read of the array with the largest rows."""
     leaves = [np.asarray(one) for one in tf.nest.flatten(arrays) if one is not None]
     rows = min((spread_rows(one.shape) for one in leaves), key=len, default=np.zeros(0, np.int64))
     return [one[rows] for one in leaves]
 
 
 def _order_bits(targets: Any) -> float:
-    """The binary logarithm of the number of orders of these targets that look different: n! / (c_1! c_2! ...)."""
+    """The binary logarithm of the number of distinguishable orders of these targets: n! / (c_1! c_2! ...)."""
     columns = _contents(targets)
     counts = Counter(b"".join(one[row].tobytes() for one in columns) for row in range(len(columns[0])))
     return (lgamma(counts.total() + 1) - sum(lgamma(one + 1) for one in counts.values())) / log(2)
 
 
 def _contents(batch: Any) -> list[Any]:
-    """Arrays whose bytes are their contents: objects stand in other places of memory on each peer."""
+    """Arrays whose bytes are their contents; arrays of objects hold addresses instead, which differ on each peer."""
     return [_fixed_width(np.asarray(one)) for one in tf.nest.flatten(batch) if one is not None]
 
 

@@ -1,7 +1,7 @@
-"""Rows that were loaded and may be requested again: those of the last batches, and of those loaded ahead.
+"""The loaded rows that may be requested again: those of the last batches, and of batches loaded ahead.
 
-A rescale cuts the next steps again, and a peer's new slice overlaps with what it has loaded for the old one. So only
-the rows that are missing are loaded.
+A rescale cuts the next steps anew, and a peer's new slice overlaps with the rows loaded for the old one. So only the
+missing rows are loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-# The batch of the step before, which is done again where peers were lost in it, that of the step, and the two ahead.
+# The previous step's batch, which is repeated after a loss of peers, the current step's batch, and two loaded ahead.
 _BATCHES = 4
 
 
@@ -28,22 +28,22 @@ class _Loaded:
 
 
 class KeptRows:
-    """The batches that were loaded last, by the indices of their samples; for one thread.
+    """The most recently loaded batches, by the indices of their samples; not thread-safe.
 
     Cost:
-        The memory of four batches, of which two are there anyway; comparing indices takes some microseconds.
+        The memory of four batches, two of which exist anyway; comparing indices takes some microseconds.
     """
 
     def __init__(self) -> None:
         self._loaded: deque[_Loaded] = deque(maxlen=_BATCHES)
 
     def take(self, epoch: int, indices: NDArray[np.int64], load: Callable[[NDArray[np.int64]], Any]) -> Any:
-        """The batch of these samples.
+        """Returns the batch of these samples, and loads only rows that are not kept.
 
         Args:
-            epoch: Rows of another epoch are not given: they may have been changed at random for that one.
+            epoch: The epoch; rows of other epochs are not reused, since they may have been changed at random for these.
             indices: The indices of the samples.
-            load: Makes a nest of tensors of some of them.
+            load: Returns a nest of tensors for some indices.
         """
         parts, places, missing = [], [], np.ones(len(indices), bool)
         for one in self._loaded:
@@ -55,7 +55,7 @@ class KeptRows:
                     places.append(here[new])
                     missing[here] = False
         is_new = bool(missing.any())
-        if missing.all():  # as ever, but after a rescale
+        if missing.all():  # the usual case, except after a rescale
             batch = load(indices)
         else:
             if is_new:
@@ -63,7 +63,7 @@ class KeptRows:
                 places.append(np.flatnonzero(missing))
             order = np.argsort(np.concatenate(places))
             batch = tf.nest.map_structure(lambda *leaves: tf.gather(tf.concat(leaves, 0), order), *parts)
-        # After a rescale slices may be small: those cut out of what is kept must not displace rows of the next ones.
+        # Slices may be small after a rescale: those taken from kept rows must not displace rows of later slices.
         if is_new:
             self._loaded.append(_Loaded(epoch, indices, batch))
         return batch

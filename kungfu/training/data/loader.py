@@ -1,6 +1,6 @@
-"""The loader: batches of this peer's share, cut at the agreed position, each with a stamp of what it was cut for.
+"""The loader: batches of this peer's share, cut at the agreed position, each stamped with that position.
 
-The step checks the stamp, and refuses a batch that was cut for something else.
+The step checks the stamp, and refuses a batch that was cut for another position.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stream import Stream
 from kungfu.training.graph.step_report import StepPosition
 
-# A batch that did not come from training.batches is never stale, and all that its peer has for the step.
+# A batch from elsewhere than training.batches is never stale, and is its peer's whole share of the step.
 _UNSTAMPED = Stamp(-1, -1, -1)
 _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """The stamps of one run. A batch's tensors carry its stamp; one that was mapped since has the last stamp."""
+    """The stamps of one run. A batch's tensors carry its stamp; after a mapping of the batch, the last stamp holds."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None
 
     def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
-        """Remembers what these tensors were cut for, as long as they live."""
+        """Remembers the stamp of these tensors as long as they exist."""
         mark = (self, stamp)
         for tensor in tensors:
             tensor._kungfu_stamp = mark
@@ -49,9 +49,9 @@ class Stamps:
 
 
 def is_stale(stamp: Stamp, here: StepPosition) -> bool:
-    """A batch that was cut for another epoch, position or view than the ones in force.
+    """True for a batch that was cut for another epoch, position or view than the current ones.
 
-    A micro-batch is the first of its step, or the one after those that are done.
+    A micro-batch must be the first of its step, or follow the last finished one.
     """
     in_force = (here.epoch, here.offset, here.version)
     elsewhere = stamp.epoch >= 0 and (stamp.epoch, stamp.offset, stamp.version) != in_force
@@ -70,29 +70,29 @@ def batches(
     sync_view: Callable[[], bool],
     await_others: Callable[[Callable[[float], bool]], bool],
 ) -> Iterator[Any]:
-    """Yields what one call of the step after the other needs, until the epochs are done or training is ``over``.
+    """Yields the batches for successive calls of the step, until the epochs are done or training is ``over``.
 
     Args:
-        plan: The data and how it is walked.
-        position: Gives the position of the run.
-        stamps: Remembers what each batch was cut for.
+        plan: The data and their order.
+        position: Returns the position of the run.
+        stamps: Remembers the stamp of each batch.
         over: Returns True if training has ended on this peer.
-        calls: Counts the calls of the step: a batch that was not given to it would come back for ever.
-        most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with
-            this many peers.
-        members: Gives the ids of the peers of the view, by rank.
-        sync_view: Brings registered values to those of a new view, with all its peers; False if some were lost over it.
-        await_others: Waits until all peers of the view have their batch; False if some were lost over it. It is
-            given a function that returns True if this one has, within this many seconds.
+        calls: Counts the calls of the step: a batch that was not passed to the step would be repeated endlessly.
+        most_peers: The number of peers assumed before this peer is in a view, when its batch only serves to trace and
+            warm up, and may be small.
+        members: Returns the ids of the peers of the view, by rank.
+        sync_view: Synchronises registered values in a new view, with all its peers; False if peers were lost meanwhile.
+        await_others: Waits until all peers of the view have their batch; False if peers were lost meanwhile. Its
+            argument is a function that returns True if this peer has its batch, within a given number of seconds.
     """
     before, last, awaited = -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
         while not over():
             here = position()
-            # Which peer reads what is a value of the job, and a joiner is given it with the registered ones.
+            # The assignment of partitions is state of the job, which a joiner receives with the registered values.
             if isinstance(plan.sampler, PartitionSampler) and here.version not in (0, plan.sampler.version):
                 if not sync_view() or over():
-                    continue  # peers were lost over it: another view; or training ends with what was done in it
+                    continue  # peers were lost: the view is another one, or training ended in it
                 here = position()
             step_slice = _step_slice(plan, here, most_peers=most_peers)
             if step_slice.position.epoch >= plan.epochs:
@@ -101,14 +101,14 @@ def batches(
                 plan.source.reach(step_slice.position)
             if isinstance(plan.sampler, PartitionSampler):
                 plan.sampler.reach(step_slice, members() if here.version else range(step_slice.size))
-            # The batch before was not given to the step: the position stands still, and so would this loop.
+            # The last batch was not passed to the step: the position does not advance, and neither would this loop.
             if calls() == before:
                 raise UsageError(
                     "a batch of training.batches() was not given to the function marked @training.step: the loader "
                     "follows the steps that were done, so every batch must become one"
                 )
             last, started = _next(plan, here, step_slice, last), before >= 0
-            # A peer may have to read for longer than a step may take: it reports that to the others, which wait for it.
+            # A peer may have to read for longer than a step may take: it notifies the other peers, which wait for it.
             if _may_read_long(plan, step_slice) and awaited != (step_slice.position, step_slice.version):
                 if not await_others(partial(ahead.is_loaded, last)):
                     continue
@@ -116,7 +116,7 @@ def batches(
             before = calls()
             batch = ahead.get(last)
             stamps.put(tf.nest.flatten(batch), plan.stamp(last))
-            if started:  # after the first batch the view is another one: nothing can be guessed from it
+            if started:  # after the first batch the view changes, so no later batch can be predicted from it
                 ahead.run_ahead(last)
             yield batch
 
@@ -136,7 +136,7 @@ def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> Step
 
 
 def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
-    """The next micro-batch of the slice; the first one where the slice is new, or was cut again."""
-    # The same place in the same view: the share continues after the last call of the step.
+    """The next micro-batch of the slice; the first one if the slice is new, or was cut again."""
+    # The same position in the same view: the share continues after the last call of the step.
     same = last is not None and last.step_slice == step_slice
     return plan.micro_batch(step_slice, micro=here.micro if same else 0)

@@ -1,13 +1,13 @@
 """The assignment of partitions of the data to peers, with their positions: a value that all peers compute alike.
 
-A partition is read in sequence by one peer. Partitions of an epoch stand in a shuffled order, and are handed out one
-after the other: a peer that has used up its own takes the next one. What a step takes follows from the assignment
-before it, the members and the batch, so the peers agree without a message; and one that joins needs that value only.
+Each partition is read in sequence by one peer. The partitions of an epoch are handed out in a shuffled order: a peer
+that has finished its partition receives the next one. The samples of a step follow from the assignment before it, the
+members and the batch size, so the peers agree without a message, and a joiner needs only that value.
 
-- A peer joins: it holds nothing, and takes the next partition.
-- A peer leaves or is killed: the rest of its partition is handed out before any other, from where the steps that were
-  done had come to.
-- Nothing is left to hand out: a peer takes the second half of the longest rest that another one holds, so all peers
+- A peer joins: it holds nothing, and receives the next partition.
+- A peer leaves or is lost: the rest of its partition is handed out before any other, from the position of the finished
+  steps.
+- No partition is left: a peer receives the second half of the longest rest that another peer holds, so all peers
   have their share of every step until the epoch ends.
 
 Reference:
@@ -45,9 +45,9 @@ class Assignment:
     Args:
         position: The position.
         members: The ids of the peers, in the order of their ranks.
-        held: The part that each of them reads; ``None`` for one that takes another next.
-        returned: The rests that peers left when they went, in the order of their assignment: a peer that already reads
-            to the place in one of them, as peers were lost meanwhile, is given that one again.
+        held: The part that each peer reads; ``None`` for a peer that receives another part next.
+        returned: The rests of peers that left, in the order of their assignment. A peer that has already read to the
+            start of a rest, since peers were lost meanwhile, receives that rest again.
         handed_out: The number of partitions of the epoch's order that were assigned.
     """
 
@@ -59,11 +59,11 @@ class Assignment:
 
     @classmethod
     def at_start(cls, epoch: int, members: Sequence[int]) -> Assignment:
-        """The beginning of an epoch: nothing is handed out."""
+        """The assignment at the beginning of an epoch, with nothing handed out."""
         return cls(Position(epoch, 0), tuple(members), (None,) * len(members))
 
     def among(self, members: Sequence[int]) -> Assignment:
-        """The same in another view: the parts of peers that left are returned, and new peers hold nothing."""
+        """The assignment in another view: parts of peers that left are returned, and new peers hold nothing."""
         if tuple(members) == self.members:
             return self
         had = dict(zip(self.members, self.held, strict=True))
@@ -75,10 +75,10 @@ class Assignment:
             returned=(*self.returned, *gone),
         )
 
-    # ---- as numbers, for a variable that goes along with the state ---------------------------------------------------
+    # ---- as numbers, for a variable of the replicated state ----------------------------------------------------------
 
     def to_row(self, room: int) -> NDArray[np.int64]:
-        """The assignment as ``room`` whole numbers."""
+        """The assignment as ``room`` integers."""
         parts = [*(Part(-1, 0, 0) if one is None else one for one in self.held), *self.returned]
         lengths = [len(self.members), len(self.returned)]
         numbers = [self.position.epoch, self.position.offset, self.handed_out, *lengths, *self.members]
@@ -109,8 +109,8 @@ class Partitions:
     """The partitions of the data, by their numbers.
 
     Args:
-        lengths: The rows of each.
-        order: The order in which those of an epoch are handed out.
+        lengths: The number of rows of each partition.
+        order: The order in which the partitions of an epoch are handed out.
         drops: True if an epoch ends before a step that would be smaller than the others.
     """
 
@@ -120,17 +120,17 @@ class Partitions:
 
     @classmethod
     def shuffled(cls, lengths: Sequence[int], seed: int | None, *, drops: bool = False) -> Partitions:
-        """In an order that follows from the seed and the epoch; without a seed in that of their numbers."""
+        """Partitions in an order derived from the seed and the epoch; without a seed in the order of their numbers."""
         return cls(tuple(lengths), lambda epoch: shuffled(len(lengths), seed=seed, epoch=epoch), drops)
 
     @property
     def samples(self) -> int:
-        """Rows of all partitions."""
+        """The number of rows of all partitions."""
         return sum(self.lengths)
 
     @staticmethod
     def begins_within(before: Assignment, of_members: Sequence[Sequence[Part]]) -> bool:
-        """True if a member continues in the middle of a partition that it has not read before; as `step` returns it."""
+        """True if a member's part begins inside a partition that it did not read before; for the result of `step`."""
         return any(
             part.start > 0 and (held is None or (held.partition, held.start) != (part.partition, part.start))
             for held, parts in zip(before.held, of_members, strict=True)
@@ -138,11 +138,11 @@ class Partitions:
         )
 
     def step(self, before: Assignment, batch: int) -> tuple[list[list[Part]], Assignment]:
-        """The samples of each member in a step of this many samples, and the assignment after it.
+        """Returns the samples of each member in a step of ``batch`` samples, and the assignment after it.
 
         Args:
             before: The assignment at the step's position.
-            batch: The samples of the step, fewer where fewer are left of the epoch.
+            batch: The number of samples of the step; fewer are used if fewer are left of the epoch.
         """
         step_samples = min(batch, self.samples - before.position.offset)
         after, of_members = before, []
@@ -155,7 +155,7 @@ class Partitions:
         return of_members, replace(after, position=position)
 
     def _cut(self, state: Assignment, rank: int, count: int) -> tuple[list[Part], Assignment]:
-        """The next rows of one member, of one part or of several."""
+        """Takes the next rows for one member, from one part or several."""
         parts = []
         while count:
             held = state.held[rank]
@@ -169,15 +169,15 @@ class Partitions:
         return parts, state
 
     def _with_next(self, state: Assignment, rank: int) -> Assignment:
-        """A member that holds nothing takes what is handed out next."""
-        # What a peer that is gone has left comes first: it would be the longest to wait.
+        """Gives the next part to a member that holds none."""
+        # Rests of peers that left come first: otherwise they would wait the longest.
         if state.returned:
             return _holding(replace(state, returned=state.returned[1:]), {rank: state.returned[0]})
         if state.handed_out < len(self.lengths):
             number = int(self.order(state.position.epoch)[state.handed_out])
             whole = Part(number, 0, self.lengths[number])
             return _holding(replace(state, handed_out=state.handed_out + 1), {rank: whole if len(whole) else None})
-        # Nothing is left to hand out: the longest rest is shared, by the lowest rank where several are as long.
+        # No partition is left: splits the longest rest; of equally long ones, that of the lowest rank.
         lengths = [0 if one is None else len(one) for one in state.held]
         other = lengths.index(max(lengths))
         part = state.held[other]

@@ -1,4 +1,4 @@
-"""The epochs that a run is to train, as its people count them, and how much of them is left at a position."""
+"""The epochs that a run should train, as the program counts them, and the rest of them at a position."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PlannedEpochs:
             epoch: The epoch of the step, from 0.
 
         Returns:
-            ``epoch``, from 1, and ``epochs``, as the program counts them; ``samples_left``; ``steps_left``, as long as
-            the batch stays; and ``fit``.
+            ``epoch``, from 1, and ``epochs``, as the program counts them; ``samples_left``; ``steps_left``, if the
+            batch size does not change; and ``fit``.
 
         >>> after = StepPosition(step=0, epoch=1, offset=64, micro=0, version=1, size=2, rank=0, global_batch_size=32)
         >>> PlannedEpochs(samples=100, epochs=3).progress(after, epoch=1)
@@ -60,5 +60,5 @@ class PlannedEpochs:
         parts = (self.samples - position.offset, *([self.samples] if whole_epochs else []))
         steps = [samples // batch if self.drops else -(-samples // batch) for samples in parts]
         total = steps[0] + sum(steps[1:]) * whole_epochs
-        # With remainders dropped, whole steps are all that is trained on.
+        # If remainders are dropped, only whole steps are trained.
         return (total * batch if self.drops else parts[0] + whole_epochs * self.samples), total

@@ -1,4 +1,4 @@
-"""The loading thread: while a step runs, it loads what is guessed to come next."""
+"""The loading thread, which loads the predicted next batches while a step runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import Any, Generic, TypeVar
 
-# One batch ready, one being loaded: a read that is late now and then is made up for, and memory stays bounded.
+# One batch ready, one being loaded: this hides an occasional slow read, and bounds memory.
 _AHEAD = 2
 _END_S = 10.0
 
@@ -20,22 +20,22 @@ _Wanted = SimpleQueue[tuple[Any, "Future[Any]"] | None]
 
 
 class Prefetch(Generic[Key]):
-    """Loads what is requested, and then what ``following`` says, at most two keys ahead, all in one thread.
+    """Loads the requested key, then the keys predicted by ``following``, at most two ahead, all in one thread.
 
-    Where another key is requested than was guessed, the guesses are thrown away.
+    If another key than the predicted one is requested, the predicted loads are discarded.
     """
 
     def __init__(self, load: Callable[[Key], Any], *, following: Callable[[Key], Key | None]) -> None:
         self._following = following
         self._wanted: _Wanted = SimpleQueue()
         self._guesses: deque[tuple[Key, Future[Any]]] = deque()
-        # A daemon: a read that hangs must not keep a program from ending with the error that ended its training.
+        # A daemon thread: a read that hangs must not keep a failed program from ending.
         self._thread = Thread(target=_serve, args=(self._wanted, load), name="kungfu-loader", daemon=True)
         self._thread.start()
-        atexit.register(self.close)  # a thread that Python kills inside TensorFlow would take the exit code with it
+        atexit.register(self.close)  # a thread killed by Python inside TensorFlow would change the exit code
 
     def get(self, key: Key) -> Any:
-        """The result of ``load`` for the key; raises its error. It takes as long as the user's own loading."""
+        """Returns the result of ``load`` for the key, or raises its error; waits until the user's loading is done."""
         self._ask_first(key)
         return self._guesses.popleft()[1].result()
 
@@ -45,13 +45,13 @@ class Prefetch(Generic[Key]):
         return bool(wait([self._guesses[0][1]], within_s).done)
 
     def _ask_first(self, key: Key) -> None:
-        # Nothing was guessed, or another key: the membership or the batch has changed meanwhile.
+        # Nothing, or another key, was predicted: the membership or the batch size has changed meanwhile.
         if not self._guesses or self._guesses[0][0] != key:
             self._forget()
             self._ask(key)
 
     def run_ahead(self, key: Key) -> None:
-        """The key is in use: what comes after it may be loaded meanwhile."""
+        """Starts loading the keys after ``key``, which is in use."""
         newest: Key | None = self._guesses[-1][0] if self._guesses else key
         while len(self._guesses) < _AHEAD:
             newest = self._following(newest) if newest is not None else None
@@ -60,11 +60,11 @@ class Prefetch(Generic[Key]):
             self._ask(newest)
 
     def close(self) -> None:
-        """Ends the thread, after the read that it is at; idempotent."""
+        """Ends the thread, after its current read; idempotent."""
         atexit.unregister(self.close)
         self._forget()
         self._wanted.put(None)
-        if self._thread is current_thread():  # an abandoned loop may be collected in any thread, this one too
+        if self._thread is current_thread():  # an abandoned loop may be collected in any thread, also in this one
             return
         self._thread.join(_END_S)
         if self._thread.is_alive():
@@ -89,10 +89,10 @@ class Prefetch(Generic[Key]):
 def _serve(wanted: _Wanted, load: Callable[[Any], Any]) -> None:
     while (task := wanted.get()) is not None:
         key, future = task
-        if not future.set_running_or_notify_cancel():  # a guess that was thrown away
+        if not future.set_running_or_notify_cancel():  # a discarded prediction
             continue
         try:
             future.set_result(load(key))
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that asks for it
             future.set_exception(error)
-        del task, key, future  # the batch belongs to who asked for it
+        del task, key, future  # the batch belongs to the caller

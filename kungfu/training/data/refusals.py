@@ -1,7 +1,7 @@
-"""The data that ``training.batches`` cannot walk, with alternatives.
+"""The refusals of data that ``training.batches`` does not support, with alternatives.
 
-Peers share samples by their index, in an order that all of them know. Whatever can only be walked from its start, or
-gives whole batches, has no such index.
+Peers share samples by index, in an order known to all of them. Data that can only be read from their start, or that
+yield whole batches, have no such index.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def refuse_unindexed(data: Any) -> None:
 
 
 def refuse_readers(readers: Any, *, of: str) -> None:
-    """Raises ``UsageError`` for a number of readers that is none, given to the function called ``of``."""
+    """Raises ``UsageError`` for an invalid number of readers, passed to the function called ``of``."""
     if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
         raise UsageError(f"{of}(readers={readers!r}): must be an integer of at least 1")
 
 
 def refuse_unnumbered(records: Any, *, of: str) -> None:
-    """Raises ``UsageError`` for records that have no numbers, given to the function called ``of``."""
+    """Raises ``UsageError`` for records without numbers, passed to the function called ``of``."""
     if not hasattr(records, "__len__") or not hasattr(records, "__getitem__") or isinstance(records, Mapping):
         raise UsageError(
             f"{of} was given {type(records).__name__}: it takes a sequence of records, anything with a length whose "
@@ -66,7 +66,7 @@ def refuse_unnumbered(records: Any, *, of: str) -> None:
 
 
 def refuse_leaf(leaf: Any) -> None:
-    """Raises ``UsageError`` for a part of a nest of arrays that is no array with one entry a sample."""
+    """Raises ``UsageError`` for a part of a nest that is not an array with one entry per sample."""
     if isinstance(leaf, tf.RaggedTensor):
         raise UsageError(
             "training.batches() was given a ragged tensor: the samples of a batch are stacked, and so of one shape; "
@@ -82,7 +82,7 @@ def refuse_leaf(leaf: Any) -> None:
 
 
 def refuse_arrays(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Raises ``UsageError`` unless there are arrays, all with the same number of entries, of numbers or texts."""
+    """Raises ``UsageError`` unless there are arrays of numbers or texts, all with the same number of entries."""
     if leaves and all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1:
         for leaf in leaves:
             _refuse_objects(leaf)
@@ -104,7 +104,7 @@ def refuse_arrays(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
 
 
 def _refuse_objects(leaf: np.ndarray[Any, Any]) -> None:
-    """Raises ``UsageError`` for an array of Python objects that are no texts: rows of different lengths are such."""
+    """Raises ``UsageError`` for an array of Python objects other than texts, such as rows of different lengths."""
     if leaf.dtype != object or not leaf.size or isinstance(leaf.flat[0], str | bytes):
         return
     kind = type(leaf.flat[0]).__name__
@@ -115,6 +115,6 @@ def _refuse_objects(leaf: np.ndarray[Any, Any]) -> None:
 
 
 def _is_keras_sequence(data: Any) -> bool:
-    """Keras need not be loaded for it."""
+    """True for a Keras sequence; does not import Keras."""
     kinds = type(data).__mro__
     return any(kind.__name__ in _BATCHED and kind.__module__.startswith(("keras", "tf_keras")) for kind in kinds)

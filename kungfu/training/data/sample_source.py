@@ -24,7 +24,7 @@ from kungfu.training.data.refusals import (
 
 
 class SampleSource(Protocol):
-    """Samples that are known by their index, 0..samples-1."""
+    """Samples that are accessed by index, 0..samples-1."""
 
     @property
     def samples(self) -> int:
@@ -32,32 +32,32 @@ class SampleSource(Protocol):
         ...
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """A nest of tensors with one entry in the first dimension for each of these, at least one, in their order.
+        """Returns a nest of tensors with one entry for each index, in order; there is at least one index.
 
         Called in the loader's thread."""
         ...
 
 
 def is_source(data: Any) -> TypeGuard[SampleSource]:
-    """True if this declares itself a source; tables of pandas have attributes of these names too."""
+    """True if an object declares itself a source; pandas tables have attributes of these names too."""
     return SampleSource in type(data).__mro__
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A nest of arrays in memory (or mapped into it), one entry a sample."""
+    """A nest of arrays in memory (or mapped into memory) with one entry per sample."""
 
     arrays: Any
     samples: int
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """These rows of every array."""
+        """Returns the rows with these indices of every array."""
         return tf.nest.map_structure(lambda array: rows(array, indices), self.arrays)
 
     def order_checksum(self) -> int:
-        """The same number on peers that hold the same samples in the same order, by the targets of ``(x, y)``.
+        """A checksum that is equal on peers with the same samples in the same order, from the targets of ``(x, y)``.
 
-        Inputs may have been changed at random, by each peer in its own way; of another nest no part is the inputs.
+        Each peer may have changed the inputs at random; in any other nest, all arrays count.
         """
         has_targets = isinstance(self.arrays, list | tuple) and len(self.arrays) > 1
         return order_checksum(self.arrays, self.arrays[1:] if has_targets else None)
@@ -65,11 +65,11 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Records:
-    """A sequence with one record a sample, a file's name say, each made into a nest of arrays by ``load``.
+    """A sequence with one record per sample, such as a file name, each converted to a nest of arrays by ``load``.
 
     Args:
         records: The sequence.
-        load: Makes a sample of one of them.
+        load: Makes a sample from a record.
         readers: The number of threads that call ``load`` at once.
     """
 
@@ -82,7 +82,7 @@ class Records:
         return len(self.records)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """These records, loaded and stacked in their order; where some cannot be loaded, the first one's error."""
+        """Returns these records, loaded and stacked in order; if any cannot be loaded, raises the first error."""
         if (readers := min(self.readers, len(indices))) == 1:
             return stacked([self._sample(index) for index in indices])
         with ThreadPoolExecutor(readers, "kungfu-records") as pool:
@@ -103,7 +103,7 @@ class ByIndex:
         """The samples that the function returns for these indices, with a check of their number."""
         given = self.function(indices)
         if isinstance(given, tf.data.Dataset):
-            # Asks for one more than there should be, to see if there are more.
+            # Requests one sample too many, to detect surplus samples.
             given = given.batch(len(indices) + 1).take(1).get_single_element()
         batch = tf.nest.map_structure(tf.convert_to_tensor, given)
         counts = [leaf.shape[0] if leaf.shape.rank else None for leaf in tf.nest.flatten(batch)]
@@ -116,7 +116,7 @@ class ByIndex:
 
 
 def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None, readers: int = 1) -> SampleSource:
-    """The source that ``data`` is; ``UsageError`` for what is none."""
+    """The source for ``data``; raises ``UsageError`` for data of no supported kind."""
     refuse_readers(readers, of="training.batches")
     if readers > 1 and (is_source(data) or (load is None and not _is_records(data))):
         raise UsageError(
@@ -129,12 +129,12 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
             raise UsageError(f"training.batches(load=...) was given {type(data).__name__}, which makes samples itself")
         return data
     refuse_unindexed(data)
-    # Records: a sequence of the user's own, or any sequence with the function that makes arrays of one.
+    # Records: a sequence class of the user, or any sequence together with ``load``.
     if load is not None or _is_records(data):
         _refuse_samples(samples)
         refuse_unnumbered(data, of="training.batches(load=...)")
         return Records(data, load or (lambda record: record), int(readers))
-    # A function of indices: the one thing that does not know its length.
+    # A function of indices, the only source whose length is unknown.
     if callable(data):
         if not isinstance(samples, int | np.integer) or samples < 1:
             raise UsageError(
@@ -142,7 +142,7 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
                 "are; give their number, at least 1"
             )
         return ByIndex(data, int(samples))
-    # Anything else is a nest of arrays.
+    # Any other data are a nest of arrays.
     _refuse_samples(samples)
     return _arrays(data)
 
@@ -165,14 +165,14 @@ def _refuse_samples(samples: int | None) -> None:
 
 
 def _is_records(data: Any) -> bool:
-    """A user's own sequence; lists, tuples and mappings are nests of arrays, as everywhere in TensorFlow."""
+    """True for a sequence class of the user; lists, tuples and mappings are nests of arrays, as in TensorFlow."""
     array = hasattr(data, "__array__") or hasattr(data, "shape")
     has_items = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     return has_items and not array and not isinstance(data, list | tuple | Mapping | str | bytes)
 
 
 def stacked(rows: list[Any]) -> Any:
-    """Samples, each a nest of arrays, as one nest of tensors."""
+    """Stacks samples, each a nest of arrays, into one nest of tensors."""
     columns = zip(*(tf.nest.flatten(row) for row in rows), strict=True)
     return tf.nest.pack_sequence_as(rows[0], [_column(list(column)) for column in columns])
 
@@ -188,39 +188,39 @@ def _column(values: list[Any]) -> Any:
     return tf.stack(tensors)
 
 
-# TensorFlow's vector code expects its memory at such addresses, and gives all of its own there.
+# The alignment that TensorFlow's vector code expects, and that its allocator provides.
 _ALIGNED_TO_BYTES = 64
 _WORTH_IT_BYTES = 1 << 16
 
 
 def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
-    """``array[indices]`` as a tensor of its own.
+    """Copies ``array[indices]`` into a new tensor.
 
     Args:
         array: One entry per sample.
-        indices: Within the array, and not negative.
+        indices: Indices within the array, not negative.
 
     Cost:
-        One copy of the rows where TensorFlow can use NumPy's memory, into which they are gathered; else two, the second
-        one under Python's lock.
+        One copy of the rows if TensorFlow can share NumPy's memory, into which they are gathered; otherwise two, the
+        second one under Python's lock.
     """
     shape = (len(indices), *array.shape[1:])
     if not _shareable(array) or int(np.prod(shape)) * array.itemsize < _WORTH_IT_BYTES:
         return tf.convert_to_tensor(array[indices])
     gathered = _aligned(shape, array.dtype)
-    np.take(array, indices, axis=0, out=gathered, mode="clip")  # to raise, it would gather beside and copy again
+    np.take(array, indices, axis=0, out=gathered, mode="clip")  # mode "raise" would gather into a buffer and copy
     return tf.experimental.dlpack.from_dlpack(gathered.__dlpack__())
 
 
 def _shareable(array: NDArray[Any]) -> bool:
-    """Plain numbers in the machine's own order; an array with gaps NumPy would first copy as a whole."""
+    """True for plain numbers in native byte order without gaps; NumPy would first copy a whole array with gaps."""
     plain = array.dtype.kind in "biuf" and array.dtype.isnative and array.itemsize <= 8
     return plain and array.flags.c_contiguous and array.flags.aligned and not _has_accelerator()
 
 
 @cache
 def _has_accelerator() -> bool:
-    """There the batch goes to the device's memory as soon as it is a tensor, in the loading thread."""
+    """True if an accelerator exists: batches are then copied to its memory in the loading thread."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 

@@ -1,8 +1,8 @@
-"""In which order peers take samples: one small interface, and the serial order.
+"""The order in which peers use samples: one small interface, and the serial order.
 
-The step itself guards what happens exactly once: it compares the stamp of a batch with the position that all peers
-agree on. A sampler only says which samples belong to a slice, in the loading thread, ahead of the step. So it may
-ask others there, as one would that hands out partitions on demand, and it may be wrong about what comes next.
+The step itself guarantees that each sample is used exactly once: it compares a batch's stamp with the agreed position.
+A sampler only selects the samples of a slice, in the loading thread, ahead of the step. So it may block there, as a
+sampler that requests partitions on demand would, and its guess of the next slice may be wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Remainder = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class StepSlice:
-    """One step as one peer sees it before: its position, its view, and the number of its samples."""
+    """The view of one peer on a coming step: position, view, and number of samples."""
 
     position: Position
     version: int
@@ -33,17 +33,17 @@ class StepSlice:
         return min(self.global_batch_size, samples - self.position.offset)
 
     def largest_share(self, samples: int) -> int:
-        """The share of rank 0, the same number on every peer: uneven slices differ by one sample, low ranks have it."""
+        """The share of rank 0, the same on every peer: uneven slices differ by one sample; low ranks get more."""
         return spread(self.step_samples(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
-        """The slice after it, maybe of the next epoch, if view and batch stay: a guess, by which the loader runs ahead.
+        """The next slice, possibly in the next epoch, if view and batch size stay: a guess for the loader.
 
         Args:
             samples: The samples of an epoch.
             remainder: "keep" or "drop" a last step with fewer samples than the others.
         """
-        # The fewest samples that make a step; what is less ends the epoch.
+        # The fewest samples that make a step; a smaller remainder ends the epoch.
         least = self.global_batch_size if remainder == "drop" else 1
         return replace(self, position=advanced(self.position, self.step_samples(samples), samples=samples, least=least))
 
@@ -57,19 +57,19 @@ class Sampler(Protocol):
         ...
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """This peer's samples of the step, maybe none."""
+        """This peer's samples of the step, possibly none."""
         ...
 
 
 @dataclass(frozen=True)
 class SerialSampler:
-    """One agreed position in a permutation of each epoch: a step takes the next samples from there.
+    """One agreed position in a permutation of each epoch: a step uses the next samples from there.
 
-    What remains of an epoch is always one run of the permutation, so one number says what is done, whoever did it.
+    The rest of an epoch is always contiguous in the permutation, so one number describes the progress of all peers.
 
     Args:
         samples: The samples of an epoch.
-        seed: From it and the epoch's number follows the permutation; without one samples come as the data has them.
+        seed: The seed from which, with the epoch's number, the permutation follows; without it, the order of the data.
 
     Reference:
         Xie et al., *Elan*, 2020, section V-C.
@@ -79,7 +79,7 @@ class SerialSampler:
     seed: int | None
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The slice of this peer's rank."""
+        """The samples in the slice of this peer's rank."""
         return slice_indices(
             step_slice.position,
             samples=self.samples,
@@ -91,18 +91,18 @@ class SerialSampler:
 
 
 def sample_numbers(step_slice: StepSlice, samples: int) -> NDArray[np.int64]:
-    """The samples of this peer's rank, in epochs of this many, by their numbers: those of all epochs are counted on."""
+    """The numbers of this rank's samples, counted over all epochs, each of which has ``samples`` samples."""
     return SerialSampler(samples, None).indices(step_slice) + step_slice.position.epoch * samples
 
 
 @dataclass(frozen=True)
 class PassSampler:
-    """Epochs of this many samples, cut one after the other from passes over data that has another number of them.
+    """Epochs of a given number of samples, cut in sequence from passes over data with another number of samples.
 
     Args:
         samples: The samples of an epoch.
-        pass_samples: The samples of the data. A step may take the last samples of a pass and the first of the next one.
-        seed: From it and the number of the pass follows the order; without one samples come as the data has them.
+        pass_samples: The samples of the data. A step may use the last samples of a pass and the first of the next one.
+        seed: The seed from which, with the pass's number, the order follows; without it, the order of the data.
     """
 
     samples: int
@@ -110,10 +110,10 @@ class PassSampler:
     seed: int | None
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The slice of this peer's rank."""
+        """The samples in the slice of this peer's rank."""
         numbers = sample_numbers(step_slice, self.samples)
         passes, places = np.divmod(numbers, self.pass_samples)
-        for one in np.unique(passes):  # one of them, or two where a pass ends in the step
+        for one in np.unique(passes):  # one pass, or two if a pass ends in the step
             order, here = shuffled(self.pass_samples, seed=self.seed, epoch=int(one)), passes == one
             numbers[here] = order[places[here]]
         return numbers

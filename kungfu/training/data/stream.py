@@ -1,9 +1,9 @@
-"""Data that gives whole batches one after the other, such as a ``tf.data.Dataset`` or a generator.
+"""Data that yield whole batches in sequence, such as a ``tf.data.Dataset`` or a generator.
 
-Every peer reads them, and keeps its slice. The samples are numbered as they come: sample ``offset`` of epoch ``epoch``
-is number ``epoch * samples + offset``. What was read is kept as long as a step may still be cut again, so a rescale
-reads nothing twice. A peer that joins reads on to where the others are, or begins there if the data can be read from
-any place.
+Every peer reads them, and keeps its slice. The samples are numbered in their order: sample ``offset`` of epoch
+``epoch`` has the number ``epoch * samples + offset``. Read samples are kept as long as a step may still be cut again,
+so a rescale reads nothing twice. A joiner reads up to the position of the other peers, or starts there if the data can
+be read from any position.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice, sample_numbers
 
-# Fewer batches than this a peer reads again without a word.
+# A joiner reads fewer batches than this without a remark.
 _WORTH_A_REMARK = 2
 
 
 class DataEndedError(UsageError):
-    """The data gave fewer samples than it was said to; the same is raised on every peer, at the same step."""
+    """The data ended before the announced number of samples; raised on every peer at the same step."""
 
 
 @dataclass(frozen=True)
 class StreamSampler:
-    """The samples of a stream in the order in which they come, by their numbers."""
+    """The samples of a stream in their order, by their numbers."""
 
     samples: int
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The slice of this peer's rank."""
+        """The samples in the slice of this peer's rank."""
         return sample_numbers(step_slice, self.samples)
 
     def end_of_step(self, step_slice: StepSlice) -> int:
-        """The number of the sample after the last one that all peers together take."""
+        """The number of the sample after the last sample of all peers in the step."""
         position = step_slice.position
         return position.epoch * self.samples + position.offset + step_slice.step_samples(self.samples)
 
 
 class Stream:
-    """A source of batches that come one after the other.
+    """A source of batches in sequence.
 
     Args:
-        read: Begins a reading and gives its batches: nests of arrays with one entry a sample. It is given the number of
-            the reading, from 0, and a sample of it before which nothing is needed; it gives the number of the sample
-            that it begins with, not after that one, and the batches. They are the same ones on all peers.
+        read: Begins a reading, from the number of the reading, from 0, and the number of a sample before which nothing
+            is needed. Returns the number of the first sample read, which must not be after that one, and the batches:
+            nests of arrays with one entry per sample, the same on all peers.
         samples: The samples of an epoch.
-        is_endless: True if one reading continues over the epochs; else each epoch is a separate reading.
-        what: The data in words, for errors and remarks.
-        can_seek: True if a reading begins near the given sample; else it begins at the start, and readings
-            before it are begun too, as the order of a later one may follow from how many there were.
+        is_endless: True if one reading continues over the epochs; otherwise each epoch is a separate reading.
+        what: The description of the data for errors and remarks.
+        can_seek: True if a reading begins near the given sample; otherwise it begins at the start, and all earlier
+            readings are begun too, as the order of a later one may depend on their number.
         checksum: The checksum of a batch, to be compared among the peers.
 
     Cost:
-        Every peer reads all samples of the job. One that joins reads, unless the data can be read from any place, what
-        the others have read in that epoch, and the beginning of each epoch before it; where one reading continues over
-        the epochs, all that they have read. It says how long that took.
+        Every peer reads all samples of the job. Unless the data can be read from any position, a joiner reads the
+        samples that the others have read in that epoch, and the beginning of each epoch before; if one reading
+        continues over the epochs, all samples read so far. It reports the time for this.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class Stream:
     ) -> None:
         self.samples, self.can_seek, self.what = samples, can_seek, what
         self._read, self._is_endless, self._checksum = read, is_endless, checksum
-        self._readings = 0  # begun so far
+        self._readings = 0  # the readings begun so far
         self._batches: Iterator[Any] = iter(())
-        self._chunks: deque[tuple[int, Any]] = deque()  # what is kept, by the number of its first sample
-        self._next = 0  # the number of the sample that comes next
+        self._chunks: deque[tuple[int, Any]] = deque()  # the kept batches, each with the number of its first sample
+        self._next = 0  # the number of the next sample to read
         self._failed: Exception | None = None
-        self._left_out = 0  # batches that were read in vain, and not counted yet
-        self._reached = 0  # the number of the first sample that may be asked for again
-        self._checksums: dict[int, int] = {}  # of the batch that an epoch begins with
-        self._lock = Lock()  # the loading thread takes samples, and the program's asks for checksums
+        self._left_out = 0  # batches that were read without use, and not counted yet
+        self._reached = 0  # the number of the first sample that may still be requested
+        self._checksums: dict[int, int] = {}  # of the first batch of each epoch
+        self._lock = Lock()  # samples are taken in the loading thread, checksums in the program's thread
 
     def reach(self, position: Position) -> None:
-        """All peers are at this position, from the program's thread: samples before it are not requested again."""
+        """Notes in the program's thread that all peers are at this position; earlier samples are not needed again."""
         self._reached = self._number(position)
 
     def lacks(self, position: Position) -> bool:
@@ -100,18 +100,18 @@ class Stream:
         return not self.can_seek and self._next <= self._number(position)
 
     def read_ahead(self, position: Position, *, meanwhile: Callable[[], None]) -> int:
-        """Reads on until the sample at a position is there, before this peer is in a view.
+        """Reads up to the sample at a position, before this peer is in a view.
 
         Args:
-            position: The position of the others: earlier batches are not kept.
+            position: The position of the other peers; earlier batches are not kept.
             meanwhile: Called after each batch.
 
         Returns:
-            How many batches were read that lie before it.
+            The number of batches read before that position.
         """
         with self._lock:
             self._reached = self._number(position)
-            # Where the others are at the end of the data, they have trained on all of it.
+            # If the other peers are at the end of the data, they have trained on all of it.
             with suppress(DataEndedError):
                 self._read_until(self._reached + 1, meanwhile=meanwhile)
             return self._drain_left_out()
@@ -120,7 +120,7 @@ class Stream:
         return position.epoch * self.samples + position.offset
 
     def read_until(self, end: int) -> None:
-        """Reads on until sample ``end - 1`` is there.
+        """Reads up to and including sample ``end - 1``.
 
         Raises:
             DataEndedError: There are no more samples.
@@ -137,10 +137,10 @@ class Stream:
             )
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, which follow one another.
+        """The samples with these numbers, which must be consecutive.
 
         Raises:
-            DataEndedError: There are no more of them.
+            DataEndedError: There are no more samples.
         """
         first, end = int(indices[0]), int(indices[-1]) + 1
         self.read_until(end)
@@ -157,15 +157,15 @@ class Stream:
         )
 
     def first_batch_of(self, epoch: int) -> int | None:
-        """The checksum of the batch that an epoch begins with; ``None`` if it is not known here.
+        """The checksum of an epoch's first batch; ``None`` if it is unknown on this peer.
 
         Cost:
-            None on a peer that has read that batch; else, if the data can be read from any place, the reading of it.
+            None on a peer that has read that batch; otherwise, if the data can be read from any position, one reading.
         """
         with self._lock:
             if self._checksum is None:
                 return None
-            # This peer came in the middle of the epoch; at its end the data may shuffle themselves anew.
+            # This peer joined within the epoch; after its end the data may be shuffled anew.
             if epoch not in self._checksums and self.can_seek and self._next < (epoch + 1) * self.samples:
                 at = epoch * self.samples
                 _, batches = self._read(*((0, at) if self._is_endless else (epoch, 0)))
@@ -191,9 +191,9 @@ class Stream:
             self._chunks.popleft()
 
     def _read_on(self, end: int) -> None:
-        """Reads a batch more, or begins the reading of the epoch that sample ``end - 1`` is in."""
+        """Reads one more batch, or begins the reading of the epoch with sample ``end - 1``."""
         reading = 0 if self._is_endless else (end - 1) // self.samples
-        # A peer that joined, or a resumed run: the samples in between are not needed.
+        # For a joiner or a resumed run, the samples in between are not needed.
         if self.can_seek and (self._readings <= reading or self._next < self._reached):
             self._begin(reading)
         while self._readings <= reading:
@@ -208,12 +208,12 @@ class Stream:
         self._readings, self._next = reading + 1, start + first
 
     def _next_batch(self, reading: int) -> Any:
-        if self._failed is not None:  # over a batch that was read ahead, and then asked for again
+        if self._failed is not None:  # for a batch that was read ahead, and is now requested again
             raise self._failed
         try:
             batch = next(self._batches, None)
         except Exception as error:
-            self._failed = error  # a generator that has raised has ended, and would say only that
+            self._failed = error  # a generator that has raised is exhausted, and would not raise this error again
             raise
         if batch is None:
             raise DataEndedError(
@@ -223,7 +223,7 @@ class Stream:
         return batch
 
     def _keep(self, batch: Any, reading: int) -> None:
-        epoch = -(-self._next // self.samples)  # the one that begins in this batch, if any
+        epoch = -(-self._next // self.samples)  # the epoch that begins in this batch, if any
         if self._checksum is not None and epoch * self.samples < self._next + _length(batch):
             self._checksums[epoch] = self._checksum(batch)
         if not self._is_endless and (left := (reading + 1) * self.samples - self._next) < _length(batch):
