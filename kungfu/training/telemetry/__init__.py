@@ -1,1 +1,1 @@
-"""The reports of a peer to the job's journal: decisions and steps for people, every number of a step for a replay."""
+"""The reports of a peer to the job's journal: decisions and steps for users, all numbers of a step for a replay."""

@@ -1,4 +1,4 @@
-"""The results of requests at a barrier, in words."""
+"""Texts about the results of requests at a barrier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kungfu.runtime.api import Asked, BarrierResult, Leave, Resize, Terms, View
 def describe_decision(result: BarrierResult, asked: Asked) -> str:
     """The result of one request at a barrier, or of one part of a request that several rules share.
 
-    What it did not do, for the limits of the job say, it says too.
+    The text also names parts of the request that were not carried out, for example because of the job's limits.
     """
     match asked.what:
         case Resize():

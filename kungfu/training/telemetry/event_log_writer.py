@@ -1,4 +1,4 @@
-"""The reports of a peer to the journal: every decision with its inputs, every rescale with its parts, every step."""
+"""The events of a peer for the journal: every decision with its inputs, every rescale with its parts, every step."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from kungfu.runtime.api import Asked, BarrierResult, Leave, RecordEntry, Resize,
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
-# The least number of steps between two events about a loss that is no number by turns.
+# The fewest steps between two events about a loss that alternates between finite and non-finite.
 _QUIET_STEPS = 100
 
-# The line of a step may be made later, in another thread: it is given as a function.
+# An entry of a stream; a function if it may be formatted later, in another thread.
 Record = Callable[[str, RecordEntry], None]
 
 
 class EventLogWriter:
     """Writes the events of a run, and a line of metrics per step.
 
-    Only rank 0 writes what all peers know, so the journal holds it once; the others remember the same, should they
-    become rank 0. A change of the membership is written once the first step of the new view has ended, with its cost.
+    Only rank 0 writes events that all peers know, so the journal contains them once; the other peers remember them in
+    case they become rank 0. A change of the membership is written after the first step of the new view, with its cost.
 
     Args:
         record: Receives the name of a stream and an entry for it.
-        deciding: The rules that may ask for another size, or for other peers.
-        clock: Seconds that never go back.
+        deciding: The rules that may request another size, or other peers.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -59,30 +59,30 @@ class EventLogWriter:
         self._under_way: tuple[Asked, ...] = ()
         self._stopped_by = ""  # the rule or command that ends training
         self._rescale: RescaleEvent | RecoveredEvent | None = None  # written with the first step after it
-        self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
+        self._entered, self._is_first_step = 0.0, False  # the start of the view; True during its first step
         self._leading = False
         self._stop: Callable[[], Downtime]
-        self._not_finite: int | None = None  # the first of the last steps whose loss is no number
+        self._not_finite: int | None = None  # the first of the last steps with a non-finite loss
         self._is_reported, self._quiet_until = False, 0
 
     @property
     def is_quiet(self) -> bool:
-        """True if the next step has nothing to report but its numbers, as long as its loss is one."""
+        """True if the next step has only its numbers to report, as long as its loss is finite."""
         return self._rescale is None and self._not_finite is None
 
     @property
     def has_news(self) -> bool:
-        """A rescale waits for the first step after it."""
+        """True if a rescale waits for the first step after it."""
         return self._rescale is not None
 
     def joined(self, result: BarrierResult, *, step: int) -> None:
-        """This peer is in the job, after ``step`` steps."""
+        """Records that this peer has joined the job, after ``step`` steps."""
         self._leading = result.rank == 0
         if self._leading and self._deciding:
             self._record("events", RulesEvent(step=step + 1, rules=self._deciding))
 
     def called(self, fired: FiredRule, answer: HookAnswer) -> None:
-        """A hook was called, and gave this answer."""
+        """Records the call of a hook, and its answer."""
         if self._leading:
             also = tuple(str(one) for one in answer.requests if one.kind != "rescale")
             event = CalledEvent(
@@ -92,7 +92,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def set(self, settings: Sequence[Asked]) -> None:
-        """The coordinator's barrier changes other settings than the size."""
+        """Records a change of settings other than the size, on the coordinator."""
         for setting in settings:
             to, over, unit = None, 0.0, "steps"
             match setting.what:
@@ -108,18 +108,18 @@ class EventLogWriter:
             self._record("events", event)
 
     def shadowed(self, fired: Sequence[FiredRule]) -> None:
-        """The requests of rules in the shadow, and of rules that a budget holds back."""
+        """Records the requests of shadow rules, and of rules that a budget blocks."""
         for one in fired:
             self._record("events", _fired(one))
 
     def superseded(self, superseded: Sequence[Asked], *, later: int | None = None) -> None:
-        """Requests that came to nothing since another one came before them, or after them, in the step ``later``."""
+        """Records requests that had no effect, since another one precedes them, or replaced them in step ``later``."""
         for request in superseded if self._leading else ():
             by = request.superseded_by
-            # A hook that ends training may have asked for a size beside that.
+            # A hook that ends training may also have requested a size.
             is_asked_anew = later is None and by == request.by != self._stopped_by
             if is_asked_anew:
-                # The barrier that it was first asked for broke, and its rule has fired again since.
+                # The barrier that first received the request failed, and its rule has fired again since.
                 continue
             event = SupersededEvent(
                 step=request.step, rule=request.by, saw=request.inputs, asked=_size(request), what=_setting(request),
@@ -128,31 +128,31 @@ class EventLogWriter:
             self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
-        """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
+        """Records a barrier after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = result.before, result.after
         assert before is not None
         if result.after.requests or after.terms.stopped:
-            # The coordinator of the view in which they were decided reports them: the next view may have another.
+            # Reported by the coordinator of the view that decided them: the next view may have another coordinator.
             no_longer = self._no_longer(result)
             if self._leading:
                 self.superseded(no_longer, later=result.after.requests[0].step if result.after.requests else step)
                 for request in result.after.requests:
                     self._decided(result, request)
             self._under_way = (*self._standing(result, no_longer), *result.after.requests)
-        # This change comes in the first step after another one, which is written now: its coordinator may leave.
+        # A second change before the first step after the previous one: writes that one, as its coordinator may leave.
         if after.view.version != before.view.version:
             self.ended()
-        # Perhaps some joiners did not come; the coordinator that knows of it may leave now.
+        # Some joiners may be missing; the coordinator that knows this may leave now.
         self._unmet(result)
         self._leading = result.rank == 0
-        # The view stays.
+        # The view does not change.
         if after.view.version == before.view.version:
             return
-        # Another view: the requests that were under way have led to it, except those whose joiners come later.
+        # In a new view, the requests under way are carried out, except those whose joiners come later.
         ended = self._under_way
         if after.terms.target_size:
             ended = tuple(one for one in self._under_way if _is_carried_out(one, after.view.size)) or ended
-            # Peers that their platform takes away are gone, and others may come for them.
+            # Preempted peers have left, but replacements for them may still join.
             self._under_way = tuple(one for one in self._under_way if one not in ended or _when(one) == "noticed")
         self._rescale = RescaleEvent(
             step=step,
@@ -172,7 +172,7 @@ class EventLogWriter:
         self._entered, self._is_first_step = self._clock(), False
 
     def spanned(self, what: str, result: BarrierResult, *, step: int, total_s: float) -> None:
-        """Every peer's: how long a change of the membership took it, part by part."""
+        """Records, on every peer, the duration of a change of the membership, part by part."""
         version, parts = result.after.view.version, timing_tree(result.parts)
         span = SpanEvent(what=what, peer=result.peer, view=version, step=step, s=round(total_s, 6), parts=parts)
         self._record("events", span)
@@ -186,21 +186,21 @@ class EventLogWriter:
         registered_before: int | None = None,
         stop: Callable[[], Downtime],
     ) -> None:
-        """Peers were lost, and the survivors have continued.
+        """Records that peers were lost, and that the survivors have continued.
 
         Args:
             result: The view of the survivors, and the peers that they lost.
-            step: The steps done in the state that they continue from.
-            redone: The steps of this peer that are undone by that.
+            step: The steps done in the state from which they continue.
+            redone: The steps of this peer that are undone by the recovery.
             registered_before: See `RecoveredEvent`.
-            stop: Gives what it cost: so far, and once the next step has ended, with that step.
+            stop: Returns the cost so far, and once the next step has ended, including that step.
         """
         before, after, recovery = result.before, result.after, result.recovery
         assert before is not None
         assert recovery is not None
         self._leading = result.rank == 0
-        self.ended()  # a change of the membership that no step came after
-        # A change continues if joiners still come; those of an exchange come for the lost peers instead.
+        self.ended()  # writes a change of the membership that no step followed
+        # A change continues if joiners are still coming; those of an exchange then replace the lost peers instead.
         standing = self._under_way if before.terms.target_size else ()
         kept = [one for one in standing if after.terms.target_size and not _is_exchange(one)]
         ended = [one for one in standing if one not in kept]
@@ -224,28 +224,28 @@ class EventLogWriter:
         self._stop = stop
 
     def stepped(self, metrics: Callable[[], Mapping[str, Any]]) -> None:
-        """A step is done; ``metrics`` gives its own, and what the monitors showed, when the line is made."""
+        """Records a finished step; ``metrics`` returns its numbers and the monitors' values for the line."""
         if self._rescale is not None:
             self._complete_rescale(self._rescale)
         if self._leading:
             self._record("metrics", partial(metrics_line, time.time(), metrics))
 
     def measured(self, loss: float, *, step: int) -> None:
-        """The agreed loss of a step: the first and the last step at which it is no number are reported.
+        """Checks the agreed loss of a step: the first and the last step with a non-finite loss are reported.
 
-        One that comes and goes is reported at most once in a hundred steps.
+        An alternating loss is reported at most once in a hundred steps.
         """
         since, is_finite = self._not_finite, loss - loss == 0.0
-        # A number, as in the step before: nearly every step.
+        # Finite, as in the step before: the usual case.
         if is_finite and since is None:
             return
-        # A number again; reported if it was reported that it was none.
+        # Finite again; reported if the non-finite loss was reported.
         if is_finite:
             if self._is_reported and since is not None:
                 self._report_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
             self._not_finite, self._is_reported = None, False
             return
-        # No number, from this step on or since an earlier one: reported once, and not too soon after the last time.
+        # Non-finite, since this step or an earlier one: reported once, and not too soon after the last report.
         self._not_finite = since = step if since is None else since
         if not self._is_reported and step >= self._quiet_until:
             self._is_reported = True
@@ -257,20 +257,20 @@ class EventLogWriter:
             self._record("events", event)
 
     def ended(self) -> None:
-        """Writes a pending change of the membership; without its first step if none came, as after the last one."""
+        """Writes a pending change of the membership, without its first step if no step followed."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
             self._record("events", rescale)
 
     def _complete_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
-        """A step has ended while a change of the membership waits for the first one after it."""
-        # After a loss: this step is the first one, and the cost of the loss ends with it.
+        """Ends a step while a change of the membership waits for the first step after it."""
+        # After a loss, this step is the first one, and the cost of the loss ends with it.
         if isinstance(event, RecoveredEvent):
             stop = self._stop()
             parts = {**event.parts, "first_step_s": round(stop.first_step_s or 0.0, 6)}
             self._rescale = replace(event, **_stopped(stop), parts=parts)
         elif not self._is_first_step:
-            # The barrier ended the step that held it: the first step of the new view is the one after that.
+            # This step contained the barrier: the first step of the new view is the next one.
             self._is_first_step = True
             return
         else:  # the first step of the new view
@@ -287,12 +287,12 @@ class EventLogWriter:
         """The change that was under way, if the requests of this barrier replace it."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
-        # Nothing was under way, or it has come to its end.
+        # Nothing was under way, or it has ended.
         if not older or not before.terms.target_size:
             return []
-        # The same peers are to leave: their exchange continues.
+        # The same peers should leave: their exchange continues.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
-        # As many are to be there, or as many less those who leave: so does the change of the size.
+        # The target size is the same, or smaller by the peers that leave: the change of the size continues.
         is_sized = any(isinstance(one.what, Resize) for one in result.after.requests)
         reached = before.terms.target_size in (after.target_size, result.after.view.size)
         reached = reached or (not is_sized and after.target_size > result.after.view.size)
@@ -304,7 +304,7 @@ class EventLogWriter:
         """The change that was under way, and is carried out together with the requests of this barrier."""
         assert result.before is not None
         if not result.before.terms.target_size:
-            # It has come to its end.
+            # The change has ended.
             return []
         is_sized = any(isinstance(one.what, Resize) for one in result.after.requests)
         gone = [dataclasses.replace(one, superseded_by="") for one in no_longer]
@@ -322,9 +322,9 @@ class EventLogWriter:
         self._record("events", decision)
 
     def _unmet(self, result: BarrierResult) -> None:
-        """Peers that were awaited did not come, or not all: the run continues without them, and says so once."""
+        """Records once that expected peers did not come, or not all: the run continues without them."""
         before, after, offer = result.before, result.after, result.offer
-        # All have come; or others are awaited still.
+        # All peers have come, or others are still expected.
         if not self._leading or offer is None or not offer.missing or after.terms.target_size:
             return
         assert before is not None
@@ -341,13 +341,13 @@ class EventLogWriter:
 
 
 def _stopped(stop: Downtime) -> dict[str, float]:
-    """For how long training stood still, from step to step, and where that time went."""
+    """The seconds for which training stood still, from step to step, and their parts."""
     seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 
 
 def _rules_of(requests: Sequence[Asked]) -> str:
-    """The rules that a change follows from; empty without any."""
+    """The names of the rules that caused a change; empty without any."""
     return " and ".join(one.by for one in requests)
 
 
@@ -357,7 +357,7 @@ def _size(request: Asked) -> int:
 
 
 def _setting(request: Asked) -> str:
-    """The requested setting, in words; empty for a size and for peers."""
+    """The requested setting as text; empty for a request of a size or of peers."""
     match request.what:
         case SetBatch(samples):
             return f"a global batch size of {samples:g}"
@@ -374,7 +374,7 @@ def _named(request: Asked) -> tuple[int, ...]:
 
 
 def _when(request: Asked) -> str:
-    """When the peers that a rule named are to leave."""
+    """The time at which the peers named by a rule should leave."""
     return request.what.when if isinstance(request.what, Leave) else ""
 
 
@@ -384,17 +384,17 @@ def _is_exchange(request: Asked) -> bool:
 
 
 def _is_carried_out(request: Asked, size: int) -> bool:
-    """True if a request has been carried out in a view of this many peers in which others are still on their way."""
+    """True if a request is carried out in a view of this size, to which further peers are still on their way."""
     return _size(request) == size if isinstance(request.what, Resize) else not _is_exchange(request)
 
 
 def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of a step's line: the moment at which it ended, seconds, and its numbers."""
+    """The fields of a step's line: the time at which it ended, in seconds, and its numbers."""
     return {"time": round(now, 6), **metrics()}
 
 
 def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
-    """The event of a rule that fired and changes nothing."""
+    """The event of a rule that fired without effect."""
     fields: dict[str, Any] = {"step": fired.step, "rule": fired.rule, "saw": fired.inputs, "ranks": fired.ranks}
     fields |= {"action": type(fired.action).__name__, "asked": None if math.isnan(fired.value) else fired.value}
     return HeldEvent(**fields, budget=fired.held_by) if fired.mode == "held" else ShadowEvent(**fields)
@@ -404,9 +404,9 @@ def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[Span
     """The parts of a stop as a tree, in the order in which they were timed.
 
     Args:
-        seconds: Seconds by name; the name of a part within another is that of the other, a slash, and its own. Parts
-            may overlap: a state travels while the attachment opens.
-        within: The name of the part whose parts are given; empty for the top.
+        seconds: Seconds by name; a nested part is named by its parent's name, a slash, and the part's name. Parts may
+            overlap: a state is transferred while the attachment opens.
+        within: The name of the part whose subparts are returned; empty for the top.
 
     >>> [barrier] = timing_tree({"barrier": 0.02, "barrier/digest": 0.01})
     >>> barrier.s, barrier.parts

@@ -1,6 +1,6 @@
-"""The recorder: what every step offered to the policies, on this peer, for the job's journal.
+"""The recorder of the inputs of policies in every step on this peer, for the job's journal.
 
-On the training thread it takes one row of numbers a step; its text is written elsewhere.
+The training thread only reads one row of numbers per step; another thread formats it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kungfu.record.lines import CONVERSIONS, header_line, json_literal, snapshot
 from kungfu.runtime.api import DeferredEntry
 from kungfu.training.graph.step_record import Column, StepRecord
 
-SNAPSHOT_EVERY = 100  # steps: a snapshot reads every variable of every fold
+SNAPSHOT_EVERY = 100  # steps; a snapshot reads every variable of every fold
 
 _OF_THE_PLACE, _UNKNOWN = ("step", "view", "rank"), float("-inf")
 _KINDS: Mapping[str, Callable[[float], int]] = {"int64": int, "bool": bool}
@@ -48,30 +48,30 @@ class TraceRecorder:
         self._rank: int | None = None
 
     def entered(self, *, version: int, rank: int | None, after: int) -> None:
-        """A view is in force for this peer, after step ``after``: the folds are what its first step begins with.
+        """Begins a view for this peer, after step ``after``, with a snapshot of the folds before its first step.
 
-        In the view that it is in already, this is the end of a step like any other.
+        In the current view, this counts as the usual end of a step.
         """
         if version == self._view:  # the barrier changed settings, or nothing
             self.step_ended(after=after)
             return
         first, self._view, self._rank = self._view == 0, version, rank
-        if rank is None:  # a decision let this peer go: it has no further step
+        if rank is None:  # a decision removed this peer: it has no further step
             return
-        if first and rank == 0:  # who joins comes after the others
+        if first and rank == 0:  # only for the founders, since joiners enter after rank 0
             self._record("trace", partial(_header, self._program.plan, self._policies, self._phase, after))
         self._snapshot(after, rank)
 
     def stepped(self, packed: Sequence[float]) -> None:
-        """A step is done; ``packed`` is what its record holds."""
+        """Counts a step that is done; ``packed`` is its packed record."""
         self._record("trace", partial(self.line, packed))
 
     def line(self, packed: Sequence[float]) -> str:
-        """The line of a step, which may be made in another thread."""
+        """The line of a step; may be called in another thread."""
         return self._layout.line(self._step_record.row(packed))
 
     def step_ended(self, *, after: int) -> None:
-        """A step is over, in the same view: time for a snapshot, perhaps."""
+        """Ends a step in the same view, and takes a snapshot if one is due."""
         if after % SNAPSHOT_EVERY == 0 and self._rank is not None:
             self._snapshot(after, self._rank)
 
@@ -85,7 +85,7 @@ class TraceRecorder:
 def _header(plan: Plan, policies: Sequence[str], phase: int, after: int) -> dict[str, Any]:
     try:
         content = plan_to_json(plan)
-    except InternalError:  # a run must not end over its record; a replay says that the plan is missing
+    except InternalError:  # a run must not fail because of its record; a replay reports the missing plan
         content = None
     return header_line(content, policies=policies, every=SNAPSHOT_EVERY, phase=phase, first=after + 1)
 
@@ -95,7 +95,7 @@ def _snapshot(here: Mapping[str, int], held: Mapping[str, Any]) -> dict[str, Any
 
 
 class _Form(NamedTuple):
-    """``text % values(numbers)`` is a line."""
+    """A template of a line: ``text % values(numbers)``."""
 
     text: str
     values: Callable[[Sequence[float]], Any]
@@ -103,9 +103,9 @@ class _Form(NamedTuple):
 
 @final
 class _Layout:
-    """The places of a row's numbers in a line, as a form for all rows with the same zeros, non-numbers and rules.
+    """The places of a row's numbers in a line, with a template for all rows with the same zeros, non-numbers and rules.
 
-    A line is made of every step, and with its form at hand in half the time.
+    Every step needs a line, and a cached template halves the time for it.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -125,7 +125,7 @@ class _Layout:
         self._forms: dict[Any, _Form] = {}
 
     def line(self, numbers: Sequence[float]) -> str:
-        """The line of a step. Rank 0 alone records the values that all peers agree on."""
+        """The line of a step. Only rank 0 records the values that all peers agree on."""
         leads = numbers[self._place[-1]] == 0
         odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
         key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))
@@ -160,5 +160,5 @@ class _Layout:
         return _Form(whole, itemgetter(*put_in))
 
     def _is_unknown(self, index: int, value: float) -> bool:
-        """True if no rule needed it in this step: see ``Program.gradient_reductions``."""
+        """True if no rule needed the number in this step: see ``Program.gradient_reductions``."""
         return value == _UNKNOWN and "(" in self._columns[index].name
