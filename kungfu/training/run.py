@@ -1,8 +1,8 @@
-"""The record of a training run: what `attach` makes of a model, its optimizers and policies.
+"""The record of a training run, which `attach` makes of a model, its optimizers and policies.
 
-It is built in one expression, and no field of it is assigned to afterwards. The step (`step_calls`), the barrier, the
-recovery from a loss, what is done between two steps and the checkpoints take it. What changes while the run continues
-is in three of its fields: what the program declares before its first step, where this peer stands, and what is pending.
+It is built in one expression, and its fields are never reassigned. The step (`step_calls`), the barrier, the recovery
+from a loss, the work between two steps and the checkpoints receive it. Three of its fields change during the run: the
+program's declarations before its first step, this peer's standing in the job, and the pending work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kungfu.training.telemetry.trace_recorder import TraceRecorder
 if TYPE_CHECKING:
     from kungfu.training.loop.loop_metrics import LoopMetrics
 
-# Stages of a `LossReport` that is sent before the peers have exchanged anything after their last step.
+# Stages in a `LossReport` sent before the peers have exchanged anything after their last step.
 IN_BARRIER, AFTER_STEP = 0, 1
 
 
@@ -46,13 +46,13 @@ class RunSettings:
     """The settings that the job gives to a run at its start.
 
     Args:
-        limits: The least and the most peers.
-        phase: Of the job; 0 if it has one training.
-        steps_before: Steps done in the phases before.
-        terms_before: In force at the end of the phase before; ``None`` if this peer was not in it.
-        compare_every: Steps from one checksum of the state on the message to the next; 0 for none.
+        limits: The minimum and maximum number of peers.
+        phase: The phase of the job; 0 if it has one training.
+        steps_before: The steps done in earlier phases.
+        terms_before: The terms at the end of the previous phase; ``None`` if this peer was not in it.
+        compare_every: The number of steps between two checksums of the state on the message; 0 for none.
         exits: Reports how the program ends; ``None`` in a program that runs alone.
-        is_newest: True until another run begins in this process, with another view.
+        is_newest: Returns True until another run begins in this process.
     """
 
     limits: Limits
@@ -66,18 +66,18 @@ class RunSettings:
 
 @dataclass
 class Declared:
-    """Declarations of the program about its loop, between ``attach`` and the first step.
+    """The program's declarations about its loop, made between ``attach`` and the first step.
 
     Args:
         step: The name of the function that is the step.
-        batch: The samples of a step, as the loader says; ``None`` without loader.
-        accumulation: Adds up micro-batches, where there are any.
-        metrics: Of the program's loop.
-        data: What the loader walks, by what has to be the same on all peers and in a run that is resumed.
-        planned: The epochs that the loader walks.
-        described: Further settings that must be the same on all peers, in words.
-        has_loop_state: True if a loop of kungfu's gives peers more than the registered values; it says when they have
-            it.
+        batch: The batch size declared by the loader, in samples; ``None`` without a loader.
+        accumulation: The accumulation of micro-batches, if there are any.
+        metrics: The metrics of the program's loop.
+        data: The facts about the loader's data that must be equal on all peers and in a resumed run.
+        planned: The epochs of the loader.
+        described: Further settings that must be equal on all peers, as text.
+        has_loop_state: True if a kungfu loop gives peers more than the registered values; the loop reports when they
+            have it.
     """
 
     step: str | None = None
@@ -92,16 +92,16 @@ class Declared:
 
 @dataclass
 class Standing:
-    """The place of this peer in its job; the barrier and the recovery write it.
+    """The standing of this peer in its job, written by the barrier and the recovery.
 
     Args:
-        rank: In its view; ``None`` once a decision has removed it.
-        size: The peers of the view.
-        source: The rank from whose state all in this view have continued.
-        terms: In force.
-        is_in_job: True once it has entered a view: then a step may carry a request.
-        stage: Between two steps; see `LossReport`.
-        barrier_failure: Of the last barrier, until this peer has recovered from it.
+        rank: The rank in its view; ``None`` once a decision has removed this peer.
+        size: The size of the view.
+        source: The rank from whose state all peers in this view continued.
+        terms: The terms in force.
+        is_in_job: True once this peer has entered a view: from then on a step may carry a request.
+        stage: The stage between two steps; see `LossReport`.
+        barrier_failure: The failure of the last barrier, until this peer has recovered from it.
     """
 
     rank: int | None = 0
@@ -115,14 +115,14 @@ class Standing:
 
 @dataclass
 class Pending:
-    """Work that waits for the next barrier, or for the program to be between two steps.
+    """Work that waits for the next barrier, or for the time between two steps.
 
     Args:
-        unanswered: The requests of a barrier that has not come to its end, if one has not.
-        shadows: What rules in the shadow have requested since the last barrier.
-        stop_reason: The program requests the end of training.
-        sync: What the last barrier left to do before the next step.
-        set_values: By hooks, since the last step.
+        unanswered: The requests of a barrier that has not finished, if there is one.
+        shadows: The requests of shadow rules since the last barrier.
+        stop_reason: The reason given if the program requested the end of training; else ``None``.
+        sync: The work that the last barrier left to do before the next step.
+        set_values: The values set by hooks since the last step.
     """
 
     unanswered: tuple[Asked, ...] | None = None
@@ -139,22 +139,22 @@ class Run:
     Args:
         trained: The model, its optimizers, and the replicated state.
         program: The compiled policies as ops.
-        graph_state: kungfu's own variables.
-        rate: Moves the learning rate, where a policy sets it.
-        memory: What layers of the model keep of the data.
-        trace: Learns of the step when TensorFlow traces it.
+        graph_state: kungfu's variables.
+        rate: The control of the learning rate, if a policy sets it.
+        memory: The layers' variables that keep statistics of the data.
+        trace: Observes the tracing of the step by TensorFlow.
         attachment: Sums over the peers of the view.
-        membership: Stands for the job; of one peer in a program that runs alone.
-        settings: What the job gives to this run.
-        registry: What the program registers beside the model.
-        checkpoints: Written and resumed.
-        journal: Takes the events of this peer.
-        recorder: Writes the trace of the steps, where it is requested.
-        timer: The pace of the steps.
-        hooks: Called after a change of the membership.
-        declared: What the program says of its loop.
-        standing: Where this peer stands in its job.
-        pending: What waits for a barrier or for the next step.
+        membership: This peer's part in the job; of a single peer in a program that runs alone.
+        settings: The settings that the job gives to this run.
+        registry: The values that the program registers besides the model.
+        checkpoints: Writes and resumes checkpoints.
+        journal: Receives the events of this peer.
+        recorder: Writes the trace of the steps, if requested.
+        timer: Measures the pace of the steps.
+        hooks: The functions called after a change of the membership.
+        declared: The program's declarations about its loop.
+        standing: The standing of this peer in its job.
+        pending: The work that waits for a barrier or for the next step.
     """
 
     trained: TrainedObjects
@@ -203,7 +203,7 @@ class Run:
 
     @property
     def size(self) -> int:
-        """The peers of the view."""
+        """The number of peers in the view."""
         return self.standing.size
 
     @property
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def left(self) -> bool:
-        """True once a decision let this peer go."""
+        """True once a decision has removed this peer."""
         return self.standing.rank is None
 
     @property
@@ -223,20 +223,20 @@ class Run:
 
     @property
     def is_alone(self) -> bool:
-        """True in a program that runs without a job: no other peer ever waits for it."""
+        """True in a program that runs without a job, so that no other peer waits for it."""
         return self.trace.gate is None
 
     def steps(self) -> int:
-        """The steps done so far."""
+        """The number of steps done so far."""
         return self.graph_state.progress.steps()
 
     def average(self, gradients: Any, last: Callable[[Averaging], Any], *, optimizer: Any = None) -> Any:
         """Graph: the means of a nest of gradients over the peers.
 
         Args:
-            gradients: Of this peer.
-            last: Makes the means of the step's last average, on whose message rides what the policies need.
-            optimizer: The one that applies them, of several.
+            gradients: The gradients of this peer.
+            last: Computes the means of the step's last average, whose message also carries the policies' values.
+            optimizer: The optimizer that applies them, if there are several.
         """
         trace, limits, peer = self.trace, self.settings.limits, self.trained.peer
         signals = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)
