@@ -136,7 +136,7 @@ def processor_s(task: Path) -> float:
 
 
 def of_the_agent() -> float:
-    """The processor seconds so far of the agent and of its processes other than peers."""
+    """The processor seconds of the agent and its child processes so far, without peers."""
     agent = psutil.Process(os.getppid())
     aside = [one.pid for one in agent.children(recursive=True) if any(_ASIDE.match(word) for word in one.cmdline())]
     tasks = (task for pid in (agent.pid, *aside) for task in Path(f"/proc/{pid}/task").iterdir())

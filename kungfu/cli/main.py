@@ -26,7 +26,7 @@ _MODULES = (
     (
         "doctor",
         "kungfu.cli.doctor.doctor_command",
-        "check the requirements on this machine, with remedies",
+        "check this machine against the requirements, and suggest remedies",
     ),
     ("replay", "kungfu.cli.replay.replay_command", "run a policy over a recorded run, without training"),
     ("compare", "kungfu.cli.compare", "compare runs: time to a loss, cost, sizes, decisions"),
@@ -44,7 +44,7 @@ _STEERING = (
     ("resize", "change a running job to N peers"),
     ("scale-out", "add N peers to a running job"),
     ("scale-in", "remove peers from a running job"),
-    ("migrate", "replace a peer by a new one on a given host"),
+    ("migrate", "replace a peer with a new one on a given host"),
     ("checkpoint", "write the state of a running job to disk"),
     ("profile", "measure throughput and efficiency of a running job at every size"),
     ("stop", "end the training of a running job"),
@@ -143,7 +143,7 @@ def _add_why(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="spans",
         default="narrative",
-        help="print when and how long each peer stopped",
+        help="print when each peer stopped, and for how long",
     )
     parser.set_defaults(act=_why, name="why")
 

@@ -137,7 +137,7 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--grace", type=float, default=30.0, metavar="S",
-        help="longest time for a process to end after its program has ended while others train (30)",
+        help="seconds for a process to exit after its program has ended, while others train (30)",
     )  # fmt: skip
 
 

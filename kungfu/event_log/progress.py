@@ -108,7 +108,7 @@ class ProgressSoFar:
         return replace(self, pace=Pace(), is_over=False)
 
     def ended(self) -> ProgressSoFar:
-        """The progress after the end of training, even before its last epoch."""
+        """The progress once training has ended, even if it ended before the last epoch."""
         return replace(self, is_over=True)
 
     @property

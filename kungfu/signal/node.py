@@ -239,8 +239,8 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that turns local into agreed: a sum, a mean, a vector with one entry per peer, or a "carry". A carry is
-    a sum to which only rank 0 contributes, 1 or 0: a truth value that is exact on every peer."""
+    """A message that turns a local value into an agreed one: a sum, a mean, a vector with one entry per peer, or a
+    "carry". A carry is a sum to which only rank 0 contributes, 1 or 0: a truth value that is exact on every peer."""
 
     reduction: Reduction
     operand: Signal

@@ -71,13 +71,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--against", choices=CATALOGUE, help="a second policy to compare with")
     add(
         "--load", type=_each_once(_numbers(float, example="0.6,0.8,1")), metavar="X,..",
-        help="GPU seconds asked for over GPUs (the smallest of --gpus) times the time of all arrivals, which are"
-        " moved to have it; several are simulated in turn (as in the trace)",
+        help="target load: GPU seconds requested / (GPUs, the smallest of --gpus, x arrival period); arrivals are"
+        " rescaled to reach it; several are simulated in turn (as in the trace)",
     )  # fmt: skip
-    add("--p95", metavar="TIME", help='say how many of the --gpus a 95th percentile of completion times needs, as "2h"')
+    add(
+        "--p95",
+        metavar="TIME",
+        help='report how many of the --gpus keep the 95th percentile of completion times within TIME, such as "2h"',
+    )
     add("--by", choices=("size", "user", "model"), default="size", help="the groups of jobs in the table (size)")
     add("--json", action="store_true", help="print JSON instead of a table")
-    add("--schema", action="store_true", help="print the JSON schema of what --json prints, and end")
+    add("--schema", action="store_true", help="print the JSON schema of the --json output, and exit")
     add("--jobs-csv", type=Path, metavar="FILE", help="write each job's start, end and GPUs over time")
     add("--plot", nargs="?", const="simulate.png", metavar="FILE", help="draw utilisation and queue over time")
     _add_trace_arguments(parser.add_argument_group("trace"))
@@ -131,7 +135,7 @@ def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
 def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
-        "--pause", type=float, metavar="S", help="pause of a running job that gets GPUs (and, for efifo and ebf, loses)"
+        "--pause", type=float, metavar="S", help="pause of a running job that gains (or, for efifo and ebf, loses) GPUs"
     )
     add("--resume", type=float, metavar="S", help="pause of a preempted job when it gets GPUs again (30; 0: free)")
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")

@@ -36,17 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``kungfu plan tuning``."""
     parser.description = "Plan a hyperparameter search: the cheapest GPUs for each stage that meet a deadline."
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling, the cloud")
-    parser.add_argument("--deadline", metavar="TIME", help='when the search has to be done, as "20m" or "1h30m"')
+    parser.add_argument(
+        "--deadline", metavar="TIME", help='time by which the search must finish, for example "20m" or "1h30m"'
+    )
     parser.add_argument(
         "--confidence",
         type=float,
         metavar="SHARE",
-        help="share of runs that have to meet the deadline, as 0.95; without it the mean completion time has to",
+        help="share of runs that must meet the deadline, for example 0.95; by default the mean run must meet it",
     )
     parser.add_argument(
         "--profile",
         metavar="'COMMAND'|FILE",
-        help="measure how the program scales in a job of its own before planning, as --profile 'python train.py';"
+        help="measure how the program scales in a separate job before planning, as in --profile 'python train.py';"
         " or take a profile.json of kungfu profile",
     )
     parser.add_argument(
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="spec",
         choices=("spec", "output"),
-        help="print the JSON schema of SPEC.yaml, or of what --json prints, and end",
+        help="print the JSON schema of SPEC.yaml, or of the --json output, and exit",
     )
 
 

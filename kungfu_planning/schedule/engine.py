@@ -134,7 +134,7 @@ def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submi
 
 
 def _with_running(state: State, *, simulation: Simulation) -> State:
-    """The state before any decision, in which arrived jobs that run already hold their GPUs."""
+    """The state before any decision, in which the jobs that have arrived and are running already hold their GPUs."""
     running = state.arrived[state.workload.runs[state.arrived]]
     if not len(running):
         return state

@@ -21,7 +21,7 @@ def swing(training: Any, *, low: int, high: int, every: int) -> Any:
 
 
 class Ballast(keras.layers.Layer):
-    """A layer of frozen state; data pass it unchanged."""
+    """A layer of frozen state, which passes data through unchanged."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()

@@ -141,7 +141,7 @@ def report_chaos(
 
 
 def _views(after: Sequence[LoggedEvent]) -> Iterator[ViewCheck]:
-    """A check of each view, which is in force only once the checksums of its peers agree, exactly or after rounding."""
+    """Checks each view: a view is in force only once the checksums of its peers agree, exactly or after rounding."""
     rounded = {event.view for event in after if isinstance(event, RoundedEvent)}
     for view in of_topics(after, "view"):
         digests: Digests = "equal after rounding" if view.version in rounded else "equal"

@@ -32,7 +32,9 @@ _PROBING = "loading TensorFlow and kungfu's op; its first use compiles it, which
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command to ``parser``."""
     parser.epilog = "exit codes: 0 no problem, 1 there is a problem, 2 the command line is wrong"
-    parser.add_argument("-np", "--peers", type=int, default=2, metavar="N", help="peers on this machine without -H (2)")
+    parser.add_argument(
+        "-np", "--peers", type=int, default=2, metavar="N", help="peers on this machine if -H is not given (2)"
+    )
     parser.add_argument(
         "--attachment", choices=("local", "horovod"), help="the attachment of the job (horovod between machines)"
     )

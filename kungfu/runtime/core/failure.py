@@ -10,7 +10,7 @@ from kungfu.runtime.core.exit import ExitKind
 
 # Documented in the README and by `kungfu-run --help`.
 EXIT_CODES = {
-    0: "training ended and every peer with it",
+    0: "training ended, and every peer exited normally",
     1: "a peer's program failed or was killed",
     2: "the command line, the program or the policy requests something that cannot work",
     3: "a wait ended at its deadline; the message names the peer",

@@ -27,7 +27,7 @@ _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """The stamps of one run. A batch's tensors carry its stamp; after a mapping of the batch, the last stamp holds."""
+    """The stamps of one run. A batch's tensors carry its stamp; if it was mapped, the most recent stamp applies."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None

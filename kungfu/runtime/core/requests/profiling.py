@@ -83,7 +83,7 @@ def start_survey(profile: Profile, *, initial_size: int) -> Survey:
 
 
 def with_measured(survey: Survey, steps: Sequence[TimedStep]) -> Survey:
-    """The survey after more measured steps; steps of other sizes than the present size of the survey do not count."""
+    """The survey after more measured steps; steps at any size other than the current one are ignored."""
     for one in steps:
         survey = _counted(survey, one)
     return survey
