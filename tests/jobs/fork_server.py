@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kungfu.cli.run import main as kungfu_run
-from kungfu.runtime.agent.supervisor import launch, script_runner, subreaper
+from kungfu.runtime.agent.supervisor import launch, process_supervisor, script_runner, subreaper
 
 ADDRESS_KEY = "KUNGFU_TEST_FORK_SERVER"
 ROOT = Path(__file__).parents[2]
@@ -70,8 +70,10 @@ class ForkedChild:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, stdin: int) -> Any:
-    """As ``launch.spawn``, by the server."""
+def start(
+    command: list[str], *, environment: Mapping[str, str], folder: str = "", stdin: int = subprocess.DEVNULL
+) -> Any:
+    """As ``launch.start``, by the server."""
     words = script_runner.guarded(command)
     assert words[1] == script_runner.__file__, f"{words} is no script"
     control, theirs = socket.socketpair()
@@ -87,7 +89,8 @@ def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, st
 
 def run() -> NoReturn:
     """kungfu-run with forked peers."""
-    launch.spawn = spawn
+    assert process_supervisor.start is launch.start, "the agent starts peers by another function"
+    process_supervisor.start = start
     sys.exit(kungfu_run())
 
 
