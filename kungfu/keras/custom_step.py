@@ -259,7 +259,7 @@ def custom_job_step(
         stops = tf.where(tf.equal(peer.rank, 0), stop_requested.read_value(), 0.0)
         with Applications(model, averages.average).averaged(), metrics.noted(anew=anew), losses.scaled():
             returned = model.train_step(data)
-        *sums, stops = averages.conclude([*metrics.seen(returned, peer_share(run.graph_state)), stops])
+        *sums, stops = averages.conclude([*metrics.seen(returned, peer), stops])
         metrics.add(sums)
         return stops
 
