@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kungfu as kf
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.control import Rule
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy
@@ -80,7 +80,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
     return sorted(seconds)[REPEATS // 2], result
 
 
-def _traced(plan: Plan) -> float:
+def _traced(plan: CompiledPolicies) -> float:
     """The seconds to create the variables and ops of a plan, as in a step."""
     import tensorflow as tf
 

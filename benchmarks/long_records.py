@@ -47,7 +47,7 @@ _COMMAND = (sys.executable, "-m", "kungfu.cli.main")
 # For commands that need a running job: the part of them that reads.
 _PARTS: Mapping[str, str] = {
     "page": "from kungfu.cli.page.feed import PageFeed; PageFeed(folder).follow(lambda seconds: True)",
-    "resize --plan": "from kungfu.cli.job.plan import read_measured; assert read_measured(folder).speeds",
+    "resize --plan": "from kungfu.cli.job.plan_forecast import read_measured; assert read_measured(folder).speeds",
     "chaos": "from kungfu.testing.faults import JobWatcher; assert JobWatcher(folder).look().steps",
     "top": "from kungfu.cli.top.row import last_decision; assert last_decision(folder)",
 }

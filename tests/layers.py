@@ -25,8 +25,8 @@ Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "slowness", "errors"),
-    "testing": ("rule_requests", "compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
+    "cli": ("testing", "compiler", "trace", "runtime", "event_log", "native", *CALCULUS, "slowness", "errors"),
+    "testing": ("rule_requests", "compiler", "trace", "runtime", "event_log", *CALCULUS, "errors"),
     "keras": (
         "data",
         "training",
@@ -42,7 +42,7 @@ PACKAGES: Rows = {
         "framework_internals",
         "rule_requests",
         "compiler",
-        "record",
+        "trace",
         "runtime",
         "event_log",
         "native",
@@ -50,7 +50,7 @@ PACKAGES: Rows = {
         "errors",
     ),
     "rule_requests": ("compiler", "runtime", *CALCULUS, "errors"),
-    "record": ("compiler", *CALCULUS, "errors"),
+    "trace": ("compiler", *CALCULUS, "errors"),
     "compiler": ("native", *CALCULUS, "slowness", "errors"),
     "policy_definition": ("monitor", "control", "ops", "signal", "errors"),
     "monitor": ("ops", "signal", "errors"),

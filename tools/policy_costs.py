@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from kungfu import worth
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.policies import (
     autoscale,
     gns_batch,
@@ -70,12 +70,12 @@ def _line(name: str, policy: Policy) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _floats(plan: Plan) -> str:
+def _floats(plan: CompiledPolicies) -> str:
     fixed, growing = len(plan.piggybacked.scalars), len(plan.piggybacked.vectors)
     return f"{fixed} + {growing} x size" if growing else str(fixed)
 
 
-def _state(plan: Plan) -> int:
+def _state(plan: CompiledPolicies) -> int:
     types = [one.type for fold in plan.folds for one in fold.recurrence.updates]
     return sum(BYTES[one.dtype] * (int(one.shape[0]) if one.shape else 1) for one in types)
 

@@ -285,7 +285,7 @@ def _run(given: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.cli.console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec
-    from kungfu.runtime.agent.record.journal import Journal
+    from kungfu.runtime.agent.journal.journal import Journal
 
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6))
     job = JobSpec(

@@ -11,8 +11,8 @@ from itertools import count
 
 import numpy as np
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout
 from kungfu.compiler.evaluate import Evaluation, conclude, prepare
-from kungfu.compiler.plan import MessageLayout, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import NEST, SOURCES, VECTOR, Fold, Source
 from kungfu.signal.operation import DType, Operation, SignalType
@@ -48,13 +48,13 @@ class Bytecode:
     results: tuple[DType, ...]
 
 
-def before_sync(plan: Plan) -> Bytecode:
+def before_sync(plan: CompiledPolicies) -> Bytecode:
     """The bytecode of the half before the gradient all-reduce; its result is this peer's piggybacked values."""
     backend, states = _begun(plan)
     return backend.bytecode(states=states, results=[prepare(plan, Evaluation(backend, states))])
 
 
-def after_sync(plan: Plan) -> Bytecode:
+def after_sync(plan: CompiledPolicies) -> Bytecode:
     """The bytecode of the half after the gradient all-reduce; gives the outcome's fields, and updates every state."""
     if plan.exchanges:
         raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
@@ -62,21 +62,21 @@ def after_sync(plan: Plan) -> Bytecode:
     return _concluded(plan, backend, states, summed=backend.input(SUMMED, SignalType("float32", VECTOR)))
 
 
-def whole_step(plan: Plan) -> Bytecode:
+def whole_step(plan: CompiledPolicies) -> Bytecode:
     """The bytecode of a step of all peers of a cluster; its results are the fields of the outcome."""
     backend, states = _begun(plan)
     piggybacked = prepare(plan, Evaluation(backend, states))
     return _concluded(plan, backend, states, summed=backend.exchanged(piggybacked, "piggybacked"))
 
 
-def _begun(plan: Plan) -> tuple[Assembler, States]:
+def _begun(plan: CompiledPolicies) -> tuple[Assembler, States]:
     """A new assembler, and a register for every field of every fold's state."""
     backend = Assembler(plan.gradient_reductions)
     fields = {fold: fold.recurrence.updates for fold in plan.state_names}
     return backend, {fold: tuple(backend.register(one.type) for one in updates) for fold, updates in fields.items()}
 
 
-def _concluded(plan: Plan, backend: Assembler, states: States, *, summed: Register) -> Bytecode:
+def _concluded(plan: CompiledPolicies, backend: Assembler, states: States, *, summed: Register) -> Bytecode:
     evaluation = Evaluation(backend, states)
     outcome = conclude(plan, evaluation, summed=summed)
     kept = [one for fold in states for one in evaluation.renewed[fold]]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.passes import check, schedule, simplify
-from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Call, Evict, Replace, Rule
 from kungfu.control.action import changes_membership, rewired
 from kungfu.control.budget import Allowance, Spent, news_of_held
@@ -24,7 +24,7 @@ from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
 
 
-def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
+def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> CompiledPolicies:
     """The common plan of several policies: checked, with equal nodes shared, stages assigned and collectives fused.
 
     A pure function, with the same result on every peer.

@@ -17,8 +17,8 @@ from functools import partial, reduce
 from math import inf, nan
 from typing import Any, Protocol
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Outcome, Segment, is_whole
 from kungfu.compiler.gradient_reductions import GradientReduction, reduction_name
-from kungfu.compiler.plan import MessageLayout, Outcome, Plan, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
@@ -94,7 +94,7 @@ def is_computed(one: GradientReduction, evaluation: Evaluation) -> Value:
     return _any([evaluation.values[gate] for gate in one.gates], evaluation.backend)
 
 
-def prepare(plan: Plan, evaluation: Evaluation) -> Value:
+def prepare(plan: CompiledPolicies, evaluation: Evaluation) -> Value:
     """The floats that this step adds to the gradient all-reduce."""
     for fold in plan.folds:
         # A fold that gives its value of before the step is known before its inputs are.
@@ -104,7 +104,7 @@ def prepare(plan: Plan, evaluation: Evaluation) -> Value:
     return _packed(plan.piggybacked, evaluation)
 
 
-def conclude(plan: Plan, evaluation: Evaluation, *, summed: Value) -> Outcome:
+def conclude(plan: CompiledPolicies, evaluation: Evaluation, *, summed: Value) -> Outcome:
     """Everything after the gradient all-reduce, given the sum of the peers' piggybacked values."""
     _unpack(plan.piggybacked, summed, evaluation)
     _run(plan.after, evaluation)
@@ -296,7 +296,7 @@ def _as_float(node: Signal, evaluation: Evaluation) -> Value:
     return evaluation.backend.cast(evaluation.values[node], "float32")
 
 
-def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
+def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
     backend, values = evaluation.backend, evaluation.values
     targets, masks, inputs = [], [], []
     nothing = backend.constant(nan, "float32")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, Outcome, inputs_of_rules, is_whole
 from kungfu.compiler.evaluate import Evaluation, evaluate_nodes
-from kungfu.compiler.plan import Outcome, Plan, inputs_of_rules, is_whole
 from kungfu.compiler.replay import NumpyBackend
 from kungfu.control import Action, Replace, Rule, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import mask_of, target_of
@@ -53,7 +53,7 @@ class FiredRule:
     unmet: str = ""
 
 
-def fired_rules(plan: Plan, outcome: Outcome, *, step: int) -> list[FiredRule]:
+def fired_rules(plan: CompiledPolicies, outcome: Outcome, *, step: int) -> list[FiredRule]:
     """The rules that fired in `step`, in the order of the plan, including rules that do not act.
 
     Args:
@@ -91,7 +91,7 @@ def _limits(rule: Rule) -> str:
 
 
 def fired_on_rescale(
-    plan: Plan, sources: Mapping[str, float], *, step: int, mode: RuleMode = "acting"
+    plan: CompiledPolicies, sources: Mapping[str, float], *, step: int, mode: RuleMode = "acting"
 ) -> list[FiredRule]:
     """The rules on a rescale that fire in the barrier after `step`, on the host; batch rules before rate rules.
 

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.compiler.assembler import SUMMED, Bytecode, after_sync, before_sync
+from kungfu.compiler.compiled_policies import Outcome
 from kungfu.compiler.lower import FoldVariable, Program, offered
-from kungfu.compiler.plan import Outcome
 from kungfu.control.action import mask_of
 
 

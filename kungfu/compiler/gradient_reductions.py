@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kungfu.signal import NEST, Map, Placement, Signal, Source
 
 if TYPE_CHECKING:
-    from kungfu.compiler.plan import Segment
+    from kungfu.compiler.compiled_policies import Segment
 
 # The two that an attachment takes while it copies.
 LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"

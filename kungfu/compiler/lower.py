@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Outcome
 from kungfu.compiler.evaluate import Evaluation, conclude, is_computed, prepare, reduce_gradients
-from kungfu.compiler.plan import MessageLayout, Outcome, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import Fold, OnRescale, Source
 from kungfu.signal.operation import NEST, DType, Operation, SignalType
@@ -56,7 +56,7 @@ class Program(abc.ABC):
         states: The variables of each fold's state.
     """
 
-    plan: Plan
+    plan: CompiledPolicies
     states: Mapping[Fold, tuple[FoldVariable, ...]]
 
     @property
@@ -138,7 +138,7 @@ class OpByOp(Program):
         return outcome
 
 
-def lower(plan: Plan) -> Program:
+def lower(plan: CompiledPolicies) -> Program:
     """The TensorFlow program of a plan, op by op; creates one non-trainable variable per field of a fold's state."""
     states = {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()}
     return OpByOp(plan, states)

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
-from kungfu.compiler.plan import Plan
 from kungfu.compiler.serialize import node_numbers, record_to_json
 from kungfu.signal import Constant, Fold, Signal, topological
 
 
-def outline(plan: Plan) -> Iterator[tuple[str, str]]:
+def outline(plan: CompiledPolicies) -> Iterator[tuple[str, str]]:
     """The parts of a plan, each with a label for people and a text for the comparison: nodes after their inputs, then
     the rules, then, without a label, the order of computation and messages."""
     # A node's text is a digest of its fields with the texts of its inputs: a Merkle tree over the graph.
@@ -53,7 +53,7 @@ def _resolved(value: Any, texts: Mapping[int, str]) -> Any:
     return value
 
 
-def _owners(plan: Plan) -> dict[Signal, str]:
+def _owners(plan: CompiledPolicies) -> dict[Signal, str]:
     """The first rule that needs a node, by node."""
     owners: dict[Signal, str] = {}
     for rule in (*plan.rules, *plan.on_rescale):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kungfu.compiler.plan import Plan
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.errors import InternalError, UsageError
 from kungfu.signal import Fold, Signal, topological
 from kungfu.signal.operation import VOCABULARY, Operation
@@ -34,20 +34,20 @@ class _Elsewhere:
         raise UsageError(f"{self.__name__} belongs to the program that was recorded; a replay knows only its name")
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: CompiledPolicies) -> dict[str, Any]:
     """The plan as JSON values; raises `InternalError` for a plan that holds anything else."""
     numbers = node_numbers(plan)
     nodes = [record_to_json(node, numbers) for node in numbers]
     return {"schema": PLAN_SCHEMA, "nodes": nodes, "plan": record_to_json(plan, numbers)}
 
 
-def node_numbers(plan: Plan) -> dict[Signal, int]:
+def node_numbers(plan: CompiledPolicies) -> dict[Signal, int]:
     """Every node of the plan with its number, after its inputs and, for a fold, after the nodes inside."""
     order = dict.fromkeys(_nodes(topological(_signals_in(plan))))
     return {node: number for number, node in enumerate(order)}
 
 
-def plan_from_json(content: Mapping[str, Any]) -> Plan:
+def plan_from_json(content: Mapping[str, Any]) -> CompiledPolicies:
     """The plan that `plan_to_json` serialized.
 
     Args:
@@ -75,7 +75,7 @@ def plan_from_json(content: Mapping[str, Any]) -> Plan:
         plan = _decoded(content["plan"], nodes)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise UsageError(f"this plan cannot be read ({type(error).__name__}: {error}); record the run again") from error
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, CompiledPolicies):
         raise UsageError(f"this is a {type(plan).__name__}, and no plan; record the run again")
     return plan
 
@@ -190,7 +190,7 @@ def _classes_with(name: str) -> Mapping[str, type]:
 @functools.cache  # a look takes milliseconds, and a plan has hundreds of records
 def _classes() -> Mapping[str, type]:
     """The classes of a plan by name: the frozen records of the calculus, of control and of the plan itself."""
-    packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.plan")
+    packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.compiled_policies")
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(packages)]
     found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
     return {one.__name__: one for one in found if dataclasses.is_dataclass(one)}

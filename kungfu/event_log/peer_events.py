@@ -338,15 +338,15 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The peers' rules differ in their requests at a barrier; ``wishes`` are in words, by rank; rank 0's counts."""
+    """The peers' rules differ in their requests at a barrier; ``requests`` are in words, by rank; rank 0's counts."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int
-    wishes: Mapping[str, str]
+    requests: Mapping[str, str]
 
     def one_line(self) -> str:
-        wishes = ", ".join(f"rank {rank} {wish or 'nothing'}" for rank, wish in self.wishes.items())
-        return f"the peers' rules differ in view {figure(self.view)} (rank 0's counts): {wishes}"
+        requests = ", ".join(f"rank {rank} {request or 'nothing'}" for rank, request in self.requests.items())
+        return f"the peers' rules differ in view {figure(self.view)} (rank 0's counts): {requests}"
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):

@@ -80,7 +80,7 @@ class JobWatcher:
         job: The state of the job at the last look.
 
     >>> from tempfile import TemporaryDirectory
-    >>> lines = '{"event": "record", "version": 2}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
+    >>> lines = '{"event": "record", "version": 3}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
     >>> with TemporaryDirectory() as folder:
     ...     _ = Path(folder, "events.jsonl").write_text(chr(10).join(lines))
     ...     JobWatcher(Path(folder)).look().joiners

@@ -144,9 +144,9 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         # A rule of one policy has no candidates.
         if not names:
             return []
-        wishes = ", ".join(f"{name} wanted {figure(self.saw[name])}" for name in names)
+        requests = ", ".join(f"{name} wanted {figure(self.saw[name])}" for name in names)
         # The rule may follow a policy that has no target yet.
-        return [f"{wishes}: {' and '.join(self.won) or 'none'} won"]
+        return [f"{requests}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
         """The state of the decision before another event closes it, and its effect so far in words."""

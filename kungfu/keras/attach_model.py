@@ -49,7 +49,7 @@ from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics
-from kungfu.training.graph.layer_memory import LayerWord, is_named
+from kungfu.training.graph.layer_memory import LayerReduction, is_named
 from kungfu.training.loop.attach import attach_built, build, policies_in_job
 from kungfu.training.loop.job_connection import JobConnection, connect
 from kungfu.training.loop.step_calls import StepCalls
@@ -61,7 +61,7 @@ def attach(
     policies: Sequence[Policy] = (),
     seed: int = 0,
     budget: Budget | None = None,
-    combine: Mapping[str, Combination | LayerWord] = MappingProxyType({}),
+    combine: Mapping[str, Combination | LayerReduction] = MappingProxyType({}),
 ) -> FitHandle:
     """Makes ``model.fit`` train as a job: call it between ``compile`` and ``fit``, and change nothing else.
 

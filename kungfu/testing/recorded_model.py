@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
-from kungfu.record import RecordedStep, Trace
 from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
 from kungfu.testing.peer_speeds import CUT, PeerSpeeds
+from kungfu.trace import RecordedStep, Trace
 
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
 _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
@@ -97,7 +97,7 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
     )
 
 
-def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
+def model_of_job(job: RecordedJob, trace: Trace, plan: CompiledPolicies) -> ClusterModel:
     """The model of a recorded job on which `plan` can be simulated.
 
     Raises:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.compiler import FiredRule, Plan, compile_policies, fired_rules
+from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.errors import UsageError
 from kungfu.policy_definition import Policy
-from kungfu.record import Trace, parse_trace, read_trace, replay
 from kungfu.signal import SOURCES
 from kungfu.testing.cluster_model import ClusterModel
 from kungfu.testing.simulated_run import simulate, without_held
+from kungfu.trace import Trace, parse_trace, read_trace, replay
 
 ArrayStep = tuple[list[dict[str, Any]], dict[str, Any]]  # local sources in rank order, and agreed sources
 
@@ -31,7 +31,7 @@ def run_policy(
 
     `trace` is one of three: a `ClusterModel`, which carries out the decisions, so that the policy sees their effects;
     a mapping from sources to arrays, with one value per step, or for local sources a row with one value per peer; or a
-    recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.record.Trace`). Decisions do not change arrays
+    recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.trace.Trace`). Decisions do not change arrays
     and records. Arrays may leave out ``step``, ``size``, the limits of the size and ``pending``. Gradient reductions
     are arrays under their names, as in ``norm_squared(grads)``; values that the program publishes or feeds are local
     arrays under their names.
@@ -58,7 +58,7 @@ def run_policy(
     return tuple(without_held(replay(plan, recorded, whose="another").decisions))
 
 
-def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
+def _given(plan: CompiledPolicies, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
     playing: Replay | None = None
     declared = [name for name, kind in plan.source_kinds.items() if kind.given_by != "step"]
     for local, agreed in _steps_of(arrays, declared):

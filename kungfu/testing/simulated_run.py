@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kungfu.compiler import FiredRule, Plan, compile_policies, fired_rules
+from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.policy_definition import Policy
@@ -79,7 +79,9 @@ def run_on_model(
     return simulate(plan, model)
 
 
-def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None) -> SimulatedRun:
+def simulate(
+    plan: CompiledPolicies, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None
+) -> SimulatedRun:
     """Runs a plan on a modelled cluster; see `run_on_model`.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.lower import Program
 from kungfu.runtime.api import REMEMBERED, Asked, Attachment, ExitReport, Limits, Membership, ShadowAsk, Terms
 from kungfu.training.data.planned_epochs import PlannedEpochs
@@ -177,7 +177,7 @@ class Run:
     pending: Pending = field(default_factory=Pending)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CompiledPolicies:
         """The compiled policies."""
         return self.program.plan
 

@@ -61,7 +61,7 @@ _FAILED = (
     {"time": 16.2, "event": "missing", "peers": [2], "reason": "peer 2: waited 300 s"},
     {"time": 16.3, "event": "refused", "rule": "grow", "asked": 3, "size": 2, "reason": "peer 2: waited 300 s"},
     {"time": 16.4, "event": "called", "step": 20, "rule": "hook", "saw": {"loss": None}, "asked": None},
-    {"time": 16.5, "event": "dissent", "view": 1, "wishes": {"0": "grow asks for 3", "1": ""}},
+    {"time": 16.5, "event": "dissent", "view": 1, "requests": {"0": "grow asks for 3", "1": ""}},
     {"time": 17.0, "event": "peer ended", "peer": 1, "how": "killed by SIGKILL"},
     {"time": 17.5, "event": "failed", "peer": 1, "error": "rank 1 (peer 1): killed by SIGKILL", "code": 1},
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Outcome, Plan
+from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
 
@@ -72,12 +72,12 @@ class Meeting:
         return total
 
 
-def eager_cluster(plan: Plan, *, size: int) -> Cluster:
+def eager_cluster(plan: CompiledPolicies, *, size: int) -> Cluster:
     """A cluster whose programs run op by op."""
     return _cluster(plan, size=size, wrapped=lambda function: function)
 
 
-def traced_cluster(plan: Plan, *, size: int) -> Cluster:
+def traced_cluster(plan: CompiledPolicies, *, size: int) -> Cluster:
     """A cluster whose programs run as graphs.
 
     Where no peer waits for another one, all run the trace of the first, each with its own variables in it.
@@ -111,7 +111,7 @@ def _with_variables(
     return run
 
 
-def _cluster(plan: Plan, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster:
+def _cluster(plan: CompiledPolicies, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster:
     programs = [lower(plan) for _ in range(size)]
     inboxes = [tf.Variable([0.0], shape=[None]) for _ in range(size)]
     meeting = Meeting(size)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Outcome, Plan
+from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
 from tests.compiler.cluster import outcome_of, replayed_states, restore
@@ -47,7 +47,11 @@ class Peer:
 
 
 def peer_of(
-    plan: Plan, log: Log, *, wrapped: Callable[[Any], Any], made: Callable[[Program], Program] = lambda one: one
+    plan: CompiledPolicies,
+    log: Log,
+    *,
+    wrapped: Callable[[Any], Any],
+    made: Callable[[Program], Program] = lambda one: one,
 ) -> Peer:
     """A peer whose step runs as `wrapped` makes it, traced with `traced`, at once with `eager`; `made` may fuse it."""
     peer = Peer(made(lower(plan)), log)

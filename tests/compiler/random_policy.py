@@ -10,7 +10,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from kungfu import control, ops
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.control import Rule
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
@@ -179,7 +179,7 @@ def random_policy(program: Sequence[Instruction], *, makers: Mapping[str, Any] =
     return Policy("random", body)
 
 
-def random_plan(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> Plan:
+def random_plan(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> CompiledPolicies:
     """The plan of a random policy; one that has a rule which can never fire is refused, and is no example."""
     try:
         return compile_policies([random_policy(program, makers=makers)])

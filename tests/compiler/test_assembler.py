@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kungfu import control, ops
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.assembler import after_sync, before_sync
 from kungfu.errors import InternalError
 from kungfu.policy_definition import Policy
@@ -17,7 +17,7 @@ def ignore(control: Any, *values: float) -> None:
     """A hook that does nothing."""
 
 
-def plan_of(body: Any) -> Plan:
+def plan_of(body: Any) -> CompiledPolicies:
     return compile_policies([Policy("small", body)])
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kungfu.compiler import Outcome, Plan
+from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import NumpyBackend, Replay
@@ -44,7 +44,9 @@ def examples(number: int) -> settings:
     return settings(max_examples=number, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
 
-def assert_equivalent(plan: Plan, *, sizes: list[int], steps: int, seed: int, clusters: Callable[..., Cluster]) -> None:
+def assert_equivalent(
+    plan: CompiledPolicies, *, sizes: list[int], steps: int, seed: int, clusters: Callable[..., Cluster]
+) -> None:
     """Plays a history of views; after the first, the peers begin with the states that the replay carries over."""
     rng = np.random.default_rng(seed)
     replay, cluster = Replay(plan, size=sizes[0], backend=NumpyBackend), clusters(plan, size=max(sizes))
@@ -76,7 +78,12 @@ STEPS = 50
 
 
 def assert_histories_agree(
-    plan: Plan, *, sizes: list[int], seed: int, grid: Grid, made: Callable[[Program], Program] = lambda one: one
+    plan: CompiledPolicies,
+    *,
+    sizes: list[int],
+    seed: int,
+    grid: Grid,
+    made: Callable[[Program], Program] = lambda one: one,
 ) -> None:
     """Plays one peer of a cluster through changing views, traced and at once, beside the replay of all."""
     rng, log = np.random.default_rng(seed), Log(grid)

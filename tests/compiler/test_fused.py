@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu import control, monitor, native, ops
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.native import builder
@@ -35,7 +35,7 @@ def watching(training: Any) -> Any:
     )
 
 
-def watched_plan() -> Plan:
+def watched_plan() -> CompiledPolicies:
     return compile_policies([Policy("watching", watching), gns_batch(max_peers=4, sample_every=2)])
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu import control, ops
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.gradient_reductions import reduction_name
 from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
@@ -25,7 +25,7 @@ def ignore(control: Any, *values: float) -> None:
     """A hook that does nothing."""
 
 
-def gated_norm(every: int) -> Plan:
+def gated_norm(every: int) -> CompiledPolicies:
     """A plan that needs the norm of the mean gradients in some steps only."""
     body = lambda training: control.every(every).call(ignore, ops.norm_squared(training.mean_grads))  # noqa: E731
     return compile_policies([Policy("gated", body)])

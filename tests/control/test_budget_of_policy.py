@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kungfu import control, ops, worth
-from kungfu.compiler import Plan, compile_policies, explain, explain_json
+from kungfu.compiler import CompiledPolicies, compile_policies, explain, explain_json
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_from_json, plan_to_json
 from kungfu.control import Budget
@@ -41,7 +41,7 @@ def exchanging(training: Any) -> Any:
     return control.always().replace(ops.all_gather(training.busy_seconds) > 1)
 
 
-def fired_steps(plan: Plan, *, steps: int) -> list[int]:
+def fired_steps(plan: CompiledPolicies, *, steps: int) -> list[int]:
     """The steps in which the first rule fires; what it asks for is carried out at once."""
     replay, size, changed = Replay(plan, size=1), 1, []
     for step in range(1, steps + 1):
@@ -53,7 +53,7 @@ def fired_steps(plan: Plan, *, steps: int) -> list[int]:
     return changed
 
 
-def held(plan: Plan) -> list[str]:
+def held(plan: CompiledPolicies) -> list[str]:
     return [rule.name for rule in plan.rules if rule.mode == "held"]
 
 

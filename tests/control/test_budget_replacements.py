@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu import control, ops
-from kungfu.compiler import FiredRule, Plan, compile_policies, explain, fired_rules
+from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies, explain, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_from_json, plan_to_json
 from kungfu.control import Budget
@@ -267,7 +267,7 @@ def test_a_plan_that_was_recorded_before_replacements_were_counted_can_still_be_
 
 
 def test_the_counts_cost_no_message() -> None:
-    plan: Plan = compile_policies([exchanging()])
+    plan: CompiledPolicies = compile_policies([exchanging()])
     assert (plan.messages_per_step, plan.piggybacked.floats(8)) == (0, 8), "the peers' own times"
 
 

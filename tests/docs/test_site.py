@@ -16,7 +16,7 @@ from tests.lean_start import environment
 from tools.docs_site import command_line, doctest_blocks, flowchart
 from tools.docs_site.pages import ROOT
 
-PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "record")
+PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "trace")
 PLANNING = ("kungfu_planning.schedule", "kungfu_planning.tune")
 LOADING = {
     "script": "src",

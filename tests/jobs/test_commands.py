@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.record import read_trace
 from kungfu.runtime.job_api.job_file import NAME, read_job_file
+from kungfu.trace import read_trace
 from tests.jobs.harness import asked, endless, started
 
 

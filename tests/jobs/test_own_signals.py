@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from kungfu.record import read_trace, replay
+from kungfu.trace import read_trace, replay
 from tests.jobs.harness import started
 
 

@@ -35,8 +35,8 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 from kungfu.policy_definition import Policy
-from kungfu.record.lines import header_line
 from kungfu.runtime.job_api.job_file import read_job_file
+from kungfu.trace.lines import header_line
 from tests.jobs.browser import WIDE, Browser, assert_in_order, browsing
 from tests.jobs.harness import ROOT, awaited, endless, page_address, started
 from tests.soak import SOAK

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from kungfu.record import read_trace, replay
+from kungfu.trace import read_trace, replay
 from tests.jobs.harness import ran
 from tests.soak import SOAK
 

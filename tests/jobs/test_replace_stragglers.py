@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from kungfu.record import Trace, read_trace, replay
+from kungfu.trace import Trace, read_trace, replay
 from tests.jobs.harness import Ended, lines_of, started
 from tests.jobs.on_hosts import started_on_hosts
 from tests.soak import SOAK

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kungfu import control
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
 from kungfu.monitor import slowest_in_a_row, straggler_fractions, stragglers
@@ -245,7 +245,7 @@ def test_both_monitors_share_the_speeds() -> None:
 
 
 @pytest.mark.parametrize("plan", [PLAN, IN_A_ROW])
-def test_it_costs_two_floats_a_peer_and_no_message(plan: Plan) -> None:
+def test_it_costs_two_floats_a_peer_and_no_message(plan: CompiledPolicies) -> None:
     assert (plan.piggybacked.floats(5), plan.messages_per_step) == (10, 0)
 
 

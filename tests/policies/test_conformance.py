@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kungfu import control, monitor, worth
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.policies import (
@@ -152,5 +152,5 @@ def test_it_sends_no_message_of_its_own_in_any_step(name: str) -> None:
     assert messages(PLANS[name]) == 0
 
 
-def messages(plan: Plan) -> int:
+def messages(plan: CompiledPolicies) -> int:
     return sum(1 for one in plan.after if one.message)

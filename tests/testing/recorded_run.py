@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from kungfu.compiler import Plan, fired_rules
+from kungfu.compiler import CompiledPolicies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.events import LoggedEvent
-from kungfu.record import RecordedStep, Trace
-from kungfu.record.lines import header_line
 from kungfu.testing import ClusterModel
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, busy_seconds, local_sources, stepped
+from kungfu.trace import RecordedStep, Trace
+from kungfu.trace.lines import header_line
 from tests.event_log.made import made
-from tests.record.recorded import step_lines
+from tests.trace.recorded import step_lines
 
 
-def recorded_run(plan: Plan, model: ClusterModel) -> tuple[Trace, list[LoggedEvent]]:
+def recorded_run(plan: CompiledPolicies, model: ClusterModel) -> tuple[Trace, list[LoggedEvent]]:
     """What a run of `plan` on a model leaves behind."""
     job = SimulatedJob.started(model)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from kungfu import control, monitor
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.errors import UsageError
 from kungfu.policies import schedule
 from kungfu.policy_definition import Policy
-from kungfu.record import RecordedStep
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start
 from kungfu.testing.recorded_model import RecordedJob, guesses_of, measure_job, model_of_job, throughput_between
 from kungfu.testing.simulated_run import simulate
+from kungfu.trace import RecordedStep
 from tests.testing.recorded_run import recorded_run
 
 CURVE = {2: 200.0, 4: 340.0, 6: 420.0}
 
 
-def plan_of(*policies: Policy) -> Plan:
+def plan_of(*policies: Policy) -> CompiledPolicies:
     return compile_policies(list(policies))
 
 

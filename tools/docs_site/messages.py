@@ -23,7 +23,7 @@ SITUATIONS = {
     "Hosts, ports and secrets": ("cli/hosting", "runtime/hosts", "runtime/attachment", "runtime/ipc"),
     "Among peers": ("runtime",),
     "Checkpoints and resume": ("runtime/checkpoints", "training/checkpoint"),
-    "Commands and records": ("cli", "event_log", "page", "record", "runtime/core/requests", "runtime/job_api"),
+    "Commands and records": ("cli", "event_log", "page", "runtime/core/requests", "runtime/job_api"),
     "Models of clusters, schedulers and searches": ("kungfu_planning", "testing"),
 }  # fmt: skip
 PACKAGES = ("kungfu", "kungfu_planning")

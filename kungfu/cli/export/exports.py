@@ -17,7 +17,7 @@ from kungfu.cli.hosting import Hosting
 from kungfu.cli.page.page_command import page_process
 
 if TYPE_CHECKING:
-    from kungfu.runtime.agent.record.recorder import RecordListener
+    from kungfu.runtime.agent.journal.recorder import RecordListener
 
 _ADDRESS = re.compile(r"(\S*:)?\d+")
 

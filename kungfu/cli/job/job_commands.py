@@ -78,7 +78,7 @@ def run(given: argparse.Namespace) -> int:
         return write_traces(folder, seconds=given.seconds, peers=given.peers, target=given.to, form=given.form)
     request = Asked(_REQUESTS[given.name](given), id=given.id or secrets.token_hex(4), if_view=given.if_view)
     if given.name in _PLANNED and given.plan:
-        from kungfu.cli.job.plan import print_plan
+        from kungfu.cli.job.plan_forecast import print_plan
 
         return print_plan(folder, request, form=given.form)
     if given.name == "profile":

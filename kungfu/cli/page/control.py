@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.job.plan import forecast_plan, plan_lines
+from kungfu.cli.job.plan_forecast import forecast_plan, plan_lines
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import UsageError
 from kungfu.event_log.events import CheckpointEvent
@@ -18,7 +18,7 @@ from kungfu.event_log.values import counted, duration, figure
 from kungfu.runtime.core.request import Asked, Request, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
-from kungfu.runtime.job_api.plan import RequestPlan
+from kungfu.runtime.job_api.request_plan import RequestPlan
 
 _ACTIONS = ("resize", "checkpoint", "stop")
 _LONGEST_ID = 100

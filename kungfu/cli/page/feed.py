@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.job.plan import MeasuredRun
+from kungfu.cli.job.plan_forecast import MeasuredRun
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
 from kungfu.cli.page.update_log import UpdateLog
@@ -21,10 +21,10 @@ from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import RecordFollower
 from kungfu.event_log.values import counted
-from kungfu.record import read_plan
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
 from kungfu.runtime.job_api.status import JobStatus
+from kungfu.trace import read_plan
 
 # Peers report their steps every two seconds.
 _LOOK_EVERY_S = 1.0

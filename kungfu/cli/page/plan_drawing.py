@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from kungfu.compiler import Plan, explain
+from kungfu.compiler import CompiledPolicies, explain
 from kungfu.compiler.explain import GraphNode, graph_of
 
 _SWEEPS = 4
 
 
-def draw_plan(plan: Plan) -> dict[str, Any]:
+def draw_plan(plan: CompiledPolicies) -> dict[str, Any]:
     """A plan as an object: nodes with column and row, edges as pairs of indices, and the text of ``kungfu explain``.
 
     A node is in the column after its last input; rules are in the last column. Rows are ordered so that few edges

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
+from kungfu.cli.job.plan_forecast import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.decision_feed import DecisionFeed
 from kungfu.cli.page.job_summary import job_summary, peer_rows
 from kungfu.cli.report.curves import Curves

@@ -9,13 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.compiler import FiredRule, Plan
+from kungfu.compiler import CompiledPolicies, FiredRule
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.values import counted, duration, figure, sizes_passed
-from kungfu.record import Trace
 from kungfu.testing.recorded_model import RecordedJob, guesses_of, measure_job, model_of_job
 from kungfu.testing.simulated_run import SimulatedRun, simulate
+from kungfu.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Forecast:
         return self.run.peer_seconds * (1 + self.job.other_s / self.run.seconds)
 
 
-def forecast(plan: Plan, trace: Trace, events: Iterable[LoggedEvent]) -> Forecast:
+def forecast(plan: CompiledPolicies, trace: Trace, events: Iterable[LoggedEvent]) -> Forecast:
     """Runs the policies of `plan` on a model of the recorded job, for the job's number of samples."""
     job = measure_job(trace, events)
     try:

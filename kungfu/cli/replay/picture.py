@@ -12,7 +12,7 @@ from kungfu.cli.png import BLUE, GREY, RED, blank_figure, write_png
 from kungfu.cli.replay.timeline import TimelineRow
 from kungfu.compiler import FiredRule
 from kungfu.control import Rescale
-from kungfu.record import Trace
+from kungfu.trace import Trace
 
 
 def draw_replay(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:

@@ -16,14 +16,14 @@ from rich.text import Text
 from kungfu.cli.replay.forecast import Forecast, forecast, forecast_as_json, forecast_as_text
 from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
 from kungfu.cli.report import read_events
-from kungfu.compiler import FiredRule, Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import LoggedEvent, RescaleEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import counted
 from kungfu.policy_definition.policy_path import load_policy
-from kungfu.record import Replayed, Trace, read_trace, replay
+from kungfu.trace import Replayed, Trace, read_trace, replay
 
 _OTHER = (
     "this record is of a run that followed its own policies: what this policy decides changes neither the sizes nor "
@@ -91,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _own(trace: Trace) -> Plan:
+def _own(trace: Trace) -> CompiledPolicies:
     if trace.plan is not None:
         return trace.plan
     if trace.policies:

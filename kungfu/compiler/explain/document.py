@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made
 from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.text import MEASURED_BY, costs_of
 from kungfu.compiler.explain.units import units_of
-from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
 from kungfu.signal import Constant, Signal
 from kungfu.slowness import SLOW
 
 
-def explain_json(plan: Plan) -> dict[str, Any]:
+def explain_json(plan: CompiledPolicies) -> dict[str, Any]:
     """The plan as a document for programs.
 
     Args:

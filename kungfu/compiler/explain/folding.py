@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.explain.labels import is_plain
-from kungfu.compiler.plan import Plan
 from kungfu.signal import Signal, topological
 
 
@@ -18,7 +18,7 @@ class Folding:
     under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
 
 
-def folding_of(plan: Plan) -> Folding:
+def folding_of(plan: CompiledPolicies) -> Folding:
     """The nodes to omit if each monitor is shown as one node, except nodes that the policy also uses elsewhere."""
     # Of each monitor, all that is below it.
     nodes = topological((*plan.nodes, *_roots(plan)))
@@ -33,7 +33,7 @@ def folding_of(plan: Plan) -> Folding:
     return Folding(hidden, {node: hidden & below for node, below in inside.items() if node in shown})
 
 
-def _roots(plan: Plan) -> Iterator[Signal]:
+def _roots(plan: CompiledPolicies) -> Iterator[Signal]:
     for rule in (*plan.rules, *plan.on_rescale):
         yield from rule.roots
     yield from plan.watched_signals.values()

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.explain.folding import folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_number, is_plain, labels_of, made
 from kungfu.compiler.explain.units import units_of
-from kungfu.compiler.plan import Plan
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source
 
@@ -37,7 +37,7 @@ class GraphNode:
     inputs: tuple[int, ...]
 
 
-def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
+def graph_of(plan: CompiledPolicies) -> tuple[GraphNode, ...]:
     """The graph of a plan: sources, monitors, named values and rules; unnamed arithmetic is merged into its user.
 
     Returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import count
 
-from kungfu.compiler.plan import Plan
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.control import Action, Call, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
@@ -16,7 +16,7 @@ from kungfu.signal.source_location import variable_at
 Labels = Mapping[Signal, str]
 
 
-def labels_of(plan: Plan) -> Labels:
+def labels_of(plan: CompiledPolicies) -> Labels:
     """The label of each node: its name, else the policy's variable, else a number. Leaves, and functions of step and
     size alone, are shown as expressions."""
     order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in rule.roots)))
@@ -38,7 +38,7 @@ def _source(node: Source) -> str:
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
-def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
+def _names(plan: CompiledPolicies, order: Iterable[Signal]) -> dict[Signal, str]:
     """The names given by ``.named``, or by an assignment, which names the last node created on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}

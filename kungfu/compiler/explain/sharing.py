@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kungfu.compiler.plan import Plan
+from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.signal import NEST, Collective, Fold, Signal, topological
 
 
-def shared_parts(plan: Plan) -> Mapping[tuple[str, ...], Sequence[Signal]]:
+def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Signal]]:
     """The nodes shared by several rules, by name and in order, if they contain a fold, a message or a norm."""
     dear = _dear(plan)
     owners: dict[Signal, list[str]] = {}
@@ -23,7 +23,7 @@ def shared_parts(plan: Plan) -> Mapping[tuple[str, ...], Sequence[Signal]]:
     return together
 
 
-def _dear(plan: Plan) -> set[Signal]:
+def _dear(plan: CompiledPolicies) -> set[Signal]:
     """The nodes worth sharing; all other arithmetic costs next to nothing."""
     dear: set[Signal] = set()
     for node in plan.nodes:
@@ -34,7 +34,7 @@ def _dear(plan: Plan) -> set[Signal]:
     return dear
 
 
-def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
+def _parts(plan: CompiledPolicies) -> Mapping[str, tuple[Signal, ...]]:
     """The signals that each policy needs; a merged rule contributes each of its candidates under its own name."""
     parts: dict[str, tuple[Signal, ...]] = {}
     for rule in plan.rules:

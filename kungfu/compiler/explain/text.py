@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
 from kungfu.compiler.explain.folding import Folding, folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
 from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
-from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Budget, Rule
 from kungfu.control.rule import RuleMode
 from kungfu.monitor import straggler_fractions
@@ -35,7 +35,7 @@ class _Words:
     shown: set[Signal]
 
 
-def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
+def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
     """A plan as text: the requests of the rules, the nodes of each stage, the piggybacked values, and the cost per
     step.
 
@@ -56,7 +56,7 @@ def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
     return "\n".join(_lines(plan, words)) + "\n"
 
 
-def _lines(plan: Plan, words: _Words) -> Iterator[str]:
+def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
     for rule in plan.rules:
         yield from _rule(rule, words.labels)
     for rule in plan.on_rescale:
@@ -77,7 +77,7 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
     yield from (f"  {one}" for one in _cost_lines(plan))
 
 
-def _riders(plan: Plan, words: _Words) -> Iterator[str]:
+def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
     """The piggybacked collectives; those of a folded monitor share one line."""
     for monitor, hidden in words.folding.under.items():
         scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
@@ -146,7 +146,7 @@ def _shared(rules: Sequence[str], nodes: Sequence[Signal], labels: Labels) -> st
     return f"{' and '.join(rules)} share {', '.join(labels[one] for one in tops)}{under}"
 
 
-def _reads(plan: Plan) -> Iterator[str]:
+def _reads(plan: CompiledPolicies) -> Iterator[str]:
     for name, kind in plan.source_kinds.items():
         unit = f", {kind.unit}" if kind.unit else ""
         yield f"{name}: {kind.placement} {kind.type}{unit}; {kind.meaning}"
@@ -181,7 +181,7 @@ def _where(origin: str) -> str:
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
-def costs_of(plan: Plan) -> dict[str, int]:
+def costs_of(plan: CompiledPolicies) -> dict[str, int]:
     """The costs of a plan per step, beyond the gradients: messages, floats, and the bytes of states at size 1."""
     fields = [one.type for fold in plan.folds for one in fold.recurrence.updates]
     return {
@@ -194,7 +194,7 @@ def costs_of(plan: Plan) -> dict[str, int]:
     }
 
 
-def _cost_lines(plan: Plan) -> Iterator[str]:
+def _cost_lines(plan: CompiledPolicies) -> Iterator[str]:
     costs = costs_of(plan)
     yield f"{_counted(costs['messages_per_step'], 'extra message')} per step"
     if costs["gated_messages"]:

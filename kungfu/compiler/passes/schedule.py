@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from kungfu.compiler.plan import MessageLayout, Plan, Segment
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
 from kungfu.control import Rule
 from kungfu.control.action import operands
 from kungfu.signal import NEST, Collective, Constant, Fold, Signal, Source, topological
@@ -30,13 +30,13 @@ Gates = tuple[Signal, ...]  # empty: in every step
 
 def schedule(
     rules: tuple[Rule, ...], *, watched: Mapping[str, Signal], straggler_fractions: Signal | None = None
-) -> Plan:
+) -> CompiledPolicies:
     """The plan of these rules over shared nodes.
 
     Args:
         rules: The rules, over one graph in which equal nodes are one node.
         watched: The signals that are shown in every step in which they are cheap, by name.
-        straggler_fractions: Shown likewise; see `kungfu.compiler.plan.Plan`.
+        straggler_fractions: Shown likewise; see `kungfu.compiler.compiled_policies.CompiledPolicies`.
     """
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
     results = (*(one for rule in rules for one in (rule.gate, *_wanted(rule))), *shown)
@@ -49,7 +49,7 @@ def schedule(
     # Once the peers' piggybacked values are added up, nothing below such a collective is needed any more.
     after_order = topological((*gates, *folds, *results), leaves=frozenset(piggybacked))
     after = _segments(tuple(one for one in after_order if one not in set(piggybacked)), demand=demand)
-    return Plan(
+    return CompiledPolicies(
         rules,
         watched,
         _with_outputs(before, needed=(one.operand for one in piggybacked)),

@@ -11,7 +11,7 @@ import numpy as np
 
 from kungfu import native
 from kungfu.compiler.assembler import whole_step
-from kungfu.compiler.plan import Outcome, Plan
+from kungfu.compiler.compiled_policies import CompiledPolicies, Outcome
 from kungfu.compiler.replay.numpy_backend import PerPeer
 from kungfu.errors import InternalError, UsageError
 from kungfu.signal.operation import DType, SignalType
@@ -30,7 +30,7 @@ class NativeProgram:
         UsageError: There is no compiler, and no previously built library.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CompiledPolicies) -> None:
         bytecode = whole_step(plan)
         self._functions = native.load_state()
         wrong = ctypes.create_string_buffer(_MESSAGE_BYTES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.compiler.plan import MessageLayout
+from kungfu.compiler.compiled_policies import MessageLayout
 from kungfu.errors import UsageError
 from kungfu.signal import Source
 from kungfu.signal.operation import DType, Operation, SignalType

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from kungfu.compiler.compiled_policies import CompiledPolicies, Outcome
 from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare, reduce_gradients
-from kungfu.compiler.plan import Outcome, Plan
 from kungfu.compiler.replay.native_program import NativeProgram
 from kungfu.compiler.replay.numpy_backend import Absent, NumpyBackend, PerPeer
 from kungfu.errors import UsageError
@@ -42,7 +42,7 @@ class Replay:
     [nan, 3.0]
     """
 
-    def __init__(self, plan: Plan, *, size: int, backend: BackendFactory | None = None):
+    def __init__(self, plan: CompiledPolicies, *, size: int, backend: BackendFactory | None = None):
         self._program = None if backend else _native_program(plan)
         self._backend = backend or NumpyBackend
         self.plan = plan
@@ -169,7 +169,7 @@ class Replay:
         return found * (self.size // peers)
 
 
-def _native_program(plan: Plan) -> NativeProgram | None:
+def _native_program(plan: CompiledPolicies) -> NativeProgram | None:
     """The plan in the native library; ``None`` if there is no compiler."""
     try:
         return NativeProgram(plan)

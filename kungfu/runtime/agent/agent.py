@@ -30,9 +30,9 @@ from kungfu.runtime.agent.consensus.replication import lost_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec, SignalReceived, name_of
 from kungfu.runtime.agent.follower import Follower
+from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.agent.journal.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.leader import Leader, QueueFlush
-from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints.folder_lock import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided

@@ -11,7 +11,7 @@ import grpc
 
 from kungfu.event_log.codec import unpack_event
 from kungfu.event_log.events import FinishedEvent
-from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc

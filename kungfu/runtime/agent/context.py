@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, ReplacementLimits
 from kungfu.runtime.core.failure import Failure

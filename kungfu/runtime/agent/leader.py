@@ -30,7 +30,7 @@ from kungfu.runtime.agent.consensus.replication import HostReported
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
-from kungfu.runtime.agent.record.recorder import replicate_nowhere
+from kungfu.runtime.agent.journal.recorder import replicate_nowhere
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import UNBOUNDED, Cluster, Hosts
 from kungfu.runtime.core.cluster.transitions import start_job

@@ -14,7 +14,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
 from kungfu.runtime.job_api.convert import from_request, to_plan, to_progress, to_status
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
-from kungfu.runtime.job_api.plan import RequestPlan
+from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 DEADLINE_S = 5.0

@@ -9,7 +9,7 @@ from kungfu.runtime.core.request import AGENT, Asked, in_words
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters
 from kungfu.runtime.ipc.convert import from_asked, to_asked
-from kungfu.runtime.job_api.plan import RequestPlan
+from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 # ---- requests ----------------------------------------------------------------------------------------------------

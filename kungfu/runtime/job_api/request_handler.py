@@ -26,8 +26,8 @@ from kungfu.runtime.core.requests.request_log import (
 from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
-from kungfu.runtime.job_api.plan import RequestPlan, plan_request
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
+from kungfu.runtime.job_api.request_plan import RequestPlan, plan_request
 from kungfu.runtime.job_api.status import (
     JobStatus,
     PeerStatus,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Outcome, Plan
-from kungfu.compiler.plan import is_whole
+from kungfu.compiler import CompiledPolicies, Outcome
+from kungfu.compiler.compiled_policies import is_whole
 from kungfu.control.action import mask_of
 from kungfu.runtime.api import Position, Terms, advanced
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
@@ -222,7 +222,7 @@ class Outcomes:
     inputs_whole: tf.Variable
 
     @classmethod
-    def of(cls, plan: Plan, name: str) -> Outcomes:
+    def of(cls, plan: CompiledPolicies, name: str) -> Outcomes:
         logged = [one for rule in plan.rules for one in rule.inputs.values()]
         return cls(
             _flags(f"{name}/fired", len(plan.rules)),
@@ -267,7 +267,7 @@ class RuleOutcomes:
     shadows: Outcomes
 
     @classmethod
-    def of(cls, plan: Plan) -> RuleOutcomes:
+    def of(cls, plan: CompiledPolicies) -> RuleOutcomes:
         """Creates the variables for the outcomes of a plan's rules."""
         even, odd, shadows = (Outcomes.of(plan, f"kungfu/{name}") for name in ("posted_even", "posted_odd", "shadows"))
         return cls((even, odd), shadows)
@@ -324,7 +324,7 @@ class GraphState:
     times: StepTimes = field(default_factory=StepTimes)
 
     @classmethod
-    def of(cls, plan: Plan) -> GraphState:
+    def of(cls, plan: CompiledPolicies) -> GraphState:
         """Creates fresh variables, including those for the plan's outcomes, published values and fed values."""
         metrics = StepMetrics(make_step_record(plan), PublishedValues(plan), FedValues(plan))
         return cls(RuleOutcomes.of(plan), metrics)

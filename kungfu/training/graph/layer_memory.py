@@ -30,7 +30,7 @@ from kungfu.training.graph.program_variables import line_of
 from kungfu.training.graph.tracing.sample_flow import SampleFlow
 from kungfu.training.graph.tracing.trace import StepTrace
 
-LayerWord = Literal["sum", "mean", "only_first_replica"]
+LayerReduction = Literal["sum", "mean", "only_first_replica"]
 
 _STRANGE = (
     "the step of fit assigns what follows from this peer's own samples to a variable that is no weight of the model "
@@ -79,7 +79,7 @@ class _Remembered:
 
     layer: Any
     variable: Any
-    word: LayerWord | None
+    reduction: LayerReduction | None
     is_of_keras: bool
 
     @property
@@ -120,10 +120,10 @@ class LayerMemory:
         remembered = []
         for layer, variable in found:
             is_of_keras = is_made_by_keras(layer, variable)
-            word = next((one for name, one in combine.items() if is_named(variable, name)), None)
+            reduction = next((one for name, one in combine.items() if is_named(variable, name)), None)
             said = None if is_of_keras else _said(variable)
-            remembered.append(_Remembered(layer, variable, word or said, is_of_keras))
-            _refuse_word(remembered[-1])
+            remembered.append(_Remembered(layer, variable, reduction or said, is_of_keras))
+            _refuse_reduction(remembered[-1])
         return cls(remembered)
 
     def share(self, trace: StepTrace, known: Iterable[Any] | None = None) -> None:
@@ -133,7 +133,7 @@ class LayerMemory:
             trace: The trace of the step, before the step is traced.
             known: The variables of the model and its metrics, if the step may assign samples to no others.
         """
-        self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.word == "sum"])
+        self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.reduction == "sum"])
         self.known = None if known is None else {id(one.value.handle) for one in known}
         if self.sums.variables:
             trace.around.append(self.sums.traced)
@@ -145,19 +145,23 @@ class LayerMemory:
             self.known |= {id(one.handle) for one in variables}
 
     @property
-    def words(self) -> dict[int, LayerWord]:
+    def reductions(self) -> dict[int, LayerReduction]:
         """The program's declarations, by the ids of Keras' variables."""
-        return {id(one.variable): one.word for one in self.remembered if one.word is not None}
+        return {id(one.variable): one.reduction for one in self.remembered if one.reduction is not None}
 
     @property
     def described(self) -> list[str]:
         """The declarations, with the indices of their variables; the same on all peers."""
-        return [f"{one.word} of variable {place}" for place, one in enumerate(self.remembered) if one.word is not None]
+        return [
+            f"{one.reduction} of variable {index}"
+            for index, one in enumerate(self.remembered)
+            if one.reduction is not None
+        ]
 
     @property
     def undone(self) -> list[Any]:
         """The handles of variables that a failed step must restore, since the step is repeated."""
-        return [one.value.handle for one in self.remembered if one.word in ("sum", "only_first_replica")]
+        return [one.value.handle for one in self.remembered if one.reduction in ("sum", "only_first_replica")]
 
     def assigned_alike(self, trace: StepTrace, *, equal: Collection[int]) -> set[int]:
         """Tracing: ids of the handles of variables to which the step assigns equal values on all peers.
@@ -170,7 +174,7 @@ class LayerMemory:
             UsageError: A variable without a declaration depends on this peer's samples; or a "sum" variable is changed
                 after the message that carries its additions.
         """
-        unsaid = [one for one in self.remembered if one.word is None and not one.is_of_keras]
+        unsaid = [one for one in self.remembered if one.reduction is None and not one.is_of_keras]
         known = {*equal, *(self.known or ())}
         strange = [] if self.known is None else [one for one in trace.handles if id(one) not in known]
         if not self.is_shared or trace.graph is None or not (unsaid or self.sums.variables or strange):
@@ -188,7 +192,7 @@ class LayerMemory:
 
     def _refuse_late(self, flow: SampleFlow, ended_at: int | None) -> None:
         for one in self.remembered:
-            if one.word == "sum" and ended_at is not None and flow.last_written(one.value.handle) >= ended_at:
+            if one.reduction == "sum" and ended_at is not None and flow.last_written(one.value.handle) >= ended_at:
                 raise UsageError(
                     f"the step adds to {one.variable.path!r} of the layer {one.layer.name!r} after training.average(), "
                     "on whose message travels what each peer adds: call the layer before training.average()"
@@ -198,7 +202,7 @@ class LayerMemory:
 # ---- declarations --------------------------------------------------------------------------------------------------
 
 
-def _said(variable: Any) -> LayerWord | None:
+def _said(variable: Any) -> LayerReduction | None:
     """The declaration in ``aggregation``; ``None`` for its default, which was "mean" in earlier versions of Keras."""
     said = getattr(variable, "aggregation", None)
     default = inspect.signature(keras.layers.Layer.add_weight).parameters["aggregation"].default
@@ -211,11 +215,11 @@ def is_named(variable: Any, name: str) -> bool:
 
 
 def _refuse_names(combine: Mapping[str, Any], variables: Sequence[Any]) -> None:
-    for name, word in combine.items():
-        if word not in get_args(LayerWord):
+    for name, reduction in combine.items():
+        if reduction not in get_args(LayerReduction):
             raise UsageError(
-                f"combine={{{name!r}: {word!r}}}: of a layer's variable it must be one of "
-                f"{', '.join(map(repr, get_args(LayerWord)))}"
+                f"combine={{{name!r}: {reduction!r}}}: of a layer's variable it must be one of "
+                f"{', '.join(map(repr, get_args(LayerReduction)))}"
             )
         if not any(is_named(one, name) for one in variables):
             raise UsageError(
@@ -224,11 +228,14 @@ def _refuse_names(combine: Mapping[str, Any], variables: Sequence[Any]) -> None:
             )
 
 
-def _refuse_word(one: _Remembered) -> None:
-    dtype, what = tf.as_dtype(one.variable.dtype), f"the variable {one.variable.path!r} has the word {one.word!r}"
-    if one.word == "mean" and not dtype.is_floating:
+def _refuse_reduction(one: _Remembered) -> None:
+    dtype, what = (
+        tf.as_dtype(one.variable.dtype),
+        f"the variable {one.variable.path!r} has the reduction {one.reduction!r}",
+    )
+    if one.reduction == "mean" and not dtype.is_floating:
         raise UsageError(f"{what} and is of {dtype.name}, which has no exact mean: say 'sum' or 'only_first_replica'")
-    if one.word == "sum" and dtype.name not in _SUMMED:
+    if one.reduction == "sum" and dtype.name not in _SUMMED:
         raise UsageError(f"{what} and is of {dtype.name}: peers can add up {', '.join(_SUMMED)}")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.errors import UsageError
 from kungfu.framework_internals import is_in_xla_context
 from kungfu.signal.source_location import location_in_frames, location_of_caller
@@ -40,7 +40,7 @@ class PublishedValues:
     """The variables of the published names that a plan's rules use. ``_held`` keeps values other than floats from the
     share's last micro-batch with samples."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CompiledPolicies) -> None:
         self._declared = plan.given_by("publish")
         self._policies = {name: plan.rules_reading(name)[0] for name in self._declared}
         self.variables = {
@@ -175,7 +175,7 @@ def line_of(operation: tf.Operation) -> str:
 class FedValues:
     """The numbers of this peer that a plan's rules are fed, one entry per declared name."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CompiledPolicies) -> None:
         self._declared = declared = plan.given_by("feed")
         self._policies = {name: plan.rules_reading(name)[0] for name in declared}
         self._names, self._unused = list(declared), set[str]()  # _unused: fed names that no policy uses

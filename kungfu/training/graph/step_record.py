@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Outcome, Plan
-from kungfu.compiler.plan import is_whole
+from kungfu.compiler import CompiledPolicies, Outcome
+from kungfu.compiler.compiled_policies import is_whole
 from kungfu.monitor import straggler_fractions
 from kungfu.native import handle_of, is_available, load
 from kungfu.signal import SCALAR, SOURCES
@@ -171,7 +171,7 @@ class StepRecord:
         return [(at, DERIVED_SOURCES[one.name]) for at, one in enumerate(self.columns) if _is_derived(one)]
 
 
-def make_step_record(plan: Plan) -> StepRecord:
+def make_step_record(plan: CompiledPolicies) -> StepRecord:
     """The record of a plan's steps: every scalar source (the program's only if a rule uses it), the reductions of the
     gradients, and the rules."""
     columns = tuple(_columns(plan))
@@ -187,7 +187,7 @@ def _is_derived(column: Column) -> bool:
     return column.group in ("local", "agreed") and column.name in DERIVED_SOURCES
 
 
-def _columns(plan: Plan) -> Iterator[Column]:
+def _columns(plan: CompiledPolicies) -> Iterator[Column]:
     for name, dtype in _OF_THE_STEP.items():
         yield Column("step", name, dtype)
     for name, kind in SOURCES.items():

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from kungfu.framework_internals import layer_statistics
 from kungfu.runtime.api import Buffers, digests, memory_of, sampled, writable_memory_of
-from kungfu.training.graph.layer_memory import LayerWord
+from kungfu.training.graph.layer_memory import LayerReduction
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
 
@@ -30,12 +30,12 @@ class StateClasses:
 
     shared: Mapping[str, tf.Variable]
     averaged: Mapping[str, tf.Variable]
-    own: Mapping[str, tf.Variable]
+    local: Mapping[str, tf.Variable]
     of_rank_0: Mapping[str, tf.Variable] = field(default_factory=dict)
 
     def all(self) -> dict[str, tf.Variable]:
         """Every variable."""
-        return {**self.shared, **self.averaged, **self.own, **self.of_rank_0}
+        return {**self.shared, **self.averaged, **self.local, **self.of_rank_0}
 
 
 def classify(
@@ -43,7 +43,7 @@ def classify(
     optimizers: Sequence[object],
     agreed: Mapping[str, tf.Variable],
     *,
-    words: Mapping[int, LayerWord] = MappingProxyType({}),
+    reductions: Mapping[int, LayerReduction] = MappingProxyType({}),
 ) -> StateClasses:
     """Sorts the variables of a Keras model and its optimizers.
 
@@ -51,15 +51,15 @@ def classify(
         model: The Keras model.
         optimizers: The Keras optimizers.
         agreed: kungfu's shared variables.
-        words: The declared aggregation of layers' variables, by the variables' ids.
+        reductions: The declared aggregation of layers' variables, by the variables' ids.
     """
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
     # Averaged: a layer's floating-point statistics, unless declared otherwise. A step counter is an integer, so shared.
     floating = [w for w in weights if id(w) in statistics and tf.as_dtype(w.dtype).is_floating]
-    averaged = [w for w in floating if words.get(id(w), "mean") == "mean"]
-    of_rank_0 = [w for w in weights if words.get(id(w)) == "only_first_replica"]
+    averaged = [w for w in floating if reductions.get(id(w), "mean") == "mean"]
+    of_rank_0 = [w for w in weights if reductions.get(id(w)) == "only_first_replica"]
     moving = {id(w) for w in (*averaged, *of_rank_0)}
     shared = [w for w in weights if id(w) not in moving and not any(w is seed for seed in seeds)]
     slots = [variable for optimizer in optimizers for variable in optimizer.variables]  # type: ignore[attr-defined]
@@ -86,8 +86,8 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
 def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) -> None:
     """Gives every seed generator a distinct state, from the job's seed, the peer and the generator's index. A run that
     resumes ``after`` some steps mixes that number in, so that it does not repeat the draws of the first steps."""
-    for place, variable in enumerate(classes.own.values()):
-        entropy = [seed, peer, place, after] if after else [seed, peer, place]
+    for index, variable in enumerate(classes.local.values()):
+        entropy = [seed, peer, index, after] if after else [seed, peer, index]
         words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
         variable.assign(tf.cast(tf.reshape(tf.constant(words, tf.uint32), variable.shape), variable.dtype))
 
@@ -119,7 +119,7 @@ class TrainingState:
         return StateClasses(
             {**own.shared, **registered.shared},
             {**own.averaged, **registered.averaged},
-            {**own.own, **registered.own},
+            {**own.local, **registered.local},
             own.of_rank_0,
         )
 
@@ -142,7 +142,7 @@ class TrainingState:
 
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of all variables that a barrier may write."""
-        return [variable.handle for variable in [*self._variables, *self.classes.own.values()]]
+        return [variable.handle for variable in [*self._variables, *self.classes.local.values()]]
 
     def readable(self) -> Buffers:
         """A readable view of the memory of all replicated variables; see ``ReplicatedState``."""

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, SetLearningRate
@@ -21,7 +21,7 @@ from kungfu.policy_definition import Policy, checked_policies
 from kungfu.policy_definition.policy_path import load_policies_of_job
 from kungfu.runtime.api import Settings
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.layer_memory import LayerMemory, LayerWord
+from kungfu.training.graph.layer_memory import LayerMemory, LayerReduction
 from kungfu.training.graph.learning_rate import make_learning_rate
 from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.tracing.effects import EffectGate
@@ -53,7 +53,7 @@ def attach(
     policies: Sequence[Policy] = (),
     seed: int = 0,
     budget: Budget | None = None,
-    combine: Mapping[str, LayerWord] = MappingProxyType({}),
+    combine: Mapping[str, LayerReduction] = MappingProxyType({}),
 ) -> Training:
     """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
 
@@ -97,7 +97,7 @@ def attach_built(
     policies: Sequence[Policy],
     seed: int,
     budget: Budget | None,
-    combine: Mapping[str, LayerWord],
+    combine: Mapping[str, LayerReduction],
 ) -> StepCalls:
     """The run of a model that has all weights used by its step, and of optimizers that have their variables."""
     settings, attachment = connection.settings, connection.attachment
@@ -179,14 +179,14 @@ def _recorder(connection: JobConnection, step_record: StepRecord, program: Progr
     return TraceRecorder(connection.membership.record, step_record=step_record, program=program, **more)
 
 
-def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:
+def _sets_rate(plan: CompiledPolicies, optimizers: Sequence[Any]) -> bool:
     """True if a rule may set the learning rate; assumed for hooks, whose requests are not known beforehand."""
     acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
     hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
     return hooked or any(isinstance(action, SetLearningRate) for action in acting)
 
 
-def deciding_rules(plan: Plan) -> list[str]:
+def deciding_rules(plan: CompiledPolicies) -> list[str]:
     """The names of the rules that may request another size or other peers; hooks may."""
     kinds = (Rescale, Evict, Replace, Call)
     return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
@@ -265,5 +265,5 @@ def _state(
     progress = graph_state.progress
     agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
-    classes = classify(model, optimizers, {**agreed, **folds}, words=memory.words)
+    classes = classify(model, optimizers, {**agreed, **folds}, reductions=memory.reductions)
     return TrainingState(classes, on_rescaled=program.reset_on_rescale)

@@ -366,7 +366,7 @@ class Training:
                 ``tf.Variable`` of numbers may replace both functions.
             set: Sets another value.
             kind: "shared": equal on all peers and compared after every barrier. "averaged": floating; local between
-                barriers, which assign the mean over peers. "own": local; a checkpoint holds
+                barriers, which assign the mean over peers. "local": local; a checkpoint holds
                 rank 0's value, and a resumed job restores it on peer 0.
             room_bytes: The maximum number of bytes of ``bytes``, or of the JSON text.
 

@@ -156,7 +156,7 @@ class CheckpointManager:
                 "all hosts need the folder"
             )
         self._registry.collect()
-        own = [(one, tf.identity(one)) for one in checkpointed.classes.own.values()]
+        own = [(one, tf.identity(one)) for one in checkpointed.classes.local.values()]
         self._resumed = manifest = load(path, checkpointed)
         # The local variables in a checkpoint belong to the peer that wrote it; only peer 0 continues with them.
         if trained.peer > 0:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.outline import outline
 from kungfu.runtime.api import Description, ProgramPart, installed_version
 from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
@@ -39,7 +39,7 @@ _DATA_SECTIONS = {
 
 
 def describe(
-    plan: Plan,
+    plan: CompiledPolicies,
     model: Any,
     optimizers: Sequence[Any],
     registry: Registry,

@@ -180,7 +180,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
         if is_unlike and not pending.loads_values:
             raise UsageError(
                 f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared "
-                "must change alike on all; register it with kind='averaged' or kind='own' where each peer has its own"
+                "must change alike on all; register it with kind='averaged' or kind='local' where each peer has its own"
             )
     changed = _assign(shared, agreed)
     return {name: gaps[name] for name in changed if gaps[name].is_rounding and not pending.loads_values}

@@ -19,7 +19,7 @@ from kungfu.errors import UsageError
 from kungfu.training.graph.training_state import StateClasses
 from kungfu.training.state.value_codec import ValueCodec, codec_of
 
-Kind = Literal["shared", "averaged", "own"]
+Kind = Literal["shared", "averaged", "local"]
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
 
 
@@ -92,7 +92,7 @@ class Registry:
     @property
     def has_agreed_values(self) -> bool:
         """True if any registered value belongs to the job rather than to each peer."""
-        return any(kind != "own" for kind, _ in self._variables.values())
+        return any(kind != "local" for kind, _ in self._variables.values())
 
     def of(self, kind: Kind) -> dict[str, tf.Variable]:
         """The variables of one kind, by registered name, in the order of registration."""

@@ -11,12 +11,12 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, final
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.lower import Program
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.errors import InternalError
-from kungfu.record.lines import CONVERSIONS, header_line, json_literal, snapshot_line, step_format
 from kungfu.runtime.api import DeferredEntry
+from kungfu.trace.lines import CONVERSIONS, header_line, json_literal, snapshot_line, step_format
 from kungfu.training.graph.step_record import Column, StepRecord
 
 SNAPSHOT_EVERY = 100  # steps; a snapshot reads every variable of every fold
@@ -82,7 +82,7 @@ class TraceRecorder:
         self._record("trace", partial(_snapshot, here, held))
 
 
-def _header(plan: Plan, policies: Sequence[str], phase: int, after: int) -> dict[str, Any]:
+def _header(plan: CompiledPolicies, policies: Sequence[str], phase: int, after: int) -> dict[str, Any]:
     try:
         content = plan_to_json(plan)
     except InternalError:  # a run must not fail because of its record; a replay reports the missing plan

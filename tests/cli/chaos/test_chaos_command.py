@@ -35,7 +35,7 @@ sys.exit(main(sys.argv[1:]))
 def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A job of two processes that do nothing, with a record that tells of them."""
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-    events: list[dict[str, Any]] = [{"event": "record", "version": 1}]
+    events: list[dict[str, Any]] = [{"event": "record", "version": 3}]
     events += [{"event": "host", "host": at, "name": name, "pid": 2**30} for at, name in enumerate(hosts)]
     for peer, child in enumerate(children):
         events.append({"event": "spawned", "peer": peer, "pid": child.pid, **({"host": peer} if hosts else {})})

@@ -15,8 +15,8 @@ from kungfu.policies import schedule
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
 from tests.cli.recorded import written as with_events
 from tests.cli.replay.conftest import Said
-from tests.record.recorded import written
 from tests.testing.recorded_run import lines_of, recorded_run
+from tests.trace.recorded import written
 
 MODEL = ClusterModel(
     {2: 200.0, 4: 340.0, 6: 420.0}, 10_000,

@@ -15,7 +15,7 @@ from kungfu.policies import gns_batch
 from tests.cli.recorded import written as with_events
 from tests.cli.replay.conftest import Said
 from tests.event_log.made import made
-from tests.record.recorded import recorded, written
+from tests.trace.recorded import recorded, written
 
 PLAN = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
 _EVENTS: list[dict[str, Any]] = [

@@ -38,7 +38,7 @@ def test_a_rescale_is_told_with_every_part_in_its_phase() -> None:
     )
 
 
-def test_a_combined_rule_says_which_policy_won_and_lists_no_wish_twice() -> None:
+def test_a_combined_rule_says_which_policy_won_and_lists_no_request_twice() -> None:
     decision = next(one for one in narrative(GROWN) if "step 300" in one.headline)
     assert decision.details == (
         "it saw: noise scale 83.1",

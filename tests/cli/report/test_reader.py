@@ -49,7 +49,7 @@ def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path)
 @pytest.mark.parametrize(
     ("first", "found"),
     [
-        ('{"event": "record", "version": 3}', "is of version 3"),
+        ('{"event": "record", "version": 2}', "is of version 2"),
         ('{"event": "record", "version": 0}', "is of version 0"),
         ('{"event": "started", "job": "a", "size": 2, "command": []}', "does not say its version"),
         ('{"event": "rec', "does not say its version"),
@@ -57,9 +57,9 @@ def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path)
 )
 def test_a_record_of_another_version_is_refused_as_a_whole(tmp_path: Path, first: str, found: str) -> None:
     (tmp_path / "events.jsonl").write_text(f'{first}\n{{"event": "noticed", "peer": 1}}\n')
-    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 1"):
+    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 3"):
         read_events(tmp_path)
-    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 1"):
+    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 3"):
         read_start(tmp_path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import Plan, Segment, compile_policies
+from kungfu.compiler import CompiledPolicies, Segment, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy, at_most
@@ -16,7 +16,7 @@ from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source
 from tests.compiler.cluster import invented
 
 
-def planned(*makes: Callable[[Any], Any]) -> Plan:
+def planned(*makes: Callable[[Any], Any]) -> CompiledPolicies:
     return compile_policies([Policy(f"policy_{index}", make) for index, make in enumerate(makes)])
 
 

@@ -55,7 +55,7 @@ def main() -> None:
     counted, mean, heard = {"steps": 0}, {"value": np.array([float(training.peer)])}, []
     training.register("counted", lambda: counted, counted.update)
     training.register("mean", lambda: mean["value"], lambda value: mean.update(value=value), kind="averaged")
-    training.register("ballast", tf.Variable(tf.ones([given.ballast_mb << 18])), kind="own")
+    training.register("ballast", tf.Variable(tf.ones([given.ballast_mb << 18])), kind="local")
     training.on_rescale(lambda what: heard.append([what.change, what.size_before, what.size]))
 
     def loss(found, x, index):

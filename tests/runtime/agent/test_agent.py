@@ -17,7 +17,7 @@ import pytest
 
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.agent import Agent, Ending, JobSpec
-from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.requests.admission import Scaling

@@ -26,7 +26,7 @@ from kungfu.runtime.agent.consensus.host_admission import admission_reply, comma
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.follower import Follower
-from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc

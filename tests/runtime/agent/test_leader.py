@@ -26,9 +26,9 @@ from kungfu.runtime.agent.consensus.host_admission import command_line_of
 from kungfu.runtime.agent.consensus.job_snapshot import parse_request_log, parse_snapshot
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.controller.job_controller import JobController
+from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.leader import Leader
-from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.request import Asked, Resize

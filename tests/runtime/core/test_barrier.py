@@ -66,7 +66,7 @@ def test_an_offer_of_a_peer_that_is_in_the_view_by_now_is_passed_over_for_a_new_
     assert decision == Decision(survivors, terms, prepare=4)
 
 
-def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_wish() -> None:
+def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_request() -> None:
     late = JoinerOffer(peers(7, 8))
     assert decided(view_of(2), terms_of(2), offer=late) == Decision(view_of(2), terms_of(2))
     decision = decided(view_of(2), terms_of(2), asked=size_request(4), offer=late)

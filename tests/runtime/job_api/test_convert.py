@@ -25,7 +25,7 @@ from kungfu.runtime.job_api.convert import (
     to_request,
     to_status,
 )
-from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan
+from kungfu.runtime.job_api.request_plan import PlannedPeer, RefusedSizes, RequestPlan
 from kungfu.runtime.job_api.status import (
     JobMetrics,
     JobStatus,

@@ -158,7 +158,9 @@ def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
         ))  # fmt: skip
         assert [result.rank for result in results] == [0, None]
         running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
-        assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
+        assert running.agent.reports == [
+            '{"event": "dissent", "view": 1, "requests": {"0": "rule asks for 1", "1": ""}}'
+        ]
 
 
 def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -> None:

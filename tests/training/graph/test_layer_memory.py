@@ -56,25 +56,25 @@ def test_a_word_says_which_part_of_the_state_a_variable_is_and_keras_layers_stay
     layers = [Count(one, name=str(one)) for one in ("sum", "mean", "only_first_replica", None)]
     model = linear_model(*layers, Normal(name="normal"), Count(dtype="int32", name="told"))
     memory = LayerMemory.of(model, {"told/seen": "only_first_replica", "linear/normal/moving_mean": "mean"})
-    classes = classify(model, [], {}, words=memory.words)
+    classes = classify(model, [], {}, reductions=memory.reductions)
     assert {name for name in classes.shared if "seen" in name} == {"model/linear/sum/seen"}
     assert set(classes.of_rank_0) == {"model/linear/only_first_replica/seen", "model/linear/told/seen"}
     assert {"model/linear/mean/seen", "model/linear/None/seen"} < set(classes.averaged)
     assert {f"model/linear/normal/{name}" for name in ("moving_mean", "moving_variance")} < set(classes.averaged)
-    open_to = [one.variable.path for one in memory.remembered if one.word is None and not one.is_of_keras]
+    open_to = [one.variable.path for one in memory.remembered if one.reduction is None and not one.is_of_keras]
     assert "linear/normal/peak" in open_to
     assert "linear/normal/moving_variance" not in open_to
-    assert len(memory.described) == len(memory.words) == 5
+    assert len(memory.described) == len(memory.reductions) == 5
 
 
-NO_MEAN = r"'linear/count/seen' has the word 'mean' and is of int64, which has no exact mean: say 'sum' or 'only_first"
+NO_MEAN = r"'linear/count/seen' has the reduction 'mean' and is of int64, which has no exact mean: say 'sum' or 'only"
 
 
 @pytest.mark.parametrize(
     ("made", "combine", "told"),
     [
         (("mean", "int64"), {}, NO_MEAN),
-        (("sum", "uint8"), {}, r"has the word 'sum' and is of uint8: peers can add up float16, .* int64"),
+        (("sum", "uint8"), {}, r"has the reduction 'sum' and is of uint8: peers can add up float16, .* int64"),
         ((), {"count/sein": "sum"}, r"names 'count/sein', which is no variable .* they are linear/count/seen, "),
         ((), {"count/seen": "max"}, r"'max'}: of a layer's variable it must be one of 'sum', 'mean', 'only_first"),
     ],

@@ -37,8 +37,8 @@ def test_a_model_is_sorted_into_shared_averaged_and_own():
     assert sum("learning_rate" in name for name in shared) == 1
     assert shared[-1] == "progress/step"
     assert sorted(classes.averaged) == ["model/linear/normal/moving_mean", "model/linear/normal/moving_variance"]
-    assert len(classes.own) == 2
-    assert not {*classes.shared} & {*classes.averaged, *classes.own}
+    assert len(classes.local) == 2
+    assert not {*classes.shared} & {*classes.averaged, *classes.local}
 
 
 def test_statistics_stay_averaged_where_their_layer_is_frozen():
@@ -66,7 +66,7 @@ def test_seeds_differ_between_peers_and_generators_and_are_the_same_again():
         model = mixed_model()
         classes = classify(model, [], {})
         plant_seeds(classes, seed=seed, peer=peer)
-        return [tuple(np.asarray(one).tolist()) for one in classes.own.values()]
+        return [tuple(np.asarray(one).tolist()) for one in classes.local.values()]
 
     states = [planted(peer) for peer in range(3)]
     assert len({state for peer in states for state in peer}) == 6

@@ -49,7 +49,7 @@ def walked(run, *, until: int | None = None, epochs: int = 2, samples: int = 20)
 
 def everything(run) -> dict[str, list]:
     classes = run.training._run.state.classes
-    named = {**classes.shared, **classes.averaged, **classes.own}
+    named = {**classes.shared, **classes.averaged, **classes.local}
     return dict(zip(stable_names(named), (np.asarray(one).tolist() for one in named.values()), strict=True))
 
 
@@ -78,7 +78,7 @@ def test_registered_values_of_every_kind_go_along(tmp_path):
     def registered(run, held):
         run.training.register("best", lambda: held["best"], lambda value: held.update(best=value))
         run.training.register("mean", lambda: held["mean"], lambda value: held.update(mean=value), kind="averaged")
-        run.training.register("drawn", lambda: held["drawn"], lambda value: held.update(drawn=value), kind="own")
+        run.training.register("drawn", lambda: held["drawn"], lambda value: held.update(drawn=value), kind="local")
         run.training.register("teacher", held["teacher"])
         return run
 

@@ -23,7 +23,7 @@ class Program:
     def __init__(self, *, counter: int, mean: Sequence[float], own: str, teacher: float) -> None:
         self.held: dict[str, Any] = {"counter": counter, "log": {}, "mean": np.array(mean), "own": own}
         self.teacher, self.registry = tf.Variable([teacher, 0.5]), Registry()
-        for name, kind in (("counter", "shared"), ("log", "shared"), ("mean", "averaged"), ("own", "own")):
+        for name, kind in (("counter", "shared"), ("log", "shared"), ("mean", "averaged"), ("own", "local")):
             self.registry.register(name, *self.functions(name), kind=kind, room_bytes=50)
         self.registry.register_variable("teacher", self.teacher, kind="shared")
 

@@ -19,7 +19,9 @@ def registered() -> tuple[Registry, dict[str, Any]]:
     registry.register(
         "counter", lambda: held["counter"], lambda value: held.update(counter=value), kind="shared", room_bytes=1
     )
-    registry.register("notes", lambda: held["notes"], lambda value: held.update(notes=value), kind="own", room_bytes=64)
+    registry.register(
+        "notes", lambda: held["notes"], lambda value: held.update(notes=value), kind="local", room_bytes=64
+    )
     registry.register_variable("teacher", held["teacher"], kind="averaged")
     return registry, held
 
@@ -42,7 +44,7 @@ def test_the_program_gets_what_its_mirrors_hold():
 
 def test_registered_variables_are_named_as_such_and_sorted_by_kind():
     classes = registered()[0].seal(StateClasses({}, {}, {}))
-    assert (list(classes.shared), list(classes.averaged), list(classes.own)) == (
+    assert (list(classes.shared), list(classes.averaged), list(classes.local)) == (
         ["registered/counter"],
         ["registered/teacher"],
         ["registered/notes"],
@@ -55,7 +57,7 @@ def test_registered_variables_are_named_as_such_and_sorted_by_kind():
         ({"name": "a b"}, "a name is made of"),
         ({"name": ""}, "a name is made of"),
         ({"name": "there"}, "called twice"),
-        ({"kind": "local"}, "one of shared, averaged, own"),
+        ({"kind": "own"}, "one of shared, averaged, local"),
         ({"set": None}, "two functions"),
         ({"get": 3}, "two functions"),
         ({"get": lambda: (1, 2)}, "register a bool"),

@@ -16,8 +16,8 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.lower import lower
 from kungfu.policies import gns_batch
 from kungfu.policy_definition import Policy
-from kungfu.record import parse_trace
-from kungfu.record.lines import number_from_json
+from kungfu.trace import parse_trace
+from kungfu.trace.lines import number_from_json
 from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY, TraceRecorder, _Layout
 from tests.training.peers import ignore

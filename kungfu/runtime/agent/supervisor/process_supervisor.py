@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import (
     PeerProcess,
     count_gpus,

@@ -174,8 +174,8 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
     # These depend on the machine, so the user's values take precedence.
-    wishes = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface_of(mine.host)}
-    return variables | {name: value for name, value in wishes.items() if value and name not in os.environ}
+    wanted = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface_of(mine.host)}
+    return variables | {name: value for name, value in wanted.items() if value and name not in os.environ}
 
 
 def interface_of(host: str) -> str:

@@ -258,7 +258,7 @@ class BarrierProtocol:
         # Arithmetic may differ in the last bit between machines.
         if len(set(requested.values())) > 1:
             by_rank = {str(rank): words for rank, words in requested.items()}
-            self.agent_client.record("events", DissentEvent(view=view.version, wishes=by_rank))
+            self.agent_client.record("events", DissentEvent(view=view.version, requests=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Records the requests of shadow rules on some peers only; rank 0 records requests on which all agree."""

@@ -13,8 +13,8 @@ from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.agent_service import AgentService
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.core.cluster.events import PeerNoticed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb

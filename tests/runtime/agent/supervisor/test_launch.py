@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kungfu.runtime.agent.record.log_file import LogFile
+from kungfu.runtime.agent.journal.log_file import LogFile
 from kungfu.runtime.agent.supervisor.launch import (
     TAIL_LINES,
     PeerProcess,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import count_gpus, peer_environment
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.agent.supervisor.slots import AVOIDED_S, choose_slot, devices_of

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
 from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kungfu.event_log.events import UndefinedEvent
-from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
+from kungfu.runtime.agent.journal.undefined_signals import UndefinedSignals
 
 
 def told(value: Callable[[int], object], *, name: str = "noise_scale", steps: int = 1000) -> list[UndefinedEvent]:

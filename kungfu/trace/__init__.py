@@ -1,6 +1,6 @@
 """The recorded inputs and decisions of a run's policies, step by step: reading and replaying them."""
 
-from kungfu.record.reader import RecordedStep, Snapshot, Trace, parse_trace, read_plan, read_trace
-from kungfu.record.replaying import Replayed, replay
+from kungfu.trace.reader import RecordedStep, Snapshot, Trace, parse_trace, read_plan, read_trace
+from kungfu.trace.replaying import Replayed, replay
 
 __all__ = ["RecordedStep", "Replayed", "Snapshot", "Trace", "parse_trace", "read_plan", "read_trace", "replay"]

@@ -11,8 +11,8 @@ import pytest
 from kungfu.compiler import compile_policies, explain
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch
-from kungfu.record import parse_trace, read_plan, read_trace
-from tests.record.recorded import recorded, texts, written
+from kungfu.trace import parse_trace, read_plan, read_trace
+from tests.trace.recorded import recorded, texts, written
 
 PLAN = compile_policies([gns_batch(max_peers=4, every=4, decay=0.5)])
 

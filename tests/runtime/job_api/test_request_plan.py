@@ -13,7 +13,7 @@ from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
+from kungfu.runtime.job_api.request_plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
 from kungfu.runtime.settings import Deadlines, Limits
 
 NAMES = {0: "a", 1: "b"}

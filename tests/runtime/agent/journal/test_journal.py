@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import RECORD_VERSION, EndedEvent, FailedEvent, ProgramEndedEvent, UnheardEvent, ViewEvent
-from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file, write_job_file
-from tests.runtime.agent.record.full_disk import full_disk
+from tests.runtime.agent.journal.full_disk import full_disk
 
 VIEW, ENDED = ViewEvent(version=1, peers=(0, 1)), EndedEvent(reason="training is over")
 LOST = UnheardEvent(peer=1, error="nobody listens")  # written while the disk is full

@@ -73,7 +73,7 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class CompiledPolicies:
     """The computation of a step for its policies, in order.
 
     Attributes:
@@ -184,11 +184,11 @@ class Outcome(NamedTuple):
         masks: bool, one row for each rule that requests some peers, in the order of the rules, with one entry per peer;
             false if it did not fire.
         inputs: float32, the inputs of the rules, rule by rule; NaN off the rule's gate.
-        watched: float32, the values of `Plan.watched`.
+        watched: float32, the values of `CompiledPolicies.watched`.
         inputs_whole: int64, the whole numbers in `inputs` again: a float32 holds whole numbers only up to 2 ** 24; see
             `inputs_of_rules`.
         watched_whole: int64, the whole numbers in `watched` again.
-        fractions: float32, a row with the value of `Plan.straggler_fractions`, one entry per peer; no row without it.
+        fractions: float32, a row with `CompiledPolicies.straggler_fractions`, one entry per peer; no row without it.
     """
 
     fired: Any
@@ -201,7 +201,9 @@ class Outcome(NamedTuple):
     fractions: Any
 
 
-def inputs_of_rules(plan: Plan, inputs: Iterable[Any], inputs_whole: Iterable[Any]) -> Iterator[dict[str, float]]:
+def inputs_of_rules(
+    plan: CompiledPolicies, inputs: Iterable[Any], inputs_whole: Iterable[Any]
+) -> Iterator[dict[str, float]]:
     """The inputs of each rule by name, from the vectors of an outcome: whole numbers as Python's int. The values are
     meaningless in steps outside the rule's gate."""
     numbers, wholes = iter(inputs), iter(inputs_whole)

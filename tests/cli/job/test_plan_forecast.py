@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.job import plan
-from kungfu.cli.job.plan import SpeedsBySize, read_measured
+from kungfu.cli.job import plan_forecast
+from kungfu.cli.job.plan_forecast import SpeedsBySize, read_measured
 from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.policies import hybrid_scaling, linear_scaling
-from kungfu.record.lines import header_line
 from kungfu.runtime.core.cluster.cluster import Hosts
+from kungfu.trace.lines import header_line
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
 from tests.runtime.job_api.served_job import serve_job
@@ -145,7 +145,7 @@ def test_the_first_steps_of_a_size_do_not_count() -> None:
 def test_of_a_long_record_the_newest_steps_of_each_size_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_STEPS_OF_A_SIZE", 10)
+    monkeypatch.setattr(plan_forecast, "_STEPS_OF_A_SIZE", 10)
     speeds = {2: 700.0, 3: 1000.0}
     rows = [
         measured(step, size=2 if step <= 163 or step > 301 else 3, samples_per_s=1.0 if step < 290 else 700.0)
@@ -156,5 +156,5 @@ def test_of_a_long_record_the_newest_steps_of_each_size_are_read(
     found = read_measured(written(tmp_path, GROWN, metrics=rows))
     assert found.speeds == {2: pytest.approx(700.0), 3: pytest.approx(1000.0)}, "what was long ago does not count"
     assert [one.after for one in found.job.rescales] == [3, 2]
-    monkeypatch.setattr(plan, "_STEPS_OF_A_SIZE", 1000)
+    monkeypatch.setattr(plan_forecast, "_STEPS_OF_A_SIZE", 1000)
     assert read_measured(tmp_path).speeds == SpeedsBySize(rows).measured()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch, replace_stragglers, schedule
 from kungfu.policy_definition import Policy
-from kungfu.record import Trace, parse_trace, replay
-from tests.record.recorded import recorded, texts
+from kungfu.trace import Trace, parse_trace, replay
+from tests.trace.recorded import recorded, texts
 
 GNS = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
 
@@ -32,14 +32,14 @@ def local_memory(training: Any) -> Any:
 LOCAL = compile_policies([Policy("local_memory", local_memory)])
 
 
-def trace_of(plan: Plan, **changed: Any) -> Trace:
+def trace_of(plan: CompiledPolicies, **changed: Any) -> Trace:
     return parse_trace(texts(recorded(plan, **changed)))
 
 
 @pytest.mark.parametrize(
     "plan", [GNS, LOCAL, compile_policies([schedule({3: 4, 9: 1})])], ids=["gns", "local", "sizes"]
 )
-def test_the_runs_own_plan_decides_in_the_replay_what_it_decided_in_the_run(plan: Plan) -> None:
+def test_the_runs_own_plan_decides_in_the_replay_what_it_decided_in_the_run(plan: CompiledPolicies) -> None:
     trace = trace_of(plan)
     again = replay(trace.plan or plan, trace, whose="the run's")
     fired = [(one.step, name, value) for one in trace.steps for name, value in one.fired.items()]
@@ -50,7 +50,7 @@ def test_the_runs_own_plan_decides_in_the_replay_what_it_decided_in_the_run(plan
 
 
 @pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
-def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: Plan) -> None:
+def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: CompiledPolicies) -> None:
     lines = [one for one in recorded(plan) if not (one.get("step") in (11, 12) and one["rank"] == 0)]
     trace = parse_trace(texts(lines))
     assert {11, 12}.isdisjoint(one.step for one in trace.steps)
@@ -58,7 +58,7 @@ def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: Plan)
 
 
 @pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
-def test_a_replay_continues_after_unwritten_steps_from_the_next_snapshot(plan: Plan) -> None:
+def test_a_replay_continues_after_unwritten_steps_from_the_next_snapshot(plan: CompiledPolicies) -> None:
     lines = [one for one in recorded(plan) if one.get("step") not in (2, 3, 8) and one.get("after") != 10]
     trace = parse_trace(texts(lines))
     again = replay(plan, trace, whose="the run's")
@@ -73,7 +73,7 @@ def test_a_replay_continues_after_unwritten_steps_from_the_next_snapshot(plan: P
 
 @pytest.mark.parametrize("start", [2, 6, 9, 17])
 @pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
-def test_a_replay_may_start_in_the_middle(plan: Plan, start: int) -> None:
+def test_a_replay_may_start_in_the_middle(plan: CompiledPolicies, start: int) -> None:
     trace = trace_of(plan)
     whole, part = (replay(plan, trace, whose="the run's", start=at) for at in (0, start))
     assert part.differences == ()

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kungfu.compiler import Outcome, Plan
+from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.fired import FiredRule, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
-from kungfu.record.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 from kungfu.signal import NEST
+from kungfu.trace.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 
 # The tolerance between TensorFlow or the native library and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
@@ -67,7 +67,7 @@ class _Playing:
     skipped: list[int] = field(default_factory=list)
 
 
-def replay(plan: Plan, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
+def replay(plan: CompiledPolicies, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
     """Replays `plan` over the steps of `trace`, from the first step with a number of at least `start`.
 
     Args:
@@ -110,7 +110,7 @@ def _stepped(replaying: Replay, step: RecordedStep) -> Outcome:
         ) from error
 
 
-def _check_recorded(plan: Plan, trace: Trace) -> None:
+def _check_recorded(plan: CompiledPolicies, trace: Trace) -> None:
     held = {name for step in trace.steps for part in (step.agreed, *step.local) for name in part}
     reductions = sorted(set(plan.gradient_reductions) - held)
     if reductions:

@@ -19,8 +19,8 @@ from kungfu.event_log.events import (
     UndefinedEvent,
 )
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
+from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.agent.journal.undefined_signals import UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 _LEADER = -1

@@ -23,12 +23,12 @@ from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
 from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.event_log.values import counted, duration, figure, finite_number
-from kungfu.record import read_plan
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
+from kungfu.runtime.job_api.request_plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.recorded_model import throughput_between, usual_times
+from kungfu.trace import read_plan
 
 # The first steps at a size are slower: caches are cold, and removed peers may still occupy processors.
 _WARM_UP_STEPS = 3

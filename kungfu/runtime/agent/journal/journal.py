@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, GapEvent, LoggedEvent, RecordEvent, UnrecordedEvent
-from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
+from kungfu.runtime.agent.journal.log_file import LogFile, LogGap, merged
 
 STREAMS = ("events", "metrics")
 

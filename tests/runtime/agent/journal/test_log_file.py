@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
-from tests.runtime.agent.record.full_disk import full_disk
-from tests.runtime.agent.record.test_journal import Clock
+from kungfu.runtime.agent.journal.log_file import LogFile, LogGap, merged
+from tests.runtime.agent.journal.full_disk import full_disk
+from tests.runtime.agent.journal.test_journal import Clock
 
 TOO_LARGE = os.strerror(errno.EFBIG)
 

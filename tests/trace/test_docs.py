@@ -9,7 +9,7 @@ from pathlib import Path
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
 from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY
-from tests.record.recorded import recorded
+from tests.trace.recorded import recorded
 
 GUIDE = Path(__file__).parents[2] / "docs" / "trace.md"
 

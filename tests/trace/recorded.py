@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_to_json
-from kungfu.record.lines import header_line, json_literal, snapshot_line, step_format
+from kungfu.trace.lines import header_line, json_literal, snapshot_line, step_format
 
 # Sizes of the views of a run, by the first step of each: (step, the peers in rank order).
 Views = Sequence[tuple[int, Sequence[int]]]
 GROWN: Views = ((1, (0, 1)), (7, (0, 1, 2)), (13, (0, 2)))
 
 
-def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 5) -> list[dict[str, Any]]:
+def recorded(plan: CompiledPolicies, *, steps: int = 18, views: Views = GROWN, every: int = 5) -> list[dict[str, Any]]:
     """The lines of a run of so many steps, whose norms are made up so that its noise scale is about 25 samples."""
     rng, lines = np.random.default_rng(4), [header_line(plan_to_json(plan), policies=(), every=every)]
     replay, peers, version = Replay(plan, size=len(views[0][1])), tuple(views[0][1]), 1

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kungfu.compiler import Plan
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
-from kungfu.record.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
+from kungfu.trace.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
 # Rank 0 of the first view writes the header; other peers may have written some steps before it.
 _HEADER_WITHIN_LINES = 10_000
@@ -79,7 +79,7 @@ class Trace:
 
     steps: tuple[RecordedStep, ...]
     snapshots: tuple[Snapshot, ...] = ()
-    plan: Plan | None = None
+    plan: CompiledPolicies | None = None
     policies: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ def read_trace(folder: Path) -> Trace:
         raise UsageError(f"{path}: {error.strerror}; give a file that can be read") from error
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> CompiledPolicies | None:
     """The plan of the finished or running job in `folder`; ``None`` if no trace holds the plan.
 
     Only the beginning of the trace is read.

@@ -12,8 +12,8 @@ from msgspec import msgpack, to_builtins
 
 from kungfu.event_log.codec import pack_event
 from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent, UndefinedEvent
-from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.record.recorder import HostRecorder
+from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 
