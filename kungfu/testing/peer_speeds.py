@@ -101,16 +101,11 @@ class PeerSpeeds:
 
 @dataclass
 class SpeedSampler:
-    """Draws the relative step time of each peer, once per step.
-
-    The draws come from NumPy's legacy generator, which gives the same stream in every version.
-
-    Attributes:
-        speeds: The jitter and the seed.
-        streams: A generator for each peer, so that changes of the membership do not change the draws of the others.
-    """
+    """Draws the relative step time of each peer, once per step, from NumPy's legacy generator, which gives the same
+    stream in every version."""
 
     speeds: PeerSpeeds
+    # A generator for each peer, so that changes of the membership do not change the draws of the others.
     streams: dict[int, Iterator[float]] = field(default_factory=dict)
 
     def durations(self, peers: Sequence[int]) -> list[float]:

@@ -29,54 +29,32 @@ _OFTEN = 20  # the limit of steps, as a multiple of the recorded ones, for a pol
 
 @dataclass(frozen=True)
 class SizeMeasured:
-    """The measurements at one size.
-
-    Args:
-        size: The number of peers.
-        steps: The number of steps with a known time, without the first two of each view.
-        samples_per_s: The samples of these steps divided by their seconds.
-        spread: The standard deviation of a step's throughput, as a fraction of its mean.
-    """
+    """The measurements at one size."""
 
     size: int
-    steps: int
-    samples_per_s: float
-    spread: float
+    steps: int  # the number of steps with a known time, without the first two of each view
+    samples_per_s: float  # the samples of these steps divided by their seconds
+    spread: float  # the standard deviation of a step's throughput, as a fraction of its mean
 
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """The measurements of a recorded job.
-
-    Args:
-        sizes: The measurements, by size.
-        changes: The size of each view, as the first step of the view and its number of peers.
-        samples: Samples of all recorded steps.
-        seconds: Seconds from the first recorded step to the end of the last one.
-        peer_seconds: The seconds of all peers together, each counted in the views that included it.
-        other_s: The part of these seconds outside steps of measured sizes and stops: the first steps of views,
-            pauses, checkpoints. It does not depend on the policy.
-        rescaling: The cost of rescales and of joining, measured or guessed.
-        guesses: The guesses among these numbers, in words.
-    """
+    """The measurements of a recorded job."""
 
     sizes: Mapping[int, SizeMeasured]
-    changes: Sequence[tuple[int, int]]
-    samples: int
-    seconds: float
-    peer_seconds: float
+    changes: Sequence[tuple[int, int]]  # the first step of each view and its number of peers
+    samples: int  # of all recorded steps
+    seconds: float  # from the first recorded step to the end of the last one
+    peer_seconds: float  # of all peers together, each counted in the views that included it
+    # The seconds outside steps of measured sizes and stops: the first steps of views, pauses, checkpoints. They do not
+    # depend on the policy.
     other_s: float
-    rescaling: Rescaling
-    guesses: tuple[str, ...]
+    rescaling: Rescaling  # measured or guessed
+    guesses: tuple[str, ...]  # among these numbers, in words
 
 
 def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob:
-    """Measures a job from its record.
-
-    Args:
-        trace: The recorded steps.
-        events: The events of the run; without events the cost of a rescale is guessed.
-    """
+    """Measures a job from its recorded steps and events; without events the cost of a rescale is guessed."""
     steps, rescales = trace.steps, of_topics(events, "rescale")
     timed = list(_timed(steps))
     sizes = {
@@ -98,11 +76,8 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
 
 
 def model_of_job(job: RecordedJob, trace: Trace, plan: CompiledPolicies) -> ClusterModel:
-    """The model of a recorded job on which `plan` can be simulated.
-
-    Raises:
-        UsageError: The record holds a single size, so the speed at other sizes is unknown.
-    """
+    """The model of a recorded job on which `plan` can be simulated; ``UsageError`` if the record holds a single size,
+    so that the speed at other sizes is unknown."""
     if len(job.sizes) < 2:
         raise UsageError(_one_size(job))
     first, jitter = trace.steps[0], _jitter(trace.steps)
@@ -160,14 +135,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
-    """The guesses in the model of a job, in words.
-
-    Args:
-        job: The job.
-        trace: The recorded steps of the job.
-        sizes: The sizes that the model reached.
-        batches: The batches that the model reached.
-    """
+    """The guesses in the model of a job, in words; ``sizes`` and ``batches`` are those that the model reached."""
     seen = sorted(job.sizes)
     between = sorted({one for one in sizes if one not in seen and seen[0] < one < seen[-1]})
     above, below = sorted({one for one in sizes if one > seen[-1]}), sorted({one for one in sizes if one < seen[0]})

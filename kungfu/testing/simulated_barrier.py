@@ -34,46 +34,28 @@ from kungfu.testing.simulated_job import SimulatedJob, moved
 
 @dataclass(frozen=True)
 class _Joining:
-    """The joiners that the agent prepares.
+    """The joiners that the agent prepares."""
 
-    Args:
-        due_step: The joiners are ready after this step,
-        due_s: and not before this second of the job.
-        ready: The ids of the joiners that have a slot.
-        missing: The ids of the joiners for which no host had a free slot.
-        asked_by: The rules that requested the joiners, with their steps.
-    """
-
-    due_step: int
-    due_s: float
-    ready: tuple[int, ...]
-    missing: tuple[int, ...]
-    asked_by: tuple[tuple[str, int], ...]
+    due_step: int  # they are ready after this step,
+    due_s: float  # and not before this second of the job
+    ready: tuple[int, ...]  # the ids of the joiners that have a slot
+    missing: tuple[int, ...]  # the ids of the joiners for which no host had a free slot
+    asked_by: tuple[tuple[str, int], ...]  # the rules that requested them, with their steps
 
 
 @dataclass
 class SimulatedBarrier:
-    """The barriers of a job under a plan, with the pending requests and joiners.
-
-    Args:
-        job: The modelled job.
-        replay: The plan, replayed over all peers of the job.
-        posted: The rules that fired in the last step, if no barrier followed it; the next one handles their requests.
-        joining: The joiners that the agent prepares.
-        newest_id: The largest peer id so far.
-        unmet: The reasons why decisions had no effect, by rule and step.
-        ranks: The peers that a rule marked and that its budget allows it to replace, by rule and step.
-        brought: The rules on a rescale that fired at this barrier.
-    """
+    """The barriers of a job under a plan, with the pending requests and joiners."""
 
     job: SimulatedJob
-    replay: Replay
-    posted: list[FiredRule] = field(default_factory=list)
+    replay: Replay  # of the plan, over all peers of the job
+    posted: list[FiredRule] = field(default_factory=list)  # rules that fired in the last step and await a barrier
     joining: _Joining | None = None
-    newest_id: int = 0
-    unmet: dict[tuple[str, int], str] = field(default_factory=dict)
+    newest_id: int = 0  # the largest peer id so far
+    unmet: dict[tuple[str, int], str] = field(default_factory=dict)  # why a decision had no effect, by rule and step
+    # The peers that a rule marked and that its budget allows it to replace, by rule and step.
     ranks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
-    brought: list[FiredRule] = field(default_factory=list)
+    brought: list[FiredRule] = field(default_factory=list)  # the rules on a rescale that fired at this barrier
 
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
         """Holds a barrier after a step if requests, joiners or departures are pending; else posts the fired rules.

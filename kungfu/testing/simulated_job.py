@@ -17,22 +17,13 @@ from kungfu.testing.simulated_hosts import SimulatedHosts
 
 @dataclass
 class Clocks:
-    """The seconds of the job: in total, of the last step, of the last rescale, and of all peers.
+    """The seconds of the job: in total, of the last step, of the last rescale, and of all peers."""
 
-    Args:
-        total_s: Seconds since the first step.
-        step_s: The seconds of the last step; NaN after a barrier and at the beginning of a view, as in a real
-            job.
-        rescale_s: The seconds for which the last rescale stopped the job.
-        after_barrier: True if a barrier was held since the last step: the next step is not measured.
-        peer_s: The seconds of all peers together, each from the barrier where it joined to the barrier where it left.
-    """
-
-    total_s: float = 0.0
-    step_s: float = math.nan
-    rescale_s: float = math.nan
-    after_barrier: bool = True
-    peer_s: float = 0.0
+    total_s: float = 0.0  # since the first step
+    step_s: float = math.nan  # NaN after a barrier and at the beginning of a view, as in a real job
+    rescale_s: float = math.nan  # for which the last rescale stopped the job
+    after_barrier: bool = True  # a barrier was held since the last step: the next step is not measured
+    peer_s: float = 0.0  # of all peers together, each from the barrier where it joined to the one where it left
 
     def stand(self, seconds: float, *, size: int) -> None:
         """Adds seconds that this many peers spend."""
@@ -42,34 +33,19 @@ class Clocks:
 
 @dataclass
 class SimulatedJob:
-    """A job between two steps.
-
-    Args:
-        model: The model of the job.
-        peers: The ids of the peers in the view, in rank order.
-        terms: The terms of the view.
-        hosts: The hosts of the peers and of the joiners.
-        sampler: The draws of the peers' step times.
-        view: The version of the view.
-        step: The number of the next step.
-        samples_done: Samples of the steps before the next one.
-        barrier_due: True if pending requests or joiners call for a barrier after the next step.
-        change_due: True if that barrier may change the cluster.
-        joiners: The ids of the joiners.
-        clocks: The times of the job.
-    """
+    """A job between two steps."""
 
     model: ClusterModel
-    peers: list[int]
+    peers: list[int]  # the ids of the peers in the view, in rank order
     terms: Terms
-    hosts: SimulatedHosts
+    hosts: SimulatedHosts  # of the peers and of the joiners
     sampler: SpeedSampler
-    view: int = 1
-    step: int = 1
-    samples_done: int = 0
-    barrier_due: bool = False
-    change_due: bool = False
-    joiners: tuple[int, ...] = ()
+    view: int = 1  # the version of the view
+    step: int = 1  # the number of the next step
+    samples_done: int = 0  # by the steps before the next one
+    barrier_due: bool = False  # pending requests or joiners call for a barrier after the next step
+    change_due: bool = False  # that barrier may change the cluster
+    joiners: tuple[int, ...] = ()  # their ids
     clocks: Clocks = field(default_factory=Clocks)
 
     @classmethod
@@ -166,12 +142,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
 
 
 def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str, Any]]:
-    """The local sources of each peer in the next step, in rank order.
-
-    Args:
-        job: The job.
-        busy: The compute seconds of each peer in the step; see `busy_seconds`.
-    """
+    """The local sources of each peer in the next step, in rank order; for ``busy`` see `busy_seconds`."""
     position = job.position
     noise = job.model.noise_by_step(position)
     joiners = job.hosts.joiners_beside(job.peers, job.joiners)

@@ -82,13 +82,7 @@ def run_on_model(
 def simulate(
     plan: CompiledPolicies, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None
 ) -> SimulatedRun:
-    """Runs a plan on a modelled cluster; see `run_on_model`.
-
-    Args:
-        plan: The plan.
-        model: The job and its cluster.
-        seen: Called with each step before it is run.
-    """
+    """Runs a plan on a modelled cluster; ``seen`` is called with each step before it is run."""
     job = SimulatedJob.started(model)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
     made, changes = list[FiredRule](), list[ViewChange]()

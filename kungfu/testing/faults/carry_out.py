@@ -24,15 +24,9 @@ _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": sig
 
 
 def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[str, int]) -> bool:
-    """True if the moment of a fault has come, not counting the seconds after it.
-
-    Args:
-        when: The moment.
-        job: The job according to its record.
-        calm: True if the job has recovered from the previous faults.
-        begun: The number of recorded steps when the schedule began.
-        before: The numbers of events by kind in the record after the previous fault.
-    """
+    """True if the moment of a fault has come, not counting the seconds after it. The job is ``calm`` if it has
+    recovered from the previous faults; ``begun``: the recorded steps when the schedule began; ``before``: the numbers
+    of events by kind in the record after the previous fault."""
     match when.moment:
         case "step":
             return job.steps >= when.number + begun * when.relative and (calm or not when.calm)
@@ -79,17 +73,9 @@ def processes_of(what: What, job: Job, peers: Collection[int]) -> list[JobHost |
 
 
 def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float) -> None:
-    """Applies a fault to processes; does nothing for a fault that is a request to the job.
-
-    Args:
-        what: The fault.
-        pids: The processes.
-        freezer: Thaws frozen processes after a time.
-        longest_s: Seconds after which a process is thawed if its fault names no time.
-
-    Raises:
-        UsageError: A process that was to be slowed or frozen has ended, or may not be signalled.
-    """
+    """Applies a fault to processes; does nothing for a fault that is a request to the job. A process is thawed after
+    ``longest_s`` seconds if its fault names no time. ``UsageError`` if one that was to be slowed or frozen has ended,
+    or may not be signalled."""
     for pid in pids:
         is_held = True
         match what:

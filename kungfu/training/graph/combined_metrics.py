@@ -50,27 +50,16 @@ _ADDITIVE = (
 
 @dataclass(frozen=True)
 class PeerShare:
-    """Graph: a peer's part in a step.
+    """Graph: a peer's part in a step."""
 
-    Args:
-        samples: The samples of this peer, float32.
-        rank: The rank of this peer.
-        size: The size of the view.
-    """
-
-    samples: Any
+    samples: Any  # float32
     rank: Any
     size: Any
 
 
 class _Vector:
-    """States of one dtype that are summed over the peers, or averaged by samples, with their totals in one vector.
-
-    Args:
-        dtype: The dtype of all states.
-        way: "sum" or "mean".
-        states: The variables of the metrics, each with its value at the beginning of an epoch.
-    """
+    """States of one dtype that are summed over the peers, or averaged by samples, with their totals in one vector;
+    ``states`` are the variables of the metrics, each with its value at the beginning of an epoch."""
 
     def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
@@ -104,12 +93,7 @@ class _Vector:
 
 
 class _Gathered:
-    """The states of one metric that "max", "min" or a function combines; this needs the states of every peer.
-
-    Args:
-        way: The combination.
-        states: The variables of the metric, each with its value at the beginning of an epoch.
-    """
+    """The states of one metric that "max", "min" or a function combines; this needs the states of every peer."""
 
     def __init__(self, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._way, self.variables, self._initial = way, [one for one, _ in states], [start for _, start in states]
@@ -215,11 +199,7 @@ class CombinedMetrics:
     # ---- in a step -------------------------------------------------------------------------------------------------
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states with which the metrics start this step.
-
-        Args:
-            anew: Bool scalar, agreed: True if an epoch begins.
-        """
+        """Graph: the states with which the metrics start this step; ``anew`` is True (agreed) if an epoch begins."""
         return [one for group in self._groups for one in group.start(anew)]
 
     @contextmanager
@@ -286,11 +266,8 @@ def call_combination(function: Callable[..., Any], before: Sequence[Any], after:
 
 
 def _states(metric: Any, way: Combination | None) -> tuple[Combination, list[tuple[Any, Any]]]:
-    """The combination of a metric, and its variables, each with its value at the beginning of an epoch.
-
-    Raises:
-        UsageError: The combination is unknown, or does not fit the metric.
-    """
+    """The combination of a metric, and its variables, each with its value at the beginning of an epoch; ``UsageError``
+    if the combination is unknown, or does not fit the metric."""
     if way is None:
         _refuse_unless_additive(metric)
         return "sum", [(one, np.zeros(one.shape)) for one in metric.variables]

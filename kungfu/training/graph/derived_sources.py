@@ -13,42 +13,23 @@ import numpy as np
 
 
 class MessageNumbers(NamedTuple):
-    """The inputs of a step's derived sources: variables and tensors in the graph, numbers on the host.
+    """The inputs of a step's derived sources: variables and tensors in the graph, numbers on the host."""
 
-    Args:
-        steps: The steps done before this one.
-        size: The number of peers in the view.
-        batch: The global batch size in force.
-        replacement_refused: 1 if a replacement was refused, else 0.
-        exchanged: The number of peers that leave after their replacements arrive.
-        target_size: The target size of the rescale under way; 0 without one.
-        trained: The samples trained on before this step.
-        epoch_samples: The samples of an epoch; 0 without a loader.
-        epoch: The epoch of the step.
-        offset: The samples of this epoch that are done.
-        epochs: The number of passes of the loader over its data; 0 without a loader.
-        drops: 1 if an epoch ends before a step that would be smaller, else 0.
-        now: The time at which the gradients were ready, in seconds.
-        began: The time of this peer's first step.
-        header: The sums of the message: samples, loss times samples, posts, and the number of posts that change the
-            membership.
-    """
-
-    steps: Any
-    size: Any
-    batch: Any
-    replacement_refused: Any
-    exchanged: Any
-    target_size: Any
-    trained: Any
-    epoch_samples: Any
-    epoch: Any
-    offset: Any
-    epochs: Any
-    drops: Any
-    now: Any
-    began: Any
-    header: Any
+    steps: Any  # done before this one
+    size: Any  # of the view
+    batch: Any  # the global batch size in force
+    replacement_refused: Any  # 1 if a replacement was refused, else 0
+    exchanged: Any  # the number of peers that leave after their replacements arrive
+    target_size: Any  # of the rescale under way; 0 without one
+    trained: Any  # the samples trained on before this step
+    epoch_samples: Any  # 0 without a loader
+    epoch: Any  # of the step
+    offset: Any  # the samples of this epoch that are done
+    epochs: Any  # the number of passes of the loader over its data; 0 without a loader
+    drops: Any  # 1 if an epoch ends before a step that would be smaller, else 0
+    now: Any  # the time at which the gradients were ready, in seconds
+    began: Any  # the time of this peer's first step
+    header: Any  # the sums of samples, losses times samples, posts, and posts that change the membership
 
 
 # The number of all inputs, and the number of inputs before the header.

@@ -94,14 +94,8 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """The index of this peer in its view, and the terms of the view that the graph needs.
-
-    Args:
-        steps: The steps done in this view.
-        replacement_refused: 1 if a replacement was refused, else 0.
-        exchanged: The number of peers that leave after their replacements arrive, or hold the state.
-        host_joiners: The number of joiners that get ready on this peer's host.
-    """
+    """The index of this peer in its view, and the terms of the view that the graph needs. ``exchanged`` counts the
+    peers that leave after their replacements arrive, or hold the state; ``host_joiners`` those that get ready here."""
 
     version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
     size: tf.Variable = field(default_factory=partial(_integer, "kungfu/size", value=1))
@@ -131,21 +125,13 @@ class ViewVariables:
 
 @dataclass(frozen=True)
 class PostCount:
-    """Requests of one kind for a barrier, as counters rather than a flag.
+    """Requests of one kind for a barrier, as counters rather than a flag: a message carries ``asked - served``, so a
+    request made between the message and the barrier is not lost, and rides on the next message."""
 
-    A message carries ``asked - served``. A request made between the message and the barrier is not lost: it rides on
-    the next message.
-
-    Args:
-        asked: The requests of this peer so far.
-        carried: The value of ``asked`` when the last message was made, plus the requests of rules that fired since; a
-            barrier in the same step answers these as well.
-        served: The requests that a barrier has answered.
-    """
-
-    asked: tf.Variable
+    asked: tf.Variable  # the requests of this peer so far
+    # ``asked`` as of the last message, plus the requests of rules that fired since, which the same barrier answers.
     carried: tf.Variable
-    served: tf.Variable
+    served: tf.Variable  # the requests that a barrier has answered
 
     @classmethod
     def create(cls, name: str) -> PostCount:
@@ -167,20 +153,14 @@ class PostCount:
 
 @dataclass(frozen=True)
 class BarrierPosts:
-    """Requests for a barrier.
-
-    Args:
-        changes: The requests that may change the membership: of rules that rescale, evict or replace, and from outside
-            the program.
-        others: The other requests: of rules that change a setting, of hooks, and for a checkpoint.
-        everywhere: The sum of both over the peers, from the last message; 1 more if the peers' states differ.
-        halted: True if a barrier failed, or ended training: a loop in the graph then runs no more steps.
-        checksum: The checksum of the state; if those of the peers differ, a barrier follows too.
-    """
+    """Requests for a barrier: ``changes`` may change the membership (by rules that rescale, evict or replace, or from
+    outside the program); ``others`` change a setting, call hooks, or save a checkpoint."""
 
     changes: PostCount = field(default_factory=partial(PostCount.create, "changes"))
     others: PostCount = field(default_factory=partial(PostCount.create, "others"))
+    # The sum of both over the peers, from the last message; 1 more if the peers' states differ.
     everywhere: tf.Variable = field(default_factory=partial(_integer, "kungfu/everywhere"))
+    # True if a barrier failed, or ended training: a loop in the graph then runs no more steps.
     halted: tf.Variable = field(default_factory=partial(_flags, "kungfu/halted"))
     checksum: StateChecksum = field(default_factory=StateChecksum)
 
@@ -196,15 +176,9 @@ class BarrierPosts:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of this peer, in seconds.
+    """Times of this peer, in seconds: the first step ``began``; the last rescale stopped it for ``rescale_seconds``."""
 
-    Args:
-        synchronised: The time of the last all-reduce; NaN after a barrier, whose duration belongs to no step.
-        step_seconds: The time between the last two all-reduces.
-        began: The time of this peer's first step.
-        rescale_seconds: The time for which the last rescale stopped this peer.
-    """
-
+    # The time of the last all-reduce, NaN after a barrier, whose duration belongs to no step; and since the one before.
     synchronised: tf.Variable = field(default_factory=partial(_moment, "kungfu/synchronised"))
     step_seconds: tf.Variable = field(default_factory=partial(_numbers, "kungfu/step_seconds"))
     began: tf.Variable = field(default_factory=partial(_moment, "kungfu/began"))
@@ -253,18 +227,11 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class RuleOutcomes:
-    """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step.
+    """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step. A rule that fires in
+    one step causes the barrier at the end of the next one, in which rules may fire, too: so two steps are kept."""
 
-    A rule that fires in one step causes the barrier at the end of the next step, in which rules may fire, too. So the
-    outcomes of two steps are kept: one of an even step, one of an odd step.
-
-    Args:
-        posted: The rules that fired since the last barrier, by step number modulo 2.
-        shadows: The shadow rules of the last step.
-    """
-
-    posted: tuple[Outcomes, Outcomes]
-    shadows: Outcomes
+    posted: tuple[Outcomes, Outcomes]  # of the rules that fired since the last barrier, by step number modulo 2
+    shadows: Outcomes  # of the shadow rules in the last step
 
     @classmethod
     def of(cls, plan: CompiledPolicies) -> RuleOutcomes:

@@ -43,11 +43,7 @@ _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dty
 
 
 class AddedSums:
-    """This peer's additions to variables in a step, which a message of the step sums over the peers.
-
-    Args:
-        variables: The variables declared "sum".
-    """
+    """This peer's additions in a step to variables declared "sum", which a message of the step sums over the peers."""
 
     def __init__(self, variables: Sequence[tf.Variable] = ()) -> None:
         self.variables = list(variables)
@@ -89,32 +85,19 @@ class _Remembered:
 
 @dataclass
 class LayerMemory:
-    """The non-trainable variables of a model's layers, with the program's declarations.
+    """The non-trainable variables of a model's layers, with the program's declarations."""
 
-    Args:
-        remembered: These variables, in Keras' order.
-        sums: The sums of the variables declared "sum"; empty in a program that runs alone.
-        is_shared: True in a job, in which each peer sees other samples.
-        known: The ids of the handles of variables that are replicated with the training state, or combined over the
-            peers; ``None`` if the program may keep local variables.
-    """
-
-    remembered: Sequence[_Remembered] = ()
-    sums: AddedSums = field(default_factory=AddedSums)
-    is_shared: bool = False
+    remembered: Sequence[_Remembered] = ()  # in Keras' order
+    sums: AddedSums = field(default_factory=AddedSums)  # empty in a program that runs alone
+    is_shared: bool = False  # True in a job, in which each peer sees other samples
+    # The ids of the handles of variables that are replicated with the training state, or combined over the peers;
+    # ``None`` if the program may keep local variables.
     known: set[int] | None = None
 
     @classmethod
     def of(cls, model: Any, combine: Mapping[str, Any]) -> LayerMemory:
-        """Creates the memory of a built model.
-
-        Args:
-            model: The Keras model.
-            combine: The program's declarations besides ``aggregation``, by the end of a variable's path (layer/name).
-
-        Raises:
-            UsageError: A name in ``combine`` matches no variable, or a declaration is unknown or does not fit a dtype.
-        """
+        """Creates the memory of a built model; ``combine``: declarations by the end of a variable's path, layer/name.
+        ``UsageError`` if a name matches no variable, or a declaration is unknown or does not fit a dtype."""
         found = [*{id(variable): (layer, variable) for layer, variable in layers_with_statistics(model)}.values()]
         _refuse_names(combine, [variable for _, variable in found])
         remembered = []
@@ -127,12 +110,8 @@ class LayerMemory:
         return cls(remembered)
 
     def share(self, trace: StepTrace, known: Iterable[Any] | None = None) -> None:
-        """Makes this the memory of a job, in which each peer sees other samples.
-
-        Args:
-            trace: The trace of the step, before the step is traced.
-            known: The variables of the model and its metrics, if the step may assign samples to no others.
-        """
+        """Makes this the memory of a job, before its step is traced; ``known`` has the variables of the model and its
+        metrics, if the step may assign samples to no others."""
         self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.reduction == "sum"])
         self.known = None if known is None else {id(one.value.handle) for one in known}
         if self.sums.variables:
@@ -229,10 +208,8 @@ def _refuse_names(combine: Mapping[str, Any], variables: Sequence[Any]) -> None:
 
 
 def _refuse_reduction(one: _Remembered) -> None:
-    dtype, what = (
-        tf.as_dtype(one.variable.dtype),
-        f"the variable {one.variable.path!r} has the reduction {one.reduction!r}",
-    )
+    dtype = tf.as_dtype(one.variable.dtype)
+    what = f"the variable {one.variable.path!r} has the reduction {one.reduction!r}"
     if one.reduction == "mean" and not dtype.is_floating:
         raise UsageError(f"{what} and is of {dtype.name}, which has no exact mean: say 'sum' or 'only_first_replica'")
     if one.reduction == "sum" and dtype.name not in _SUMMED:

@@ -85,13 +85,8 @@ class PublishedValues:
         variable.assign(tf.cast(tf.reshape(tensor, []), variable.dtype))
 
     def refuse_missing(self, given: Collection[str], captured: Collection[int]) -> None:
-        """Tracing, before the message: raises ``PolicyError`` for a name that has not been published yet.
-
-        Args:
-            given: The names that this trace of the step has published.
-            captured: The ids of the handles that the step's graph uses, the only evidence of publishing in a function
-                that was traced earlier.
-        """
+        """Tracing, before the message: raises ``PolicyError`` for a name that this trace of the step has not published.
+        In a function that was traced earlier, the only evidence are the handles (ids) ``captured`` by the graph."""
         for name, variable in self.variables.items():
             # Neither the step nor a function called by it writes the variable.
             if name not in given and id(variable.handle) not in captured:

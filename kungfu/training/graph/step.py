@@ -38,37 +38,23 @@ WHOLE = (0, 1, 0)
 
 @dataclass(frozen=True)
 class StepParts:
-    """The parts of the step.
-
-    Args:
-        graph_state: kungfu's variables.
-        trace: Observes the tracing of the user's function.
-        rollback: The variables that a peer without samples must restore.
-        handles: The handles of all variables that the barrier may write.
-        barrier: Runs the barrier, and returns the outcome of the step.
-        rate: Controls the learning rate, if a policy sets it.
-        accumulation: The accumulation of micro-batches, if the loader splits shares.
-        memory: The layers' variables that keep statistics of the data.
-    """
+    """The parts of the step."""
 
     graph_state: GraphState
-    trace: StepTrace
+    trace: StepTrace  # of the user's function
     rollback: BatchRollback
-    handles: Sequence[Any]
-    barrier: Callable[[], int]
-    rate: LearningRateControl | None = None
-    accumulation: Accumulation | None = None
+    handles: Sequence[Any]  # of all variables that the barrier may write
+    barrier: Callable[[], int]  # returns the outcome of the step
+    rate: LearningRateControl | None = None  # if a policy sets the learning rate
+    accumulation: Accumulation | None = None  # if the loader splits shares into micro-batches
     memory: LayerMemory = field(default_factory=LayerMemory)
 
 
 def compile_step(
     function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any
 ) -> CompiledStep:
-    """Traces the step of a user's function; see `CompiledStep`.
-
-    Raises:
-        UsageError: The function averages more or less often than declared, or more than once with micro-batches.
-    """
+    """Traces the step of a user's function; ``UsageError`` if it averages more or less often than declared, or more
+    than once with micro-batches."""
     trace = parts.trace
     if parts.accumulation is not None and trace.declared_averages > 1:
         raise UsageError(
@@ -121,12 +107,9 @@ class CompiledStep:
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
         """Returns the result of the user's function and the report of the step; ``micro`` is laid out as ``WHOLE``."""
         rollback = self._parts.rollback
-        # The usual case: this peer has samples, or the step touches no variable that must be restored.
-        if not rollback.is_needed or not (micro[2] or _is_empty(tensors)):
-            report, *flat = self._whole_or_undone(micro, tensors)
-            return self._packed(flat), read_report(report)
         # The sample belongs to another peer: this peer's local variables must not count it.
-        rollback.remember()
+        if rollback.is_needed and (micro[2] or _is_empty(tensors)):
+            rollback.remember()
         try:
             report, *flat = self._whole_or_undone(micro, tensors)
         finally:  # also restores after a step that failed midway

@@ -18,14 +18,7 @@ from kungfu.runtime.api import Attachment
 
 
 def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable, tag: str) -> list[Any]:
-    """Graph: the sums of tensors over the peers, by a separate message.
-
-    Args:
-        attachment: Sums over the peers.
-        values: Tensors of the same types and shapes on all peers.
-        order: The variable that orders the messages of a step.
-        tag: The name of the message.
-    """
+    """Graph: the sums of tensors of the same types and shapes on all peers, by a separate message."""
     sent = _by_type([tf.convert_to_tensor(one) for one in values])
     whole = tf.constant(1.0, tf.float64)
     *others, vector = attachment.all_reduce([*sent.others, sent.floats], prescale=whole, order=order, tag=tag)
@@ -34,30 +27,17 @@ def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable,
 
 @dataclass(frozen=True)
 class SentTotals:
-    """The totals of one step while their messages are under way.
+    """The totals of one step while their messages are under way."""
 
-    Args:
-        floats: The vector that rides on the gradients' message, at its end.
-        shapes: The shapes of the totals in that vector, in order; an open shape is a tensor.
-        others: The received sums of the totals of other types.
-        rides: For each total, True if it is in the vector.
-    """
-
-    floats: Any
-    shapes: Sequence[Any]
-    others: Sequence[Any]
-    rides: Sequence[bool]
+    floats: Any  # the vector that rides on the gradients' message, at its end
+    shapes: Sequence[Any]  # of the totals in that vector, in order; an open shape is a tensor
+    others: Sequence[Any]  # the received sums of the totals of other types
+    rides: Sequence[bool]  # for each total, True if it is in the vector
 
     @staticmethod
     def sent(attachment: Attachment, totals: Sequence[Any], *, order: tf.Variable, samples: Any) -> SentTotals:
-        """Graph: packs the float32 totals into one vector, and sends the others.
-
-        Args:
-            attachment: Sums over the peers.
-            totals: Tensors of the same types and shapes on all peers.
-            order: The variable that orders the messages of a step.
-            samples: The samples of this peer. Without any, its totals stem from another peer's sample and count as 0.
-        """
+        """Graph: packs the float32 totals into one vector, and sends the others; the totals of a peer without
+        ``samples`` stem from another peer's sample, and count as 0."""
         sent = _by_type([tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)])
         if not sent.others:
             return sent

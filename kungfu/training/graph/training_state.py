@@ -45,14 +45,8 @@ def classify(
     *,
     reductions: Mapping[int, LayerReduction] = MappingProxyType({}),
 ) -> StateClasses:
-    """Sorts the variables of a Keras model and its optimizers.
-
-    Args:
-        model: The Keras model.
-        optimizers: The Keras optimizers.
-        agreed: kungfu's shared variables.
-        reductions: The declared aggregation of layers' variables, by the variables' ids.
-    """
+    """Sorts the variables of a Keras model, its optimizers, and kungfu's shared ones (``agreed``); ``reductions`` has
+    the declared aggregation of layers' variables, by the variables' ids."""
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]

@@ -52,12 +52,9 @@ def describe(
 
     Args:
         plan: The compiled policies. Hooks are compared by module and qualified name, not by code.
-        model: The model. A variable is compared by index, shape, dtype and trainability, not by its name, which Keras
-            may number differently in another process. See `program_entries` for its layers and its ``compile``.
-        optimizers: The optimizers, compared by their types, numbers and variables, in order.
-        registry: The registered values of the program.
-        data: The data of the loader, by its number of samples, its seed, and the checksum of the first batch of data
-            that every peer reads; empty without a loader.
+        model: A variable is compared by index, shape, dtype and trainability, not by its name, which Keras may number
+            differently in another process. See `program_entries` for its layers and its ``compile``.
+        data: The number of samples, the seed, and the checksum of the first batch of data that every peer reads.
         facts: Further facts as text, such as the arguments of ``fit``.
         remembered: The program's declarations about variables in which layers keep statistics of their inputs.
     """

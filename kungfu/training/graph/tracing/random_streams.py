@@ -32,13 +32,8 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 
 class RandomStreams:
-    """The random streams of one peer.
-
-    Args:
-        entropy: The job's seed, the peer's number, and the steps done before the run was resumed.
-        untouched: States of generators that are equal on all peers, or already have a state of this peer.
-        planted: The state variables that are themselves assigned a state of this peer; a checkpoint saves them.
-    """
+    """The random streams of one peer, from the job's seed, its number, and the steps done before the run was resumed.
+    ``untouched`` states are equal on all peers, or this peer's already; a checkpoint saves the ``planted`` ones."""
 
     def __init__(
         self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()
