@@ -10,14 +10,7 @@ from kungfu.event_log.job import Job, JobHost, JobPeer
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.processes import send_signal
-from kungfu.testing.faults.schedule import (
-    SignalHosts,
-    SignalPeers,
-    SlowPeers,
-    Verb,
-    What,
-    When,
-)
+from kungfu.testing.faults.schedule import SignalHosts, SignalPeers, SlowPeers, Verb, What, When
 
 # The signals of the verbs other than freeze and thaw.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}

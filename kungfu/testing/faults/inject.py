@@ -19,14 +19,7 @@ from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.processes import why_out_of_reach
-from kungfu.testing.faults.schedule import (
-    Fault,
-    SignalHosts,
-    SignalPeers,
-    SlowPeers,
-    What,
-    When,
-)
+from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, What, When
 
 _LOOK_S = 0.02
 

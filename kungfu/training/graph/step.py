@@ -19,13 +19,7 @@ from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, read_report, write_report
 from kungfu.training.graph.tracing.rollback import BatchRollback
 from kungfu.training.graph.tracing.trace import StepTrace
-from kungfu.training.graph.variable_io import (
-    call_on_host,
-    call_on_host_where,
-    is_variable,
-    read_handles,
-    write_handles,
-)
+from kungfu.training.graph.variable_io import call_on_host, call_on_host_where, is_variable, read_handles, write_handles
 
 # The outcomes of a step. The barrier never raises: inside the graph an exception would lose its type, and the rest of
 # the step would still run.
