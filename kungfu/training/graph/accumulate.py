@@ -17,6 +17,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.framework_internals import replaced_method
 from kungfu.training.graph.graph_state import StepMetrics
+from kungfu.training.graph.variable_io import run_where
 
 ACCUMULATED = 3  # the outcome of a call of the step with a micro-batch that is not the last
 
@@ -98,31 +99,25 @@ class Accumulation:
         micro, samples = self._micro, self._samples.read_value()
 
         # The first micro-batch clears the sums, which an abandoned step may have left behind.
-        def clear() -> Any:
+        def clear() -> None:
             for variable in (*self._sums, micro.samples, micro.loss):
                 variable.assign(tf.zeros_like(variable))
-            return tf.constant(True)
 
-        def add() -> Any:
+        def add() -> None:
             for total, gradient in zip(self._sums, gradients, strict=True):
                 total.assign_add(tf.cast(gradient, total.dtype) * tf.cast(samples, total.dtype))
             micro.samples.assign_add(samples)
             micro.loss.assign_add(loss * samples)
-            return tf.constant(True)
 
-        tf.cond(tf.equal(micro.done, 0), clear, lambda: tf.constant(False))
-        tf.cond(samples > 0, add, lambda: tf.constant(False))  # the mean of an empty micro-batch is NaN
+        run_where(tf.equal(micro.done, 0), clear)
+        run_where(samples > 0, add)  # the mean of an empty micro-batch is NaN
 
     def _asking(self, apply: Callable[..., None]) -> Callable[..., None]:
         """An optimizer's ``apply`` that updates on the last micro-batch only."""
 
         @tf.autograph.experimental.do_not_convert
         def asking(*args: Any, **kwargs: Any) -> None:
-            def update() -> Any:
-                apply(*args, **kwargs)
-                return tf.constant(True)
-
-            tf.cond(self._micro.last.read_value(), update, lambda: tf.constant(False))
+            run_where(self._micro.last.read_value(), lambda: apply(*args, **kwargs))
 
         return asking
 

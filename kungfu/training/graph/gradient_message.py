@@ -22,6 +22,7 @@ from kungfu.training.graph.derived_sources import MessageNumbers
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS, StateChecksum
 from kungfu.training.graph.totals import SentTotals
+from kungfu.training.graph.variable_io import run_where
 
 _HEADER = 4  # samples, loss times samples, posts, and the number of posts that change the membership
 
@@ -282,13 +283,12 @@ def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
     """The numbers from the message, by source, agreed: means over the samples of all peers."""
     graph_state = averaging.graph_state
     posts, changes = (tf.cast(tf.round(extras[place]), tf.int64) for place in (2, 3))
-    # True if some peer requests a change of membership in the barrier after this step, or a resize is still under way.
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
-        pending = tf.logical_or(changes > 0, graph_state.view.target_size.read_value() > 0)
+        resizes = graph_state.view.target_size.read_value() > 0
     return {
         "mean_loss": extras[1] / extras[0],
         "total_samples": extras[0],
-        "pending": pending,
+        "pending": tf.logical_or(changes > 0, resizes),
         "barrier_due": posts > 0,
         "change_due": changes > 0,
     }
@@ -342,12 +342,11 @@ def _post(averaging: Averaging, outcome: Any) -> None:
     changing = tf.constant([changes_membership(rule.action) for rule in rules], tf.bool)
     fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))
 
-    def post() -> Any:
+    def post() -> None:
         step = graph_state.progress.step.read_value() + 1
         graph_state.rules.post(outcome, step=step, standing=tf.constant(acting, tf.bool))
         is_change = tf.cast(tf.reduce_any(tf.logical_and(fired, changing)), tf.int64)
         graph_state.posts.changes.post(is_change)
         graph_state.posts.others.post(1 - is_change)
-        return tf.constant(True)
 
-    tf.cond(tf.reduce_any(fired), post, lambda: tf.constant(False))
+    run_where(tf.reduce_any(fired), post)

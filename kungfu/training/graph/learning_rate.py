@@ -12,6 +12,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import learning_rate_or_schedule
 from kungfu.runtime.api import Ramp
 from kungfu.training.graph.graph_state import ProgressVariables
+from kungfu.training.graph.variable_io import run_where
 
 
 class _Factored(keras.optimizers.schedules.LearningRateSchedule):
@@ -97,20 +98,14 @@ class LearningRateControl:
         part = tf.where(over > 0, tf.clip_by_value(part, 0.0, 1.0), tf.ones_like(part))
         value = start + part * (target - start)
 
-        def move() -> Any:
-            self._assign(value)
+        def move() -> None:
+            # The ramp moves the factor of the user's schedule, or the rate itself.
+            moved = self._optimizer.learning_rate if self._factored is None else self._factored.factor
+            moved.assign(tf.cast(value, moved.dtype))
             # After the ramp the rate belongs to the user again: a callback may change it.
             self._moves.assign(tf.logical_or(part < 1.0, self._factored is not None))
-            return tf.constant(True)
 
-        tf.cond(self._moves.read_value(), move, lambda: tf.constant(False))
-
-    def _assign(self, value: Any) -> None:
-        if self._factored is not None:  # the ramp moves the factor of the user's schedule
-            self._factored.factor.assign(value)
-        else:  # the ramp moves the rate itself
-            rate = self._optimizer.learning_rate
-            rate.assign(tf.cast(value, rate.dtype))
+        run_where(self._moves.read_value(), move)
 
 
 def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:

@@ -45,6 +45,16 @@ def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
+def run_where(condition: Any, act: Callable[[], object]) -> Any:
+    """Graph: the condition's op, which runs ``act``, for its assignments, in the steps in which it is True."""
+
+    def run() -> Any:
+        act()
+        return tf.constant(True)
+
+    return tf.cond(condition, run, lambda: tf.constant(False))
+
+
 def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any) -> Any:
     """Graph, in a branch of a condition: a call into Python that may read and write the variables with these handles.
 

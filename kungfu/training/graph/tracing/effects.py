@@ -24,6 +24,7 @@ from kungfu.framework_internals import (
     python_function,
     replace_python_functions,
 )
+from kungfu.training.graph.variable_io import run_where
 
 _CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 # Stateful ops that only touch variables or random numbers, check values, or call functions of the graph.
@@ -70,11 +71,7 @@ class EffectGate:
             if tf.executing_eagerly() or threading.get_ident() != thread:
                 return plain(*args, **kwargs)
 
-            def act() -> Any:
-                self.gated.append(plain(*args, **kwargs))
-                return tf.constant(True)
-
-            return tf.cond(self._is_open(), act, lambda: tf.constant(False)).op
+            return run_where(self._is_open(), lambda: self.gated.append(plain(*args, **kwargs))).op
 
         return tf.autograph.experimental.do_not_convert(make)
 
