@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -36,13 +36,24 @@ def _nothing(dtype: Any) -> Any:
     return tf.constant(_NOTHING[dtype.name], dtype)
 
 
-class PublishedValues:
+class _DeclaredValues:
+    """The values under the names that a plan's rules declare for one giver."""
+
+    def __init__(self, plan: CompiledPolicies, giver: Literal["publish", "feed"]) -> None:
+        self._declared = plan.given_by(giver)
+        self._policies = {name: plan.rules_reading(name)[0] for name in self._declared}
+
+    def refuse(self, name: str, what: str, *, where: str = "") -> NoReturn:
+        """Raises ``PolicyError`` with the policy that declares the name, its line, and the user's faulty line."""
+        raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
+
+
+class PublishedValues(_DeclaredValues):
     """The variables of the published names that a plan's rules use. ``_held`` keeps values other than floats from the
     share's last micro-batch with samples."""
 
     def __init__(self, plan: CompiledPolicies) -> None:
-        self._declared = plan.given_by("publish")
-        self._policies = {name: plan.rules_reading(name)[0] for name in self._declared}
+        super().__init__(plan, "publish")
         self.variables = {
             name: tf.Variable(_NOTHING[one.type.dtype], dtype=one.type.dtype, trainable=False, name=f"kungfu/{name}")
             for name, one in self._declared.items()
@@ -97,10 +108,6 @@ class PublishedValues:
                     f"need (published there: {others}): publish it on every peer, before the gradients are averaged",
                 )
 
-    def refuse(self, name: str, what: str, *, where: str = "") -> None:
-        """Raises ``PolicyError`` with the policy that declares the name, its line, and the user's faulty line."""
-        raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
-
     def hold(self, samples: Any, done: Any) -> None:
         """Graph: restores values other than floats if a micro-batch, after ``done`` others, has no samples."""
         # A micro-batch without samples ran on another peer's sample.
@@ -141,25 +148,21 @@ def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any)
         trace.published[name] = None, ""
         return
     with trace.ours():
-        _write(published, trace, name, value)
-
-
-def _write(published: PublishedValues, trace: StepTrace, name: str, value: Any) -> None:
-    # In a graph, the op's traceback has the user's line: AutoGraph runs a copy of the code.
-    is_graph = not tf.executing_eagerly()
-    where = line_of(tf.no_op()) if is_graph else location_of_caller()
-    # XLA compiles the whole function into one op, which cannot write kungfu's variables.
-    if is_graph and is_in_xla_context(tf.compat.v1.get_default_graph()):
-        published.refuse(
-            name,
-            "was called inside a tf.function(jit_compile=True), of which XLA makes one whole: return the value from "
-            "it, and publish it in the step",
-            where=where,
-        )
-    # The second value of a step would overwrite the first.
-    if trace.is_under_way and (before := trace.publish(name, where)):
-        published.refuse(name, f"is called a second time in one step, after {before}: publish it once", where=where)
-    published.publish(name, value, where=where)
+        # In a graph, the op's traceback has the user's line: AutoGraph runs a copy of the code.
+        is_graph = not tf.executing_eagerly()
+        where = line_of(tf.no_op()) if is_graph else location_of_caller()
+        # XLA compiles the whole function into one op, which cannot write kungfu's variables.
+        if is_graph and is_in_xla_context(tf.compat.v1.get_default_graph()):
+            published.refuse(
+                name,
+                "was called inside a tf.function(jit_compile=True), of which XLA makes one whole: return the value "
+                "from it, and publish it in the step",
+                where=where,
+            )
+        # The second value of a step would overwrite the first.
+        if trace.is_under_way and (before := trace.publish(name, where)):
+            published.refuse(name, f"is called a second time in one step, after {before}: publish it once", where=where)
+        published.publish(name, value, where=where)
 
 
 def line_of(operation: tf.Operation) -> str:
@@ -167,16 +170,15 @@ def line_of(operation: tf.Operation) -> str:
     return location_in_frames((one.filename, one.lineno) for one in operation.traceback)
 
 
-class FedValues:
+class FedValues(_DeclaredValues):
     """The numbers of this peer that a plan's rules are fed, one entry per declared name."""
 
     def __init__(self, plan: CompiledPolicies) -> None:
-        self._declared = declared = plan.given_by("feed")
-        self._policies = {name: plan.rules_reading(name)[0] for name in declared}
-        self._names, self._unused = list(declared), set[str]()  # _unused: fed names that no policy uses
+        super().__init__(plan, "feed")
+        self._names, self._unused = list(self._declared), set[str]()  # _unused: fed names that no policy uses
         # Held during the warm-up, which restores the value of every variable afterwards.
         self.lock = threading.RLock()
-        self._newest, self._counts = np.full(len(declared), np.nan, np.float32), np.zeros(len(declared), np.int64)
+        self._newest, self._counts = np.full(len(self._names), np.nan, np.float32), np.zeros(len(self._names), np.int64)
         self._values = tf.Variable(self._newest, trainable=False, name="kungfu/fed")
         self._offers = tf.Variable(self._counts, trainable=False, name="kungfu/fed_offers")
         self._carried = tf.Variable(self._counts, trainable=False, name="kungfu/fed_carried")
@@ -193,22 +195,21 @@ class FedValues:
         number = _number(value)
         # The value is not a number but a text, a bool or an array.
         if number is None:
-            self._refuse(name, f"was given {value!r}, a {type(value).__name__}: it takes a number", where=where)
+            self.refuse(name, f"was given {value!r}, a {type(value).__name__}: it takes a number", where=where)
         # A fold would skip NaN and infinity, and silently continue with its last number.
-        elif not abs(number) <= _LARGEST:
-            self._refuse(
+        if not abs(number) <= _LARGEST:
+            self.refuse(
                 name,
                 f"was given {value!r}: it takes a finite number that a float32 can hold; leave the call out while "
                 "there is none, and the last one stays",
                 where=where,
             )
-        else:
-            place = self._names.index(name)
-            with self.lock:
-                self._newest[place] = number
-                self._counts[place] += 1
-                write_variable(self._values, self._newest)  # before the count, which announces it to a step
-                write_variable(self._offers, self._counts)
+        index = self._names.index(name)
+        with self.lock:
+            self._newest[index] = number
+            self._counts[index] += 1
+            write_variable(self._values, self._newest)  # before the count, which announces it to a step
+            write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:
         """Graph: the numbers that no message has carried yet, by name, else NaN; and the argument of `carry`."""
@@ -220,7 +221,7 @@ class FedValues:
             values = self._values.read_value()
         # A number that a message has already carried is not offered again.
         newest = tf.where(offers > self._carried.read_value(), values, tf.constant(float("nan")))
-        return {name: newest[place] for place, name in enumerate(self._names)}, offers
+        return {name: newest[index] for index, name in enumerate(self._names)}, offers
 
     def carry(self, offers: Any) -> None:
         """Graph: marks these offers as carried, after a message that succeeded, on every rank."""
@@ -237,9 +238,6 @@ class FedValues:
             f"training.fed({name!r}); names that are used: {declared}",
             file=sys.stderr,
         )
-
-    def _refuse(self, name: str, what: str, *, where: str) -> None:
-        raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
 
 
 def _number(value: Any) -> float | None:
