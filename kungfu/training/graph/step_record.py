@@ -7,7 +7,7 @@ with a number for every column, when the row is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -174,7 +174,7 @@ class StepRecord:
 def make_step_record(plan: CompiledPolicies) -> StepRecord:
     """The record of a plan's steps: every scalar source (the program's only if a rule uses it), the reductions of the
     gradients, and the rules."""
-    columns = tuple(_columns(plan))
+    columns = _columns(plan)
     # With a fraction for each peer, the length depends on the size of the view.
     nothing = np.full(GIVEN_NUMBERS + sum(not _is_derived(one) for one in columns), np.nan)
     shape = nothing.shape if plan.straggler_fractions is None else [None]
@@ -187,28 +187,20 @@ def _is_derived(column: Column) -> bool:
     return column.group in ("local", "agreed") and column.name in DERIVED_SOURCES
 
 
-def _columns(plan: CompiledPolicies) -> Iterator[Column]:
-    for name, dtype in _OF_THE_STEP.items():
-        yield Column("step", name, dtype)
-    for name, kind in SOURCES.items():
-        if kind.type.shape == SCALAR and name not in ONLY_AT_RESCALE:
-            yield Column(kind.placement, name, kind.type.dtype)
-    for name, kind in plan.source_kinds.items():
-        if kind.given_by != "step":
-            yield Column(kind.placement, name, kind.type.dtype)
-    for name, reduction in plan.gradient_reductions.items():
-        yield Column(reduction.placement, name, "float32")
-    yield from _vector("watched", plan.watched, "float32")
-    whole = [name for name, one in plan.watched_signals.items() if is_whole(one)]
-    yield from _vector("watched_whole", whole, "int64")
-    rules = [one.name for one in plan.rules]
-    yield from _vector("targets", rules, "float32")
-    yield from _vector("fired", rules, "bool")
-
-
-def _vector(group: Group, names: Sequence[str], dtype: DType) -> Iterator[Column]:
-    for name in names:
-        yield Column(group, name, dtype)
+def _columns(plan: CompiledPolicies) -> tuple[Column, ...]:
+    sources = [
+        *((name, one) for name, one in SOURCES.items() if one.type.shape == SCALAR and name not in ONLY_AT_RESCALE),
+        *((name, one) for name, one in plan.source_kinds.items() if one.given_by != "step"),
+    ]
+    return (
+        *(Column("step", name, dtype) for name, dtype in _OF_THE_STEP.items()),
+        *(Column(one.placement, name, one.type.dtype) for name, one in sources),
+        *(Column(one.placement, name, "float32") for name, one in plan.gradient_reductions.items()),
+        *(Column("watched", name, "float32") for name in plan.watched),
+        *(Column("watched_whole", name, "int64") for name, one in plan.watched_signals.items() if is_whole(one)),
+        *(Column("targets", rule.name, "float32") for rule in plan.rules),
+        *(Column("fired", rule.name, "bool") for rule in plan.rules),
+    )
 
 
 def pack_scalars(numbers: Sequence[Any]) -> Any:
