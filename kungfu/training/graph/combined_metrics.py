@@ -28,24 +28,14 @@ Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 # Their variables are sums over samples, whatever result they compute from these.
-_ADDITIVE = (
-    keras.metrics.Mean,
-    keras.metrics.Sum,
-    keras.metrics.TruePositives,
-    keras.metrics.TrueNegatives,
-    keras.metrics.FalsePositives,
-    keras.metrics.FalseNegatives,
-    keras.metrics.Precision,
-    keras.metrics.Recall,
-    keras.metrics.SensitivityAtSpecificity,
-    keras.metrics.SpecificityAtSensitivity,
-    keras.metrics.PrecisionAtRecall,
-    keras.metrics.RecallAtPrecision,
-    keras.metrics.AUC,
-    keras.metrics.FBetaScore,
-    keras.metrics.IoU,
-    keras.metrics.R2Score,
-)
+_ADDITIVE = tuple(
+    getattr(keras.metrics, name)
+    for name in (
+        "Mean", "Sum", "TruePositives", "TrueNegatives", "FalsePositives", "FalseNegatives", "Precision", "Recall",
+        "SensitivityAtSpecificity", "SpecificityAtSensitivity", "PrecisionAtRecall", "RecallAtPrecision", "AUC",
+        "FBetaScore", "IoU", "R2Score",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -239,8 +229,7 @@ class CombinedMetrics:
     def show(self, totals: Sequence[Any] | None = None) -> None:
         """Assigns totals to the metrics, by default those of the epoch so far; replaces values left by validation."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
-        values = [one for group in self._groups for one in group.cut([next(given) for _ in group.totals])]
-        self.assign(values)
+        self.assign([one for group in self._groups for one in group.cut([next(given) for _ in group.totals])])
 
 
 def _in_row(state: Any, peer: PeerShare) -> Any:

@@ -156,16 +156,14 @@ class TrainingState:
 
     def values(self, indices: Sequence[int]) -> list[np.ndarray]:
         """The values of the shared variables with these indices in the digest; see ``ReplicatedState``."""
-        return [read_variable(one) for one in self._at(indices)]
+        shared = self.shared()
+        return [read_variable(shared[index]) for index in indices]
 
     def assign(self, values: Mapping[int, np.ndarray]) -> None:
         """Assigns values to shared variables, by their indices in the digest; see ``ReplicatedState``."""
-        for variable, value in zip(self._at(list(values)), values.values(), strict=True):
-            write_variable(variable, value)
-
-    def _at(self, indices: Sequence[int]) -> list[tf.Variable]:
         shared = self.shared()
-        return [shared[index] for index in indices]
+        for index, value in values.items():
+            write_variable(shared[index], value)
 
     def rescaled(self) -> None:
         """Resets the folds that declare ``reset``; called on every peer of a new view before digests are compared."""
@@ -204,4 +202,4 @@ def differing_variables(
     parts = words.view(np.uint16).astype(np.int64)
     sums, squares = (one.numpy() for one in total([tf.constant(parts), tf.constant(parts**2)]))
     alike = (sums**2 == size * squares).reshape(-1, _PARTS).all(axis=1)
-    return [int(place) for place in np.flatnonzero(~alike)]
+    return np.flatnonzero(~alike).tolist()
