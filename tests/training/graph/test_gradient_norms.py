@@ -58,6 +58,30 @@ def stepped(averaging: Averaging, gradients: Sequence[Any]) -> tuple[Mapping[str
     return told(averaging), [one.numpy() for one in means]
 
 
+def stepped_together(
+    given: Sequence[Sequence[Any]],
+    *,
+    batch: int,
+    made: Made,
+    samples: Sequence[float] = (1.0, 1.0),
+    policies: Sequence[Policy] | None = None,
+    loss_scale: float | None = None,
+) -> list[tuple[Mapping[str, float], list[np.ndarray]]]:
+    """One step of peers with these gradients: what it told each, and the means."""
+    watched, scale = (
+        moments() if policies is None else policies,
+        None if loss_scale is None else tf.constant(loss_scale),
+    )
+
+    def act(rank: int, attachment: LocalAttachment) -> Any:
+        known = {"size": len(given), "samples": samples[rank], "batch": batch, "made": made}
+        averaging = averaging_of(watched, rank, attachment, **known)
+        return stepped(replace(averaging, loss_scale=None if scale is None else lambda: scale), given[rank])
+
+    with attached_peers(len(given)) as run:
+        return run(act)
+
+
 def same(one: float, other: float) -> bool:
     """To the last bit; NaN is NaN."""
     return float(one).hex() == float(other).hex()
@@ -71,14 +95,8 @@ def moments() -> list[Policy]:
 
 @BOTH_PROGRAMS
 def test_two_peers_with_a_sample_each_have_the_noise_scale_of_the_definition(made: Made) -> None:
-    given = [[3.0, 0.0], [1.0, 0.0]]
-
-    def act(rank: int, attachment: LocalAttachment) -> Any:
-        averaging = averaging_of(moments(), rank, attachment, size=2, batch=2, made=made)
-        return stepped(averaging, [np.array(given[rank], np.float32)])[0]
-
-    with attached_peers(2) as run:
-        rows = run(act)
+    given = [[np.array([3.0, 0.0], np.float32)], [np.array([1.0, 0.0], np.float32)]]
+    rows = [row for row, _ in stepped_together(given, batch=2, made=made)]
     assert [row[LOCAL_NORM] for row in rows] == [9.0, 1.0]
     assert [row[MEAN_NORM] for row in rows] == [4.0, 4.0]
     assert [row["noise_scale"] for row in rows] == pytest.approx([2 / 3, 2 / 3])
@@ -94,13 +112,7 @@ def test_the_recorded_norms_are_the_oracles_and_the_replay_of_them_decides_alike
     rng = np.random.default_rng(3)
     samples, shapes = (1.0, 2.0, 3.0), ((100, 70), (5,), (), (0, 3), (40_001,))
     given = [[np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes] for _ in samples]
-
-    def act(rank: int, attachment: LocalAttachment) -> Any:
-        averaging = averaging_of(moments(), rank, attachment, size=3, samples=samples[rank], batch=batch, made=made)
-        return stepped(averaging, given[rank])
-
-    with attached_peers(3) as run:
-        found = run(act)
+    found = stepped_together(given, samples=samples, batch=batch, made=made)
     for (row, means), own in zip(found, given, strict=True):
         assert same(row[LOCAL_NORM], norm_squared(own))
         assert same(row[MEAN_NORM], norm_squared(means))
@@ -118,14 +130,8 @@ def test_the_recorded_norms_are_the_oracles_and_the_replay_of_them_decides_alike
 
 @BOTH_PROGRAMS
 def test_a_peer_without_samples_has_no_norm_and_counts_in_no_estimate(made: Made) -> None:
-    given, samples = [[3.0, 0.0], [1.0, 0.0], [np.nan, np.inf]], (1.0, 1.0, 0.0)
-
-    def act(rank: int, attachment: LocalAttachment) -> Any:
-        averaging = averaging_of(moments(), rank, attachment, size=3, samples=samples[rank], batch=2, made=made)
-        return stepped(averaging, [np.array(given[rank], np.float32)])[0]
-
-    with attached_peers(3) as run:
-        rows = run(act)
+    given = [[np.array(one, np.float32)] for one in ([3.0, 0.0], [1.0, 0.0], [np.nan, np.inf])]
+    rows = [row for row, _ in stepped_together(given, samples=(1.0, 1.0, 0.0), batch=2, made=made)]
     assert [row[LOCAL_NORM] for row in rows] == pytest.approx([9.0, 1.0, math.nan], nan_ok=True)
     assert [row["gradient_variance"] for row in rows] == [2.0, 2.0, 2.0]
 
@@ -138,9 +144,8 @@ def test_a_norm_that_policies_compute_with_arrives_like_one_that_is_only_sent(ma
         "vector": lambda training: ops.max(ops.all_gather(own(training))),
         "chosen": lambda training: ops.all_reduce(ops.where(training.rank == 0, 5.0, own(training)), "sum"),
         "gathered": lambda training: ops.sum(ops.sqrt(ops.all_gather(own(training)))),
-        "earlier": lambda training: ops.all_reduce(
-            own(training).cumulative().before_step(), "sum"
-        ),  # of the steps before this one
+        # Of the steps before this one.
+        "earlier": lambda training: ops.all_reduce(own(training).cumulative().before_step(), "sum"),
     }
     computed = {
         "root": lambda training: ops.all_reduce(ops.sqrt(own(training)), "sum"),
@@ -151,13 +156,8 @@ def test_a_norm_that_policies_compute_with_arrives_like_one_that_is_only_sent(ma
     expected |= {"root": 8.0, "smooth": 17.0, "condition": 1.0}
     for chosen, only_sent in ((signals, True), ({**signals, **computed}, False)):
         assert compile_policies([watching(**chosen)]).only_sends_local_norm is only_sent
-
-        def act(rank: int, attachment: LocalAttachment, chosen: Any = chosen) -> Any:
-            averaging = averaging_of([watching(**chosen)], rank, attachment, size=2, batch=2, made=made)
-            return stepped(averaging, [np.array([3.0], np.float32), np.array([[4.0 * rank]], np.float32)])[0]
-
-        with attached_peers(2) as run:
-            rows = run(act)
+        given = [[np.array([3.0], np.float32), np.array([[4.0 * rank]], np.float32)] for rank in range(2)]
+        rows = [row for row, _ in stepped_together(given, batch=2, made=made, policies=[watching(**chosen)])]
         assert [row[LOCAL_NORM] for row in rows] == [9.0, 25.0]
         for row in rows:
             assert {name: row[name] for name in chosen} == {name: expected[name] for name in chosen}
@@ -176,15 +176,9 @@ def test_one_peer_alone_has_the_same_norms(made: Made, attachment: Any) -> None:
 
 @BOTH_PROGRAMS
 def test_a_loss_scale_is_taken_out_of_both_norms(made: Made) -> None:
-    given = np.array([300.0, 400.0], np.float16)  # the loss was multiplied by 1024
-
-    def act(rank: int, attachment: LocalAttachment) -> Any:
-        averaging = averaging_of(moments(), rank, attachment, size=2, batch=2, made=made)
-        return stepped(replace(averaging, loss_scale=lambda: tf.constant(1024.0)), [given])[0]
-
-    with attached_peers(2) as run:
-        for row in run(act):
-            assert row[LOCAL_NORM] == row[MEAN_NORM] == 250_000 / 1024**2
+    given = [[np.array([300.0, 400.0], np.float16)]] * 2  # the loss was multiplied by 1024
+    for row, _ in stepped_together(given, batch=2, made=made, loss_scale=1024.0):
+        assert row[LOCAL_NORM] == row[MEAN_NORM] == 250_000 / 1024**2
 
 
 def test_off_its_steps_a_norm_is_not_taken() -> None:
