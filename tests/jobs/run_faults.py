@@ -12,7 +12,7 @@ from pathlib import Path
 from kungfu.errors import DeadlineExceeded, UsageError
 from kungfu.runtime.core.request import Resize
 from kungfu.testing.faults import Fault, Freezer, JobWatcher, SignalHosts, SignalPeers, SlowPeers, When
-from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
+from kungfu.testing.faults.inject import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.schedule import What
 
 _LOOK_S = 0.01

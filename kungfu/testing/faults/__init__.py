@@ -3,8 +3,7 @@
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.inject import InjectedJob, Injection, InjectionLimits, inject
-from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, When, parse
-from kungfu.testing.faults.survivable_faults import survivable_faults
+from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, When, parse, survivable_faults
 
 __all__ = [
     "Fault",

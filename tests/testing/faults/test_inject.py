@@ -17,7 +17,7 @@ import pytest
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import in_words
 from kungfu.testing.faults import Freezer, Injection, InjectionLimits, JobWatcher, inject, parse
-from kungfu.testing.faults.carry_out import carry_out
+from kungfu.testing.faults.inject import carry_out
 from tests.event_log.made import write_record
 
 LIMITS = InjectionLimits(within_s=100.0, patience_s=1000.0)
@@ -206,7 +206,6 @@ def test_what_cannot_be_done_is_left_out_with_its_reason(tmp_path: Path, text: s
 
 
 def test_nothing_is_injected_after_the_end_or_a_loss_without_recovery(tmp_path: Path) -> None:
-    """After the end of the job, and after a loss without recovery, nothing more is done."""
     with job(tmp_path, 2) as (written, children):
         first = written.inject("now kill rank 1; once settled kill rank 0; now checkpoint")
         assert children[0].poll() is None
