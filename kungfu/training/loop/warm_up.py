@@ -40,7 +40,7 @@ def prepare_step(
     run.checkpoints.begin(run.declared.data)
     # In a job the step draws from this peer's random streams; alone, it draws the same numbers as without kungfu.
     if run.trace.gate is not None:
-        run.trace.draw_from(random_streams(run))
+        run.trace.random_streams = random_streams(run)
     compiled = compiled_step(run, function, tensors, structure, hold=hold)
     # In a job other peers would wait while the first step loads its kernels.
     if run.trace.gate is not None:

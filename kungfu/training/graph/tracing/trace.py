@@ -24,7 +24,7 @@ class StepTrace:
 
     def __init__(self, gate: EffectGate | None = None) -> None:
         self.gate, self._around = gate, ExitStack()
-        self._random_streams: RandomStreams | None = None
+        self.random_streams: RandomStreams | None = None  # this peer's, from which the function draws in later traces
         self.around: list[Callable[[], AbstractContextManager[None]]] = []  # contexts entered around each trace
         self.is_under_way = False
         self.averages = 0  # calls of training.average()
@@ -43,10 +43,6 @@ class StepTrace:
         self.handles: list[Any] = []  # of the variables that the function touches, without those of kungfu alone
         self._ours: set[int] = set()
         self._own: Any = None  # the graph of the function
-
-    def draw_from(self, streams: RandomStreams) -> None:
-        """Makes the function draw from this peer's random streams in later traces."""
-        self._random_streams = streams
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps the function so that this object records its last trace."""
@@ -170,8 +166,8 @@ class StepTrace:
         self._own = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         if self.gate is not None:
             self._around.enter_context(self.gate.around())
-        if self._random_streams is not None and not tf.executing_eagerly():
-            self._random_streams.seed(tf.compat.v1.get_default_graph())
+        if self.random_streams is not None and not tf.executing_eagerly():
+            self.random_streams.seed(tf.compat.v1.get_default_graph())
         for around in self.around:
             with self.ours():
                 self._around.enter_context(around())
@@ -185,8 +181,8 @@ class StepTrace:
     def _end(self) -> None:
         if not tf.executing_eagerly():  # op by op nothing is captured: the earlier findings stay
             self.graph = tf.compat.v1.get_default_graph()
-            if self._random_streams is not None:
-                self._random_streams.exchange(self.graph)
+            if self.random_streams is not None:
+                self.random_streams.exchange(self.graph)
             self.handles = [one for one in _captured() if id(one) not in self._ours]
             early = self._moved_early
             moved = [one for one in self.handles if early is None or id(one) in early]

@@ -50,7 +50,7 @@ class Program:
         training = kf.attach(self.model, keras.optimizers.SGD(1.0))
         run = training._run
         seeds = [one.value for one in self.model.variables if one.name == "seed_generator_state"]
-        run.trace.draw_from(RandomStreams([0, peer, after], untouched=seeds))
+        run.trace.random_streams = RandomStreams([0, peer, after], untouched=seeds)
 
         def step(x):
             drawn = self.draw(x)
@@ -88,7 +88,6 @@ WAYS = 8  # the last one is a layer of the model, whose seed attach plants
 
 
 def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
-    """Each peer and each resumed run draws numbers of its own."""
     runs = [drawn(0).ways, drawn(1).ways, drawn(0, after=5).ways, drawn(0, seed=8).ways]
     for way in range(WAYS):
         random_streams = [run[way] for run in runs]
