@@ -121,10 +121,7 @@ class EventLogWriter:
             if is_asked_anew:
                 # The barrier that first received the request failed, and its rule has fired again since.
                 continue
-            event = SupersededEvent(
-                step=request.step, rule=request.by, saw=request.inputs, asked=_size(request), what=_setting(request),
-                by=by, won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
-            )  # fmt: skip
+            event = SupersededEvent(**_asked_fields(request), what=_setting(request), by=by, later=later)
             self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
@@ -314,11 +311,11 @@ class EventLogWriter:
         assert result.before is not None
         slow = result.after.slow if isinstance(request.what, Resize) else {}
         decision = DecisionEvent(
-            step=request.step, rule=request.by, saw=request.inputs, size=result.before.view.size, asked=_size(request),
-            done=describe_decision(result, request), won=request.won, lost=request.lost, peers=_named(request),
-            when=_when(request),
+            **_asked_fields(request),
+            size=result.before.view.size,
+            done=describe_decision(result, request),
             slow={str(peer): round(speed, 4) for peer, speed in slow.items()},
-        )  # fmt: skip
+        )
         self._record("events", decision)
 
     def _unmet(self, result: BarrierResult) -> None:
@@ -351,9 +348,13 @@ def _rules_of(requests: Sequence[Asked]) -> str:
     return " and ".join(one.by for one in requests)
 
 
-def _size(request: Asked) -> int:
-    """The requested size; 0 for a request of a setting."""
-    return request.what.size if isinstance(request.what, Resize | Leave) else 0
+def _asked_fields(request: Asked) -> dict[str, Any]:
+    """The fields of an event about a request; the size is 0 for a request of a setting."""
+    return {
+        "step": request.step, "rule": request.by, "saw": request.inputs, "won": request.won, "lost": request.lost,
+        "asked": request.what.size if isinstance(request.what, Resize | Leave) else 0,
+        "peers": request.what.peers if isinstance(request.what, Leave) else (), "when": _when(request),
+    }  # fmt: skip
 
 
 def _setting(request: Asked) -> str:
@@ -368,11 +369,6 @@ def _setting(request: Asked) -> str:
     return ""
 
 
-def _named(request: Asked) -> tuple[int, ...]:
-    """The peers that a rule named."""
-    return request.what.peers if isinstance(request.what, Leave) else ()
-
-
 def _when(request: Asked) -> str:
     """The time at which the peers named by a rule should leave."""
     return request.what.when if isinstance(request.what, Leave) else ""
@@ -385,7 +381,7 @@ def _is_exchange(request: Asked) -> bool:
 
 def _is_carried_out(request: Asked, size: int) -> bool:
     """True if a request is carried out in a view of this size, to which further peers are still on their way."""
-    return _size(request) == size if isinstance(request.what, Resize) else not _is_exchange(request)
+    return request.what.size == size if isinstance(request.what, Resize) else not _is_exchange(request)
 
 
 def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
