@@ -97,10 +97,7 @@ class PeerGroup:
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """For each flag, True if it is True on any peer; all peers must pass the same number of flags."""
-        if self.size == 1 or not flags:
-            return list(flags)
-        (total,) = self.total([tf.constant(np.array(flags, np.int32))])
-        return [bool(one) for one in total.numpy() > 0]
+        return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
         """Replaces variables that differ between peers by the values of one rank.

@@ -129,15 +129,10 @@ def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 def _check_text(name: str, value: Any) -> None:
     """Refuses values that JSON would return in another form (a tuple, a dict key that is a number)."""
-    if value is None or type(value) in (bool, int, float, str):
-        return
-    if type(value) is list:
-        for entry in value:
+    if type(value) is list or (type(value) is dict and all(type(key) is str for key in value)):
+        for entry in value if isinstance(value, list) else value.values():
             _check_text(name, entry)
-    elif type(value) is dict and all(type(key) is str for key in value):
-        for entry in value.values():
-            _check_text(name, entry)
-    else:
+    elif value is not None and type(value) not in (bool, int, float, str):
         raise UsageError(f"training.register({name!r}): get() gives {value!r}; register {_ALLOWED}")
 
 
