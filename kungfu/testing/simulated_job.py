@@ -65,11 +65,6 @@ class SimulatedJob:
         """The number of peers in the view."""
         return len(self.peers)
 
-    @property
-    def epoch_samples(self) -> int:
-        """The samples of an epoch."""
-        return self.model.start.epoch_samples
-
     def ready_at(self) -> tuple[int, float]:
         """The step, and the second of the job's clock, from which a peer that starts now could join."""
         rescaling = self.model.rescaling

@@ -98,19 +98,15 @@ def simulate(
         acting = [one for one in decided if one.mode == "acting"]
         made += barrier.hold(acting, fractions=next(iter(outcome.fractions), ()))
         if job.peers is not peers:
-            changes.append(_change(job, peers, step))
+            joined = tuple(peer for peer in job.peers if peer not in peers)
+            left = tuple(peer for peer in peers if peer not in job.peers)
+            changes.append(ViewChange(step, job.clocks.total_s, joined, left, job.size))
     barrier.finish()
     decisions = tuple(_as_carried_out(one, barrier) for one in made)
     clocks = job.clocks
     return SimulatedRun(
         decisions, tuple(changes), job.size, job.step - 1, job.samples_done, clocks.total_s, clocks.peer_s
     )
-
-
-def _change(job: SimulatedJob, before: Sequence[int], step: int) -> ViewChange:
-    joined = tuple(peer for peer in job.peers if peer not in before)
-    left = tuple(peer for peer in before if peer not in job.peers)
-    return ViewChange(step, job.clocks.total_s, joined, left, job.size)
 
 
 def _as_carried_out(fired: FiredRule, barrier: SimulatedBarrier) -> FiredRule:
