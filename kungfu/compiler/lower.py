@@ -6,7 +6,6 @@ needed on both sides of the all-reduce are computed on both: that is cheap, and 
 
 from __future__ import annotations
 
-import abc
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +27,9 @@ _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
 
 @dataclass(frozen=True, eq=False)
 class FoldVariable:
-    """One field of a fold's state: its variable, its placement, and the effect of a rescale.
+    """One field of a fold's state: its variable, its first value, and the effect of a rescale on it.
 
-    Attributes:
-        name: The name, equal on every peer and in records.
-        variable: The value between two steps.
-        placement: "agreed" if peers share the value, "local" if each peer has a separate value.
-        on_rescale: The effect of a rescale on it; "convert" is part of the fold's own dataflow.
-        init: The first value of every entry.
-    """
+    Its name is equal on every peer and in records. The effect "convert" is part of the fold's own dataflow."""
 
     name: str
     variable: tf.Variable
@@ -46,15 +39,10 @@ class FoldVariable:
 
 
 @dataclass(frozen=True, eq=False)
-class Program(abc.ABC):
+class Program:
     """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`.
 
-    The subclasses compute the two halves of a step op by op, or as one fused op each.
-
-    Attributes:
-        plan: The plan.
-        states: The variables of each fold's state.
-    """
+    This class computes the two halves of a step op by op; `kungfu.compiler.fused` computes each half in one op."""
 
     plan: CompiledPolicies
     states: Mapping[Fold, tuple[FoldVariable, ...]]
@@ -72,17 +60,11 @@ class Program(abc.ABC):
 
     @tf.autograph.experimental.do_not_convert
     def gradient_reductions(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The plan's gradient reductions, computed once for both halves of the step.
+        """The plan's gradient reductions by name, which the caller adds to the sources of `piggybacked` and `conclude`.
 
-        Args:
-            sources: The known sources, including the nests of gradients.
-
-        Returns:
-            Each reduction by name, minus infinity in a step that does not need it; the caller adds these to the sources
-            of `piggybacked` and `conclude`.
-        """
+        A reduction is minus infinity in a step that does not need it."""
         backend = TensorFlowBackend(sources, _no_messages)
-        # The attachment may have taken a norm while it copied; the means are not known before the message has come.
+        # The attachment may have computed a norm while it copied; the mean gradients are unknown before the message.
         return {
             name: reduce_gradients(one, Evaluation(backend, self.held()))
             for name, one in self.plan.gradient_reductions.items()
@@ -93,55 +75,39 @@ class Program(abc.ABC):
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
         """True if this step needs a reduction of the gradients, as far as known before the step."""
         one = self.plan.gradient_reductions.get(name)
-        # No rule reads it, or one needs it in every step.
+        # No rule needs it, or a rule needs it in every step.
         if one is None or not one.gates:
             return one is not None
         return is_computed(one, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
-    @abc.abstractmethod
-    def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
-        """This peer's float32 vector for the gradient all-reduce; `sources` are those known before it."""
-
-    @abc.abstractmethod
-    def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the peers' summed piggybacked values; updates folds.
-
-        Args:
-            sources: Every source that the plan reads, and the gradient reductions.
-            summed: The sum over the peers of their `piggybacked` vectors.
-            all_reduce: Sums the vectors of an extra message of the plan, under a tag that is the same on every peer.
-        """
-
-    def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
-        """The present states of the folds."""
-        return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
-
-
-class OpByOp(Program):
-    """A program that computes each node of the plan by TensorFlow ops."""
-
     @tf.autograph.experimental.do_not_convert
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
-        # Before the message the folds are as the last step left them.
+        """This peer's float32 vector for the gradient all-reduce; `sources` are those known before it."""
         return prepare(self.plan, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
+        """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; updates folds.
+
+        `all_reduce` sums the vectors of an extra message of the plan, under a tag that is the same on every peer."""
         evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), self.held())
         outcome = conclude(self.plan, evaluation, summed=summed)
         renewed = {fold: evaluation.renewed[fold] for fold in self.states}
-        # A peer may be lost in a message of the plan's own: then no fold has moved, and the step can be done again.
+        # If a peer is lost during a message of the plan, no fold has been updated, and the step can be repeated.
         with tf.control_dependencies([*outcome, *(value for values in renewed.values() for value in values)]):
             for fold, fields in self.states.items():
                 for one, value in zip(fields, renewed[fold], strict=True):
                     one.variable.assign(tf.identity(value))
         return outcome
 
+    def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
+        """The present states of the folds."""
+        return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
+
 
 def lower(plan: CompiledPolicies) -> Program:
     """The TensorFlow program of a plan, op by op; creates one non-trainable variable per field of a fold's state."""
-    states = {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()}
-    return OpByOp(plan, states)
+    return Program(plan, {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()})
 
 
 def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
@@ -155,7 +121,7 @@ def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
 
 def offered(sources: Mapping[str, Any], *, name: str, dtype: DType | None) -> Any:
     """A source of the step as a tensor; without a dtype, a nest as its list of tensors."""
-    # The step and the plan are made from one table of sources.
+    # The step and the plan use one table of sources.
     if name not in sources:
         raise InternalError(f"the step did not offer the source {name!r} that its plan reads")
     return list(sources[name]) if dtype is None else tf.cast(sources[name], _DTYPES[dtype])
@@ -213,7 +179,7 @@ class TensorFlowBackend:
 
 def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
     """The TensorFlow function of an operation, by its dotted name."""
-    # An operation that TensorFlow lacks has a function beside the vocabulary.
+    # An operation that TensorFlow lacks has a function of ours.
     where, *path = operation.tensorflow.split(".")
     found: Any = tf if where == "tf" else importlib.import_module("kungfu.signal.operation.tensorflow_kernels")
     for part in path:
