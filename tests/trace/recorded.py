@@ -27,12 +27,7 @@ def recorded(plan: CompiledPolicies, *, steps: int = 18, views: Views = GROWN, e
     for step in range(1, steps + 1):
         for first, entering in views[1:]:
             if first == step:
-                stay = [peers.index(one) for one in entering if one in peers]
-                replay.states = {
-                    fold: tuple(tuple(field[rank] for rank in stay) for field in fields)
-                    for fold, fields in replay.states.items()
-                }
-                replay.rescale(len(entering))
+                replay.rescale(len(entering), stayed=[peers.index(one) for one in entering if one in peers])
                 peers, version = tuple(entering), version + 1
                 lines += snapshots(replay, peers, after=step - 1, view=version)
         local, agreed = offered(rng, step=step, size=len(peers))
@@ -58,13 +53,15 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
             "step_seconds": np.nan if step < 3 else 0.02,
             "clock_seconds": 0.02 * step,
             "rescale_seconds": np.nan,
+            "host_joiners": 0,
             "norm_squared(grads)": 4.0 + rng.random(),
         }
         for rank in range(size)
     ]
     agreed = {
         "size": size,
-        "pending": False,
+        **dict.fromkeys(("pending", "barrier_due", "change_due", "replacing", "replacement_refused"), False),
+        "target_size": 0,
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,

@@ -23,9 +23,6 @@ _MESSAGE_BYTES = 200
 class NativeProgram:
     """The bytecode of a plan in the native library, in which each number is a word of 8 bytes, whatever its type.
 
-    Args:
-        plan: The plan.
-
     Raises:
         UsageError: There is no compiler, and no previously built library.
     """
@@ -44,13 +41,9 @@ class NativeProgram:
         self._entries = np.zeros(len(self._results), np.int64)
 
     def step(self, sources: Mapping[str, PerPeer], states: Any, *, size: int) -> Outcome:
-        """One step of a cluster.
+        """One step of a cluster, from each peer's sources and gradient reductions.
 
-        Args:
-            sources: Each peer's value of the sources and of the gradient reductions.
-            states: The words of the folds' states, a row for each peer; updated in place.
-            size: Peers.
-        """
+        Updates ``states`` in place: the words of the folds' states, a row for each peer."""
         inputs = self._loaded(sources, size)
         addresses = (one.ctypes.data for one in (inputs, self._lengths, states, self._entries))
         found = self._functions.kungfu_bytecode_run(self._opened, size, *addresses)
@@ -85,7 +78,7 @@ class NativeProgram:
                 try:
                     column[:] = values
                 except (ValueError, OverflowError, TypeError):
-                    # A number that the dtype cannot hold becomes what a cast makes of it.
+                    # The dtype cannot represent a number: cast it.
                     column[:] = [np.asarray(one).astype(dtype) for one in values]
         return words
 

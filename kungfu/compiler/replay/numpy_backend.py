@@ -22,7 +22,7 @@ PerPeer = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Absent:
-    """A placeholder for gradients that were not given; raises an error only if the plan needs them."""
+    """A placeholder for missing gradients, with the error to raise if the plan needs them."""
 
     message: str
 

@@ -22,7 +22,7 @@ from kungfu.signal import SOURCES, Fold
 from kungfu.signal.sources import SourceKind
 
 BackendFactory = Callable[[Mapping[str, PerPeer], int], Backend]
-Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
+Local = Sequence[Mapping[str, Any]]  # the local sources of each peer
 States = Mapping[Fold, tuple[PerPeer, ...]]
 
 
@@ -47,12 +47,12 @@ class Replay:
         self._backend = backend or NumpyBackend
         self.plan = plan
         self.size, self.view = size, 1
-        # Asked for in every step, and each a walk over the plan.
+        # Each of these walks over the plan, and every step needs them.
         self._folds = plan.folds
-        # A message has a place for each peer, whether the plan itself reads its rank or not.
+        # Gathers need the rank and the size, even if the plan reads neither.
         self._kinds = {"rank": SOURCES["rank"], "size": SOURCES["size"], **plan.source_kinds}
         self._reductions = plan.gradient_reductions
-        # The states are held as tuples with each peer's value, as the native program's words, or as both.
+        # The states: tuples with each peer's value, words of the native program, or both.
         self._states: States | None = {fold: _starts(fold, peers=size) for fold in self._folds}
         self._words: Any | None = None
 
@@ -94,7 +94,6 @@ class Replay:
         return outcome
 
     def _evaluated(self, backend: Backend) -> Outcome:
-        """The outcome of a step by a backend that computes at once."""
         with np.errstate(all="ignore"):
             piggybacked = prepare(self.plan, Evaluation(backend, self.states))
             evaluation = Evaluation(backend, self.states)
@@ -113,37 +112,22 @@ class Replay:
             Folds declared with "reset" start again; the other agreed folds are sent to joiners, and local folds start
             afresh there.
         """
-        if stayed is not None:
-            kept = {
-                fold: tuple(tuple(one[rank] for rank in stayed) for one in state) for fold, state in self.states.items()
-            }
-            self.states = kept
-        self.states = {fold: self._rescaled(fold, size=size) for fold in self.states}
+        stayed = range(min(self.size, size)) if stayed is None else stayed
+        self.states = {fold: _rescaled(fold, state, stayed, size=size) for fold, state in self.states.items()}
         self.size, self.view = size, self.view + 1
 
-    def _rescaled(self, fold: Fold, *, size: int) -> tuple[PerPeer, ...]:
-        fresh = _starts(fold, peers=size)
-        if fold.on_rescale == "reset":
-            return fresh
-        # An agreed state is rank 0's, and joiners receive it.
-        if fold.placement == "agreed":
-            return tuple((field[0],) * size for field in self.states[fold])
-        # A local state stays with its peer, and starts on a joiner.
-        return tuple((*old, *new[len(old) :])[:size] for old, new in zip(self.states[fold], fresh, strict=True))
-
     def _source(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer:
-        # Each peer has a value of its own.
         kind = self._kinds[name]
         if kind.placement == "local":
             if all(name in one for one in local):
                 return tuple(one[name] for one in local)
             if name == "rank":
                 return tuple(one.get(name, rank) for rank, one in enumerate(local))
-            # A record of a version that did not know of them: as long as a change is under way, they may be anywhere.
+            # Invented steps need not give the joiners: during a change, they may be on every host.
             if name == "host_joiners" and "pending" in agreed:
                 return (int(agreed["pending"]),) * self.size
             return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)
-        # The gradients may be absent as long as recorded reductions stand for them.
+        # The gradients may be absent as long as recorded reductions replace them.
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
             return _absent(kind, f"{name!r}: give it, or 'grads' to compute it from", peers=self.size)
         if name in agreed:
@@ -159,14 +143,26 @@ class Replay:
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
 
     def _reduced(self, name: str, sources: Mapping[str, PerPeer]) -> PerPeer:
-        """A gradient reduction that is computed from the gradients, where this step needs it."""
+        """A gradient reduction that is computed from the gradients, if this step needs it."""
         one = self._reductions[name]
-        # What all peers have in common is computed once.
+        # Agreed values are computed once for all peers.
         peers = 1 if one.placement == "agreed" else self.size
         known = NumpyBackend({source: values[:peers] for source, values in sources.items()}, peers)
         with np.errstate(all="ignore"):
             found: PerPeer = reduce_gradients(one, Evaluation(known, {}))
         return found * (self.size // peers)
+
+
+def _rescaled(fold: Fold, state: tuple[PerPeer, ...], stayed: Sequence[int], *, size: int) -> tuple[PerPeer, ...]:
+    fresh = _starts(fold, peers=size)
+    if fold.on_rescale == "reset":
+        return fresh
+    # Joiners receive agreed states from rank 0.
+    if fold.placement == "agreed":
+        return tuple((field[stayed[0]],) * size for field in state)
+    # Peers keep their local states, and joiners begin with fresh ones.
+    kept = [tuple(field[rank] for rank in stayed) for field in state]
+    return tuple((*old, *new[len(old) :]) for old, new in zip(kept, fresh, strict=True))
 
 
 def _native_program(plan: CompiledPolicies) -> NativeProgram | None:
@@ -195,7 +191,7 @@ def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
     if name not in _FORMULAS:
         raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
     try:
-        # The mean of infinite losses is NaN, and no reason for a warning.
+        # The mean of infinite losses is NaN, without a warning.
         with np.errstate(all="ignore"):
             return _FORMULAS[name](local, known)
     except KeyError as error:
@@ -209,11 +205,10 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "mean_grads": lambda local, _: [
         _weighted(leaves, local) for leaves in zip(*(one["grads"] for one in local), strict=True)
     ],
-    # Older records lack what pending stands for; there every barrier and every exchange made a change pending, and a
-    # rule waited for the end of it.
+    # Invented steps need not say what kind of change is pending: it is one for which all rules wait.
     **dict.fromkeys(("barrier_due", "change_due", "replacing"), lambda _, known: known["pending"]),
     "replacement_refused": lambda local, known: False,
-    **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),  # an older one has neither
+    **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),
 }
 
 
