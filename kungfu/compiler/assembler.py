@@ -33,17 +33,10 @@ States = Mapping[Fold, tuple[Register, ...]]
 
 @dataclass(frozen=True)
 class Bytecode:
-    """A bytecode program, and the tables that the op needs to run it.
-
-    Attributes:
-        text: The instructions.
-        states: The states by their index among the fields of all folds.
-        inputs: The dtypes of the inputs, by name.
-        results: The dtypes of the result vectors.
-    """
+    """A bytecode program, and the tables that the op needs to run it."""
 
     text: str
-    states: tuple[int, ...]
+    states: tuple[int, ...]  # the indices of its states among the fields of all folds
     inputs: Mapping[str, DType]
     results: tuple[DType, ...]
 
@@ -87,22 +80,13 @@ def _concluded(plan: CompiledPolicies, backend: Assembler, states: States, *, su
 class Assembler:
     """Writes instructions; its values are registers. See `kungfu.compiler.evaluate.Backend`.
 
-    Each register is written by one instruction (static single assignment), except for the results of a branch, which
-    both of its sides write.
+    One instruction writes each register (static single assignment), but both sides of a branch write its results."""
 
-    Attributes:
-        reductions: The names of the gradient reductions, which are computed outside and are inputs here.
-        code: The instructions so far.
-        inputs: The registers that initially hold the values of the step, by name.
-        constants: The registers of constants, one for each dtype and literal.
-        numbers: The register numbers that are not used yet.
-    """
-
-    reductions: Collection[str]
+    reductions: Collection[str]  # the names of the gradient reductions, which are inputs here
     code: list[str] = field(default_factory=list)
-    inputs: dict[str, Register] = field(default_factory=dict)
+    inputs: dict[str, Register] = field(default_factory=dict)  # these hold the values of the step at first
     constants: dict[tuple[DType, str], Register] = field(default_factory=dict)
-    numbers: count[int] = field(default_factory=count)
+    numbers: count[int] = field(default_factory=count)  # the register numbers that are not used yet
 
     def bytecode(self, *, states: States, results: Sequence[Register], kept: Sequence[Register] = ()) -> Bytecode:
         """The instructions so far, without states that are neither read nor kept."""
@@ -135,19 +119,19 @@ class Assembler:
         self.code.append(" ".join([name, str(result.number), *(str(one.number) for one in operands)]))
         return result
 
-    # ---- what the evaluation asks of a backend -------------------------------------------------------------------
+    # ---- the protocol of a backend -------------------------------------------------------------------------------
 
     def source(self, source: Source) -> Register:
         if source.type.shape == NEST:
-            return self.register(source.type)  # nothing reads it: its reductions are inputs
+            return self.register(source.type)  # no instruction reads it: its reductions are inputs
         return self.input(source.source, source.type)
 
     def given(self, name: str) -> Register | None:
         return self.input(name, SignalType("float32")) if name in self.reductions else None
 
     def constant(self, value: bool | int | float, dtype: DType) -> Register:
-        # By its text in its own precision: one register for equal constants, NaN among them.
-        text = _literal(float(np.float32(value)) if dtype == "float32" else value, dtype=dtype)
+        # Equal constants, NaN included, have equal texts and share a register; a float keeps its last bit.
+        text = float(np.float32(value)).hex() if dtype == "float32" else str(int(value))
         if (dtype, text) not in self.constants:
             self.constants[dtype, text] = self.register(SignalType(dtype))
         return self.constants[dtype, text]
@@ -165,7 +149,7 @@ class Assembler:
     def branch(
         self, on: Register, then: Callable[[], list[Register]], otherwise: Callable[[], list[Register]]
     ) -> list[Register]:
-        # A jump over the side that is on, whose length is known when that side is written.
+        # A jump over the side that is on; its length is known once that side is written.
         start = self._reserve()
         chosen = then()
         results = [self.register(one.type) for one in chosen]
@@ -199,8 +183,6 @@ class Assembler:
     def stacked(self, values: Sequence[Register], of: SignalType) -> Register:
         return self.write("join", values, SignalType(of.dtype, VECTOR))
 
-    # ---- what that is made of ------------------------------------------------------------------------------------
-
     def _reserve(self) -> int:
         """Reserves the index of an instruction that is filled in later."""
         self.code.append("")
@@ -212,8 +194,3 @@ class Assembler:
 
 def _numbered(word: str, registers: Iterable[Register]) -> str:
     return " ".join([word, *(str(one.number) for one in registers)])
-
-
-def _literal(value: bool | int | float, *, dtype: DType) -> str:
-    """A constant as written in bytecode; a float keeps its last bit."""
-    return float(value).hex() if dtype == "float32" else str(int(value))

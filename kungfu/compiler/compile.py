@@ -31,8 +31,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
     Args:
         policies: The policies of one job, in the order of their rules.
-        budget: The limit on how often the policies together may change the cluster; without it, each policy has its own
-            budget, or none.
+        budget: The limit on changes of the cluster by all policies together, in place of the policies' budgets.
 
     Raises:
         PolicyError: `policies` is not a list of policies, or a policy is wrong: an action or trigger on a local signal,
@@ -66,17 +65,17 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
     """
     spent, twins = Spent.nothing(), list[Rule]()
     for rule in rules:
-        # Shadows, settings, stops and checkpoints cost no change of the cluster.
+        # Shadows, settings, stops and checkpoints do not change the cluster.
         if rule.mode != "acting" or not (changes_membership(rule.action) or isinstance(rule.action, Call)):
             yield replace(rule, budgets={})
             continue
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
         with attributed_to(one.origin):
             allowance = Allowance.of(one.budgets.values())
-            # The requests of a hook are known when it was called only: it learns whether anything is left.
+            # A hook makes its requests when it is called: it receives the number of changes that are left.
             if one.budgets and isinstance(one.action, Call):
                 one = _with_rest(one, allowance, spent=spent)
-            # A rule that changes the cluster fires while its budgets allow; its twin records where it was held back.
+            # A rule that changes the cluster fires while its budgets allow it; its twin records the other steps.
             elif one.budgets:
                 one, twin = _held_back(one, allowance, spent=spent)
                 twins.append(twin)
@@ -110,7 +109,7 @@ def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule,
     """The rule, limited to steps in which the budgets allow it, and a twin that records the other steps."""
     replaces = isinstance(rule.action, Replace)
     if isinstance(rule.action, Evict):
-        # Those on their way change the cluster too, and are charged when they have come.
+        # Joiners on their way change the cluster too, and are charged once they have joined.
         spent = spent.and_rescale(Source("target_size") > 0)
     allowed = allowance.allows(spent, replacing=replaces)
     if replaces and allowance.counts_replacements:
@@ -124,11 +123,11 @@ def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule,
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules under distinct names."""
-    given: dict[str, Rule] = {}
+    named: dict[str, Rule] = {}
     for rule in rules:
-        name = distinct_name(rule.name, used=given)
-        given[name] = replace(rule, name=name)
-    return tuple(given.values())
+        name = distinct_name(rule.name, used=named)
+        named[name] = replace(rule, name=name)
+    return tuple(named.values())
 
 
 def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -27,18 +27,12 @@ class MessageLayout:
     vectors: tuple[Collective, ...] = ()
 
     @classmethod
-    def of(cls, collectives: Iterable[Collective]) -> MessageLayout:
+    def of(cls, collectives: Sequence[Collective]) -> MessageLayout:
         """The layout of one message for all collectives with operands known at the same time.
 
-        A mean travels as a sum, and a gathered scalar as a vector of zeros with the peer's own entry, so that one sum
-        over the peers serves all of them.
-
-        Args:
-            collectives: The collectives, in the same order on all peers.
-        """
-        every = tuple(collectives)
-        scalars = tuple(one for one in every if one.type.shape == SCALAR)
-        return cls(scalars, tuple(one for one in every if one.type.shape != SCALAR))
+        Means are sent as sums, gathered scalars as vectors of zeros with the peer's entry: one sum serves them all."""
+        scalars = tuple(one for one in collectives if one.type.shape == SCALAR)
+        return cls(scalars, tuple(one for one in collectives if one.type.shape != SCALAR))
 
     def floats(self, size: int) -> int:
         """The number of float32 in this message for a cluster of `size` peers."""
@@ -108,13 +102,11 @@ class CompiledPolicies:
     @property
     def state_names(self) -> Mapping[Fold, tuple[str, ...]]:
         """The names of the fields of each fold's state, the same on every peer and in every interpreter."""
-        labels = {
-            fold: f"fold_{index}" + (f"_{fold.name}" if fold.name else "") for index, fold in enumerate(self.folds)
-        }
-        return {
-            fold: tuple(f"kungfu/{label}/{field}" for field in range(len(fold.recurrence.init)))
-            for fold, label in labels.items()
-        }
+        names: dict[Fold, tuple[str, ...]] = {}
+        for index, fold in enumerate(self.folds):
+            label = f"fold_{index}" + (f"_{fold.name}" if fold.name else "")
+            names[fold] = tuple(f"kungfu/{label}/{field}" for field in range(len(fold.recurrence.init)))
+        return names
 
     @property
     def sources(self) -> frozenset[str]:
@@ -143,7 +135,7 @@ class CompiledPolicies:
 
     @cached_property
     def only_sends_local_norm(self) -> bool:
-        """True if the norm of this peer's gradients, if the plan uses it, may become known within the message."""
+        """True if the plan only sends the norm of this peer's gradients, so that it may become known while sending."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
 

@@ -56,14 +56,9 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One half of a step: the values known so far, and the folds' states before and after their update.
+    """One half of a step: the values of the evaluated nodes, and the fields of each fold's state before the step.
 
-    Attributes:
-        backend: Computes values.
-        states: The fields of each fold's state before the step.
-        values: The value of each node that was evaluated.
-        renewed: The fields of each fold's state after the step, for each fold that was evaluated.
-    """
+    ``renewed`` holds the fields of the state after the step, for each evaluated fold."""
 
     backend: Backend
     states: Mapping[Fold, tuple[Value, ...]]
@@ -79,10 +74,9 @@ def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
         values = [_value(operand, evaluation) for operand in one.node.operands]
         return [backend.cast(_mapped(one.node, values, backend=backend), "float32")]
 
-    # Needed in every step.
     if not one.gates:
         return then()[0]
-    # Needed in the steps of any of its gates: a pass over the gradients is skipped in all others.
+    # Steps in which no gate is on skip the pass over the gradients.
     return backend.branch(is_computed(one, evaluation), then, lambda: [backend.constant(-inf, "float32")])[0]
 
 
@@ -120,15 +114,12 @@ def evaluate_nodes(nodes: Iterable[Signal], evaluation: Evaluation) -> Mapping[S
 
 def _run(segments: Iterable[Segment], evaluation: Evaluation) -> None:
     for index, segment in enumerate(segments):
-        if segment.gates:
-            _run_gated(segment, evaluation, tag=f"message_{index}")
-        else:
-            _run_open(segment, evaluation, tag=f"message_{index}")
+        run = _run_gated if segment.gates else _run_open
+        run(segment, evaluation, tag=f"message_{index}")
 
 
 def _run_open(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
-    for node in segment.nodes:
-        evaluation.values[node] = _value(node, evaluation)
+    evaluate_nodes(segment.nodes, evaluation)
     if segment.message:
         summed = evaluation.backend.exchanged(_packed(segment.message, evaluation), tag)
         _unpack(segment.message, summed, evaluation)
@@ -139,19 +130,19 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
     backend = evaluation.backend
 
     def then() -> list[Value]:
-        # On: values of the branch stay in it, and leave as its results.
+        # Values stay inside the branch, except for its results.
         inside = replace(evaluation, values=dict(evaluation.values), renewed={})
         _run_open(segment, inside, tag=tag)
         states = [state for fold in segment.folds for state in inside.renewed[fold]]
         return [inside.values[one] for one in segment.outputs] + states
 
     def otherwise() -> list[Value]:
-        # Off: folds keep their states, and the rest has no value that anything reads.
+        # Folds keep their states; no node reads the other outputs.
         states = [state for fold in segment.folds for state in evaluation.states[fold]]
-        at_rest = (
+        held = (
             _held(one, evaluation) if isinstance(one, Fold) else _blank(one.type, backend) for one in segment.outputs
         )
-        return [*at_rest, *states]
+        return [*held, *states]
 
     on = _any([evaluation.values[gate] for gate in segment.gates], backend)
     results = iter(backend.branch(on, then, otherwise))
@@ -174,7 +165,7 @@ def _value(node: Signal, evaluation: Evaluation) -> Value:
     if isinstance(node, Map):
         name = reduction_name(node)
         given = backend.given(name) if name else None
-        # A reduction of the gradients that was computed earlier in the step, or recorded.
+        # The reduction was computed earlier in the step, or recorded.
         if given is not None:
             return backend.cast(given, node.type.dtype)
         return _mapped(node, [evaluation.values[one] for one in node.operands], backend=backend)
@@ -199,7 +190,7 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
         for one, value in zip(fold.observed, seen, strict=True)
         if one.type.dtype == "float32"
     ]
-    # One NaN in an average would stay in it for ever: an input that is not finite is passed over.
+    # A NaN in an average would stay there for ever: the fold ignores inputs that are not finite.
     if finite:
         usable = reduce(partial(_apply, backend, "and"), finite)
         dtypes = [one.type.dtype for one in fold.recurrence.updates]
@@ -208,7 +199,6 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
             for moved, kept, dtype in zip(new, old, dtypes, strict=True)
         )
     evaluation.renewed[fold] = new
-    # The output is that of the state before the step, or after it, as the fold declares.
     if fold.recurrence.reads == "old":
         return _held(fold, evaluation)
     return _inside(fold.recurrence.output, state=new, seen=seen, backend=backend)
@@ -233,7 +223,7 @@ def _all_finite(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _blank(type: SignalType, backend: Backend) -> Value:
-    """A placeholder value that nothing reads: both sides of a branch must give the same type and shape."""
+    """A placeholder that no node reads, since both sides of a branch must give the same type and shape."""
     nothing = backend.constant(_NOTHING[type.dtype], type.dtype)
     return _filled(nothing, type, backend) if type.shape else nothing
 
@@ -265,7 +255,7 @@ def _packed(layout: MessageLayout, evaluation: Evaluation) -> Value:
     """This peer's floats for one message."""
     backend = evaluation.backend
     scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
-    # A gather is a sum of vectors in which each peer has filled its own entry.
+    # A gather is a sum of vectors in which each peer fills its own entry.
     vectors = [
         _scattered(_as_float(one.operand, evaluation), backend)
         if one.reduction == "gather"
@@ -286,7 +276,7 @@ def _received(collective: Collective, value: Value, *, backend: Backend) -> Valu
     if collective.reduction == "mean":
         peers = backend.cast(backend.source(_SIZE), "float32")
         return _apply(backend, "divide", value, peers, of="float32")
-    # A truth value of rank 0 travels as 1 or 0, exact in any order of adding; halves are far from rounding.
+    # A truth value of rank 0 is sent as 1 or 0: sums of these are exact in any order, and rounding never reaches 0.5.
     if collective.reduction == "carry":
         return _apply(backend, "greater", value, backend.constant(0.5, "float32"), of="float32")
     return value
@@ -302,7 +292,7 @@ def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
     nothing = backend.constant(nan, "float32")
     for rule in plan.rules:
         target, mask = target_of(rule.action), mask_of(rule.action)
-        # Off the rule's steps its target and inputs may be blank: they are NaN there, so that nothing false is logged.
+        # In other steps the rule's target and inputs may be placeholders: NaN keeps them out of the log.
         wanted = nothing if target is None else values[target]
         targets.append(_apply(backend, "where", values[rule.fires], wanted, nothing, of="float32"))
         masks += [] if mask is None else [_apply(backend, "and", values[rule.fires], values[mask])]
@@ -312,7 +302,7 @@ def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
         ]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
     seen = [one for rule in plan.rules for one in rule.inputs.values()]
-    # Whole numbers beyond 2**24 do not fit a float32, and travel beside.
+    # A float32 does not hold whole numbers beyond 2**24: these are returned separately.
     inputs_whole, watched_whole = (
         [values[one] for one in signals if is_whole(one)] for signals in (seen, plan.watched_signals.values())
     )

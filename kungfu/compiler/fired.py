@@ -54,20 +54,14 @@ class FiredRule:
 
 
 def fired_rules(plan: CompiledPolicies, outcome: Outcome, *, step: int) -> list[FiredRule]:
-    """The rules that fired in `step`, in the order of the plan, including rules that do not act.
-
-    Args:
-        plan: The plan that was evaluated.
-        outcome: The outcome, as arrays.
-        step: The step of the outcome.
-    """
+    """The rules that fired in `step`, in the order of the plan, including rules that do not act."""
+    # Most steps end here; the inputs of a rule that did not fire have no meaning.
     if not np.any(outcome.fired):
-        # What is true of most steps; the inputs of a rule that did not fire mean nothing.
         return []
     found, masks = list[FiredRule](), iter(outcome.masks)
     inputs_by_rule = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
     for index, (rule, inputs) in enumerate(zip(plan.rules, inputs_by_rule, strict=True)):
-        # Only a rule about some peers has a row of masks, whether it fired or not.
+        # Each rule that names peers has a row in the masks, also if it did not fire.
         marked = None if mask_of(rule.action) is None else next(masks)
         if outcome.fired[index]:
             ranks = () if marked is None else tuple(int(rank) for rank in np.flatnonzero(marked))
@@ -116,7 +110,7 @@ def fired_on_rescale(
     [0.5]
     """
     known, chosen = dict(sources), list[FiredRule]()
-    # The batch is settled first, since a rule for the learning rate may follow it.
+    # The batch is set first, since a rule for the learning rate may depend on it.
     for rule in sorted(plan.on_rescale, key=lambda one: isinstance(one.action, SetLearningRate)):
         one = _fired_on_rescale(rule, known, step) if rule.mode == mode else None
         if one is not None:
@@ -130,7 +124,7 @@ def _fired_on_rescale(rule: Rule, sources: Mapping[str, float], step: int) -> Fi
     if target is None or not isinstance(rule.action, (SetGlobalBatchSize, SetLearningRate)):
         raise InternalError(f"rule {rule.name!r} on a rescale does {rule.action!r}, which a barrier cannot set")
     fires, value, *inputs = _computed((rule.fires, target, *rule.inputs.values()), sources)
-    # Its condition does not hold, or it asks for what is so already.
+    # Its condition is false, or it requests the present value.
     if not fires:
         return None
     return FiredRule(step, rule.name, rule.action, value, dict(zip(rule.inputs, inputs, strict=True)), mode=rule.mode)

@@ -55,13 +55,9 @@ def fused(program: Program) -> Program:
     The order and the rounding of the operations stay; an exponential, a logarithm or a long sum may differ in the last
     bit.
 
-    Args:
-        program: The program, op by op.
-
     Returns:
-        The program as it is where its plan has no rule, or sends messages of its own that it has to wait for, and where
-        the native library cannot be had for want of a compiler: it is slower then, by a few tenths of a millisecond
-        per step.
+        The program unchanged if its plan has no rule, or waits for separate messages, or if there is neither a native
+        library nor a compiler; a step then takes a few tenths of a millisecond longer.
     """
     if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program

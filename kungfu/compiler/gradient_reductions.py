@@ -15,7 +15,7 @@ from kungfu.signal import NEST, Map, Placement, Signal, Source
 if TYPE_CHECKING:
     from kungfu.compiler.compiled_policies import Segment
 
-# The two that an attachment takes while it copies.
+# An attachment computes these two while it copies.
 LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"
 
 
@@ -45,10 +45,7 @@ class GradientReduction:
 
 
 def reduction_name(node: Signal) -> str:
-    """The name of a reduction of a nest of gradients.
-
-    Returns:
-        As in ``norm_squared(grads)``; empty for every other node.
+    """The name of a reduction of a nest of gradients; empty for every other node.
 
     >>> import kungfu as kf
     >>> from kungfu.signal import TrainingSignals
@@ -72,7 +69,7 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
             name = reduction_name(node)
             if not name or not isinstance(node, Map):
                 continue
-            # A gate that a message carries is not known where the reductions are computed.
+            # A gate that depends on a message is not known when the reductions are computed.
             if not segment.gates or any(one.known == "after" for one in segment.gates):
                 always.add(name)
             known = found[name].gates if name in found else ()
@@ -88,7 +85,7 @@ def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
     for segment in before:
         for one in segment.nodes:
             used = [index for index, operand in enumerate(one.inputs) if operand in chosen]
-            # The first operand of a `where` is its condition, which must be known.
+            # The condition of a `where`, its first operand, must be known.
             if used and isinstance(one, Map) and one.operation.name == "where" and 0 not in used:
                 chosen.add(one)
             elif used:

@@ -27,9 +27,15 @@ _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
 
 @dataclass(frozen=True, eq=False)
 class FoldVariable:
-    """One field of a fold's state: its variable, its first value, and the effect of a rescale on it.
+    """One field of a fold's state: its variable, its placement, and the effect of a rescale.
 
-    Its name is equal on every peer and in records. The effect "convert" is part of the fold's own dataflow."""
+    Attributes:
+        name: The name, equal on every peer and in records.
+        variable: The value between two steps.
+        placement: "agreed" if peers share the value, "local" if each peer has a separate value.
+        on_rescale: The effect of a rescale on it; "convert" is part of the fold's own dataflow.
+        init: The first value of every entry.
+    """
 
     name: str
     variable: tf.Variable
@@ -89,7 +95,11 @@ class Program:
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
         """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; updates folds.
 
-        `all_reduce` sums the vectors of an extra message of the plan, under a tag that is the same on every peer."""
+        Args:
+            sources: Every source that the plan reads, and the gradient reductions.
+            summed: The sum over the peers of their `piggybacked` vectors.
+            all_reduce: Sums the vectors of an extra message of the plan, under a tag that is the same on every peer.
+        """
         evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), self.held())
         outcome = conclude(self.plan, evaluation, summed=summed)
         renewed = {fold: evaluation.renewed[fold] for fold in self.states}

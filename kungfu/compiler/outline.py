@@ -27,7 +27,7 @@ def outline(plan: CompiledPolicies) -> Iterator[tuple[str, str]]:
     texts: dict[int, str] = {}
     for node, number in numbers.items():
         texts[number] = _text(record_to_json(node, numbers), texts)
-        if node in labels and not is_plain(node):  # leaves, and the inside of folds, show in what is made of them
+        if node in labels and not is_plain(node):  # the text of a node covers its leaves and the inside of a fold
             yield _node(node, labels, owners), texts[number]
     for rule in (*plan.rules, *plan.on_rescale):
         looks = "on a rescale" if rule.trigger.event == "rescale" else steps((rule.gate,), labels)

@@ -20,7 +20,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.signal import Fold, Signal, topological
 from kungfu.signal.operation import VOCABULARY, Operation
 
-# Another one where a class, a field or an operation gets another name.
+# A class, a field or an operation that is renamed needs another number.
 PLAN_SCHEMA = 2
 
 
@@ -49,9 +49,6 @@ def node_numbers(plan: CompiledPolicies) -> dict[Signal, int]:
 
 def plan_from_json(content: Mapping[str, Any]) -> CompiledPolicies:
     """The plan that `plan_to_json` serialized.
-
-    Args:
-        content: The JSON object.
 
     Raises:
         UsageError: `content` is not a plan, or has another schema.
@@ -123,7 +120,9 @@ def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
     if isinstance(value, Signal):
         return {"node": numbers[value]}
     if isinstance(value, Operation):
-        return _operation(value)
+        if VOCABULARY.get(value.name) != value:
+            raise InternalError(f"the operation {value.name!r} is not in the vocabulary, so its name does not say it")
+        return {"operation": value.name}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
     if value is None or isinstance(value, bool | int | str):
@@ -146,12 +145,6 @@ def _defined(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _operation(operation: Operation) -> dict[str, str]:
-    if VOCABULARY.get(operation.name) != operation:
-        raise InternalError(f"the operation {operation.name!r} is not in the vocabulary, so its name does not say it")
-    return {"operation": operation.name}
-
-
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
@@ -160,13 +153,12 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         return tuple(_decoded(entry, nodes) for entry in value)
     if not isinstance(value, dict):
         return value
-    # An object says by its key what it stands for.
+    # The key of an object names its kind.
     match value:
         case {"is": name, **fields}:
-            # A record of the calculus.
             return _classes_with(name)[name](**{str(key): _decoded(one, nodes) for key, one in fields.items()})
         case {"node": number}:
-            # A node that was read before: nodes stand after their inputs.
+            # The node was decoded before, since nodes follow their inputs.
             return nodes[number]
         case {"operation": name}:
             return VOCABULARY[name]
@@ -181,13 +173,13 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
 
 def _classes_with(name: str) -> Mapping[str, type]:
     """The classes of a plan by name, including the named class if it exists."""
-    # Its module may have been loaded since the last look.
+    # Its module may have been imported since the last call.
     if name not in _classes():
         _classes.cache_clear()
     return _classes()
 
 
-@functools.cache  # a look takes milliseconds, and a plan has hundreds of records
+@functools.cache  # a call needs milliseconds, and a plan has hundreds of records
 def _classes() -> Mapping[str, type]:
     """The classes of a plan by name: the frozen records of the calculus, of control and of the plan itself."""
     packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.compiled_policies")

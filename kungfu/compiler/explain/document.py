@@ -19,9 +19,6 @@ from kungfu.slowness import SLOW
 def explain_json(plan: CompiledPolicies) -> dict[str, Any]:
     """The plan as a document for programs.
 
-    Args:
-        plan: The plan.
-
     Returns:
         An object with the keys `rules`, `shared`, `leave_first`, `reads`, `nodes`, `before`, `rides`, `after` and
         `costs`. Nodes are identified by the labels of the text; `before` and `after` are the segments in

@@ -20,13 +20,13 @@ class Folding:
 
 def folding_of(plan: CompiledPolicies) -> Folding:
     """The nodes to omit if each monitor is shown as one node, except nodes that the policy also uses elsewhere."""
-    # Of each monitor, all that is below it.
+    # The nodes below each monitor.
     nodes = topological((*plan.nodes, *_roots(plan)))
     inside = {node: frozenset(topological(node.inputs)) for node in nodes if node.monitor}
     within = {one for below in inside.values() for one in below}
-    # Shown is what no monitor needs, and what a rule uses directly.
+    # The nodes that no monitor needs and the direct inputs of rules are shown.
     shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
-    # What a line that is shown names has a line itself, unless that line is a monitor's.
+    # An input of a shown node is shown too, unless the node is a monitor.
     while more := {one for node in shown if not node.monitor for one in node.inputs if one not in shown}:
         shown |= more
     hidden = frozenset(one for one in within - shown if not is_plain(one))

@@ -60,7 +60,7 @@ def graph_of(plan: CompiledPolicies) -> tuple[GraphNode, ...]:
         indices[node] = len(nodes)
         label = node.monitor if is_number(labels[node]) else labels[node]
         nodes.append(GraphNode(label, _kind(node), how, node.placement, units[node], inputs))
-    # The record that a budget holds a rule back is the twin of a rule that is drawn.
+    # A rule in mode "held" is the twin of another rule.
     rules = [rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode != "held"]
     nodes += [_rule(rule, labels, indices) for rule in rules]
     return _used(nodes)

@@ -105,6 +105,6 @@ def does(action: Action, labels: Labels) -> str:
 
 
 def steps(gates: Iterable[Signal], labels: Labels) -> str:
-    """In which steps something happens that has these gates."""
+    """The steps in which one of these gates is on, in words."""
     conditions = [labels[one] for one in gates if not isinstance(one, Constant)]
     return f"only in steps with {' or '.join(conditions)}" if conditions else "in every step"

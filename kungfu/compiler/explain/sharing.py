@@ -27,7 +27,7 @@ def _dear(plan: CompiledPolicies) -> set[Signal]:
     """The nodes worth sharing; all other arithmetic costs next to nothing."""
     dear: set[Signal] = set()
     for node in plan.nodes:
-        # A fold, a message, and everything that is made of one or of the gradients.
+        # Folds, messages, and the nodes that depend on one of these or on the gradients.
         below = any(one in dear or one.type.shape == NEST for one in node.inputs)
         if isinstance(node, (Fold, Collective)) or below:
             dear.add(node)
@@ -38,7 +38,7 @@ def _parts(plan: CompiledPolicies) -> Mapping[str, tuple[Signal, ...]]:
     """The signals that each policy needs; a merged rule contributes each of its candidates under its own name."""
     parts: dict[str, tuple[Signal, ...]] = {}
     for rule in plan.rules:
-        if rule.mode == "held":  # the twin of a rule that is there
+        if rule.mode == "held":  # the twin of another rule
             continue
         requests = [name for name in rule.candidates if name in rule.inputs]
         for name in requests or [rule.name]:

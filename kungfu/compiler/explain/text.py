@@ -19,7 +19,7 @@ from kungfu.monitor import straggler_fractions
 from kungfu.signal import Signal, topological
 from kungfu.slowness import SLOW
 
-MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # who leaves first when the job shrinks
+MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # it selects the peers that leave first
 Monitors = Literal["folded", "open"]
 _FLOAT_BYTES = 4
 _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
@@ -99,7 +99,6 @@ def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
 
 
 def _bound(owner: str, budget: Budget) -> str:
-    """The limit on how often a rule may change the cluster, with its origin."""
     limit = f"budget of {owner}: {_refilled(budget.rescales, 'rescale', budget.per_steps)}"
     if budget.replacements is None:
         return limit
@@ -188,7 +187,7 @@ def costs_of(plan: CompiledPolicies) -> dict[str, int]:
         "messages_per_step": plan.messages_per_step,
         "gated_messages": sum(1 for one in plan.after if one.message and one.gates),
         "fixed_floats": len(plan.piggybacked.scalars),
-        "floats_per_peer": len(plan.piggybacked.vectors),  # on the gradient all-reduce, as the fixed ones
+        "floats_per_peer": len(plan.piggybacked.vectors),  # on the gradient all-reduce, like the fixed floats
         "state_bytes": sum(_STATE_BYTES[one.dtype] * math.prod(one.extents(1)) for one in fields),
         "folds": len(plan.folds),
     }
@@ -212,5 +211,4 @@ def _length(layout: MessageLayout) -> str:
 
 
 def _counted(number: int, noun: str) -> str:
-    """``1 float``, ``2 floats``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -8,20 +8,17 @@ dimension is unknown, and no unit is shown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 
 Dimension = Mapping[str, int]
-_ANY: Dimension = {"any": 0}  # of a constant, which goes with all
+_ANY: Dimension = {"any": 0}  # of a constant, which fits any dimension
 _NONE: Dimension = {"unknown": 0}
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each node, empty if it has none or the unit is unknown.
-
-    Args:
-        nodes: The nodes, each after its inputs.
+    """The unit of each node, given after its inputs; empty if the node has no unit or the unit is unknown.
 
     >>> from kungfu.signal import TrainingSignals, topological
     >>> training = TrainingSignals()
@@ -49,7 +46,7 @@ def _unit(node: Signal, found: Mapping[Signal, Dimension]) -> Dimension:
 
 
 def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
-    if node.type.dtype == "bool":  # a truth value counts nothing
+    if node.type.dtype == "bool":  # a truth value has no unit
         return {}
     match node.operation.unit:
         case "none":
@@ -60,7 +57,7 @@ def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
             return _common(operands)
         case "chosen":  # the first operand is the condition
             return _common(operands[1:])
-        case "scattered":  # the second one is a place
+        case "scattered":  # the second operand is an index
             return _common([operands[0], operands[2]])
         case "product":
             return _product(*operands, sign=1)
@@ -73,12 +70,10 @@ def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
 
 def _common(units: Iterable[Dimension]) -> Dimension:
     """The common unit of several dimensions; constants and dimensionless numbers fit any unit."""
-    # Constants have no say.
     given = [one for one in units if one is not _ANY]
     distinct = [one for one in given if one]
     if not distinct:
         return given[0] if given else _ANY
-    # Two different units: nothing can be said.
     return distinct[0] if all(one == distinct[0] for one in distinct) else _NONE
 
 
@@ -109,19 +104,18 @@ def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
     inside = fold.recurrence
     inputs, state = [found[one] for one in fold.observed], [_ANY for _ in fold.recurrence.init]
     for _ in inside.init:
-        before = tuple(state)
-        made = _inside(inside.updates, state=before.__getitem__, inputs=inputs)
+        made = _inside(inside.updates, state=state, inputs=inputs)
         state = [made[one] for one in inside.updates]
-    return _inside((inside.output,), state=state.__getitem__, inputs=inputs)[inside.output]
+    return _inside((inside.output,), state=state, inputs=inputs)[inside.output]
 
 
 def _inside(
-    results: tuple[Signal, ...], *, state: Callable[[int], Dimension], inputs: list[Dimension]
+    results: tuple[Signal, ...], *, state: Sequence[Dimension], inputs: Sequence[Dimension]
 ) -> dict[Signal, Dimension]:
     found: dict[Signal, Dimension] = {}
     for node in topological(results):
         if isinstance(node, Placeholder):
-            found[node] = state(node.index) if node.kind == "state" else inputs[node.index]
+            found[node] = (state if node.kind == "state" else inputs)[node.index]
         else:
             found[node] = _unit(node, found)
     return found

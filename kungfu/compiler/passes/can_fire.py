@@ -1,7 +1,7 @@
 """Can fire: refuses a rule with a condition that can never hold, a mistake that would not show otherwise.
 
 An abstract interpretation of the condition, in two parts. Intervals are followed through the arithmetic, node by node,
-in topological order; they also show whether a number has bounds. Then the conjunction is taken apart: comparisons of
+in topological order; they also show whether a number has bounds. Then the conjunction is split: comparisons of
 one source with constants leave an interval, and conditions on its remainders select numbers in that interval. Both
 parts over-approximate: a fold, a message or a measurement may have any value. So a refused rule could never fire, and
 an accepted rule may still never fire.
@@ -34,7 +34,7 @@ class _Range:
 
 
 _ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
-_ROUNDING = 1e-6  # some units in the last place of a float32
+_ROUNDING = 1e-6  # some ulps of a float32
 _SIZES = frozenset({"size", "min_size", "max_size", "previous_size", "base_size"})
 _FROM_1 = frozenset({"step", "global_batch_size"})
 _FROM_0 = frozenset({"rank", "view"} | {name for name, one in SOURCES.items() if one.unit})
@@ -42,15 +42,7 @@ _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less"
 
 
 def check_can_fire(rule: Rule, *, policy: str) -> None:
-    """Refuses a rule that can never fire.
-
-    Args:
-        rule: The rule, as created by its policy.
-        policy: The name of the policy, for the message.
-
-    Raises:
-        PolicyError: The trigger holds in no step, or the action's request is impossible.
-    """
+    """Refuses a rule whose trigger holds in no step, or whose action requests the impossible, by a `PolicyError`."""
     if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
@@ -77,7 +69,7 @@ def _can_hold(condition: Signal) -> bool:
         return False
     parts = tuple(_conjuncts(condition))
     between = _constraints(parts)
-    # Comparisons with constants leave an interval of each source, and remainders leave some of the numbers in it.
+    # Comparisons with constants restrict each source to an interval, and remainders to some of the numbers in it.
     return not any(one.is_empty for one in between.values()) and all(
         can_meet(parts, source=source, low=one.low, high=one.high) for source, one in between.items()
     )
@@ -100,13 +92,13 @@ def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mappi
     both = frozenset({True, False})
     if isinstance(node, Constant):
         return frozenset({bool(node.value)})
-    # A fold, a message or a bool source: nothing is known.
+    # A fold, a message or a bool source may have any value.
     if not isinstance(node, Map):
         return both
     name = node.operation.name
     if name == "not":
         return frozenset(not one for one in truths[node.operands[0]])
-    # Operands are taken as independent, which over-approximates: `_constraints` follows what they have in common.
+    # Treating operands as independent over-approximates; `_constraints` handles sources that they share.
     if name in ("and", "or"):
         one, other = (truths[operand] for operand in node.operands)
         return frozenset((a and b) if name == "and" else (a or b) for a in one for b in other)
@@ -159,12 +151,12 @@ def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Ran
     if not isinstance(node, Map):
         return _ANY
     operands = [known.get(one, _Range(0, 1)) for one in node.operands]  # a truth value counts as 0 or 1
-    # Either branch may be taken: the join of their intervals.
+    # Either branch may be chosen: the join of their intervals.
     if node.operation.name == "where":
         operands = operands[1:]
         return _Range(min(one.low for one in operands), max(one.high for one in operands))
     made = _RANGES.get(node.operation.name)
-    # NaN in gives NaN out of arithmetic in float32; what is not known may do anything with it.
+    # Arithmetic in float32 propagates NaN; an unknown operation may return anything.
     if any(one.is_empty for one in operands):
         return _ANY if made is None or node.type.dtype == "int64" else _NOTHING
     found = _ANY if made is None else made(*operands)
@@ -206,7 +198,7 @@ def _product(one: _Range, other: _Range) -> _Range:
     return _ANY if any(math.isnan(corner) for corner in corners) else _Range(min(corners), max(corners))
 
 
-# ---- what several conditions on one source leave of it -------------------------------------------------------------
+# ---- the values of a source that several conditions allow ----------------------------------------------------------
 
 
 def _constraints(parts: Sequence[Signal]) -> dict[str, _Range]:
@@ -214,8 +206,7 @@ def _constraints(parts: Sequence[Signal]) -> dict[str, _Range]:
     leaves = (node for node in topological(parts) if isinstance(node, Source) and node.type == SignalType("int64"))
     found = {node.source: _range(node, {}) for node in leaves}
     for part in parts:
-        bound = _bound(part)
-        if bound is not None:
+        if (bound := _bound(part)) is not None:
             source, between = bound
             before = found[source]
             found[source] = _Range(max(before.low, between.low), min(before.high, between.high))

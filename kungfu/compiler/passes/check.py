@@ -15,15 +15,11 @@ from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
-    """Refuses policies that break a rule of the calculus, at the first fault.
+    """Refuses policies, by name, whose rules break the calculus or use signals of another owner than `job`.
 
     After this pass, every target, mask, trigger and watched size is an agreed scalar or vector of its type, every gate
     is exact, sizes are bounded, and at most one acting rule sets each setting on each occasion. All later passes rely
     on that.
-
-    Args:
-        built: The policies, each by its name with its rules.
-        job: The owner of the policies' signals; a signal of another owner is refused.
 
     Raises:
         PolicyError: With the policy's name and the user's line that made the rule.
@@ -48,14 +44,14 @@ def _line_to_mend(rule: Rule) -> str:
 
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
-    # Every gate in the graph, those of folds too: peers must run the same collectives.
+    # Gates must be exact, also those of folds, so that peers run the same collectives.
     _check_gate(rule.gate, of=f"the trigger of policy {policy!r}")
     for node in topological((rule.fires, *operands(rule.action), *rule.inputs.values())):
         if isinstance(node, Fold):
             _check_gate(node.gate, of=f"{node!r} in policy {policy!r}")
     _check_agreed(rule.when, use=f"the .when(...) of policy {policy!r}", type=SignalType("bool"))
     _check_sources(rule, policy=policy)
-    # What the action asks for must be one value on all peers.
+    # The request of the action must be equal on all peers.
     target, mask = target_of(rule.action), mask_of(rule.action)
     if target is not None:
         use = f"the {setting_of(rule.action)} that policy {policy!r} asks for"
@@ -99,7 +95,7 @@ def _check_gate(gate: Signal, *, of: str) -> None:
 def _check_sources(rule: Rule, *, policy: str) -> None:
     """Refuses sources that are unknown on the rule's event: a barrier and a step offer different ones."""
     for node in topological((rule.fires, *operands(rule.action))):
-        # A barrier has no step around it: no fold moves there, and no message can be sent.
+        # A barrier is outside of steps: no fold is updated there, and no message is sent.
         at_rescale = rule.trigger.event == "rescale"
         source = node.source if isinstance(node, Source) else ""
         if at_rescale and (isinstance(node, (Fold, Collective)) or (source and source not in RESCALE_SOURCES)):
@@ -108,7 +104,7 @@ def _check_sources(rule: Rule, *, policy: str) -> None:
                 f"policy {policy!r} uses {what} ({node.origin}) in a rule on a rescale, which is settled inside the "
                 f"barrier from {', '.join(sorted(RESCALE_SOURCES))} and constants only; use those"
             )
-        # A step does not know what was before a rescale.
+        # A step does not know the values before a rescale.
         if not at_rescale and source in ONLY_AT_RESCALE:
             raise PolicyError(
                 f"policy {policy!r} uses training.{source} ({node.origin}), which only a barrier that changes the size "
@@ -178,7 +174,7 @@ def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
     for _, rules in built:
         for rule in rules:
             setting = setting_of(rule.action)
-            # A shadow, or a rule that the budget holds, changes nothing.
+            # Shadows, and rules that a budget holds back, change no setting.
             if setting and rule.mode == "acting":
                 setters.setdefault((setting, rule.trigger.event), []).append(rule)
     for (contested, _), rules_of in setters.items():
@@ -191,7 +187,7 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
     does = "rescale the cluster" if setting == "size" else f"set the {setting}"
     where = "; ".join(map(_line_to_mend, rules_of))
     names = [one.name for one in rules_of]
-    # Several rules of one policy cannot be combined by its name.
+    # The combinations of policies cannot combine several rules of one policy.
     if len({id(one.policy) for one in rules_of}) < len(rules_of):
         different = ", ".join(map(repr, dict.fromkeys(names)))
         whose = f"policy {different} has" if len(set(names)) == 1 else f"policies {different} have"
@@ -209,7 +205,7 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
     )
 
 
-# ---- locality, in the user's own words: the local variable, its line, and the collective that repairs it ------------
+# ---- locality, in the user's names: the local variable, its line, and the collective that makes it agreed -----------
 
 
 def _name_clause(signal: Signal) -> str:
@@ -219,7 +215,6 @@ def _name_clause(signal: Signal) -> str:
 
 
 def _name_and_type(signal: Signal) -> str:
-    """The signal by its name, if the user gave it one, its type and its line."""
     name = _name(signal)
     return f"`{name}` ({signal!r})" if name else repr(signal)
 
@@ -236,7 +231,7 @@ def _remedy_of(signal: Signal) -> str:
     leaf = next(one for one in part if isinstance(one, Source))
     counterpart = leaf.kind.agreed_counterpart
     label = _first_named_number(part)
-    # A gradient cannot be reduced as it is: it has to become a number first.
+    # Only numbers can be reduced, not nests of gradients.
     if leaf.type.shape == NEST and not label:
         return f"use training.{counterpart}, or reduce kf.ops.norm_squared({leaf.written}) with kf.ops.all_reduce"
     label = label or leaf.written
@@ -249,7 +244,7 @@ def _local_part(signal: Signal) -> list[Signal]:
     stack = [signal]
     while stack:
         node = stack.pop()
-        # An agreed node ends the walk: what is below it was made agreed.
+        # The walk ends at agreed nodes, since a collective has made the nodes below agreed.
         if node not in found and node.placement == "local":
             found[node] = None
             stack.extend(reversed(node.inputs))

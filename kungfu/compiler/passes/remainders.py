@@ -35,12 +35,7 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The periodic dependence of a node on the source.
-
-    Attributes:
-        length: The period of the node; for a polynomial of the source, the period of its coefficients.
-        repeats: True if the node is periodic; a polynomial is not, but its remainders are.
-    """
+    """The period of a node that `repeats`, or of the coefficients of a polynomial of the source."""
 
     length: int
     repeats: bool
@@ -54,9 +49,6 @@ def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -
         source: The name of an int64 source.
         low: The least value that it can have.
         high: The largest value that it can have.
-
-    Returns:
-        False only where no whole number from `low` to `high` meets all of them.
     """
     found = _Residues()
     for residues in sorted(_sets_of_residues(parts, source=source), key=lambda one: len(one.remainders)):
@@ -64,7 +56,7 @@ def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -
     if not len(found.remainders):
         return False
     if not math.isfinite(low):
-        return True  # every residue has members as far down as one likes
+        return True  # every residue has arbitrarily small members
     least = math.ceil(low)
     return any(least + (int(one) - least) % found.modulus <= high for one in found.remainders)
 
@@ -88,7 +80,7 @@ def _met(some: _Residues, others: _Residues) -> _Residues:
         return some
     allowed = np.zeros(others.modulus, bool)
     allowed[others.remainders] = True
-    # Each residue of the one modulus is several of the common one, of which the other condition keeps some.
+    # Each residue of `some` is several residues of the common modulus, and the other condition allows a part of them.
     starts = some.modulus * np.arange(copies, dtype=np.int64)
     candidates = (np.asarray(some.remainders, np.int64)[:, None] + starts).ravel()
     return _Residues(modulus, candidates[allowed[candidates % others.modulus]])
@@ -114,13 +106,13 @@ def _period_of_node(node: Signal, known: Mapping[Signal, _Period | None], *, sou
     if len(periods) < len(below):
         return None
     length = math.lcm(*(one.length for one in periods))
-    # A function of what repeats, repeats.
+    # A function of periodic values is periodic.
     if all(one.repeats for one in periods):
         return _Period(length, repeats=True)
-    # A sum or a product with the source is a polynomial of it.
+    # Sums and products with the source are polynomials of it.
     if node.operation.name in _POLYNOMIAL and node.type == _WHOLE:
         return _Period(length, repeats=False)
-    # The remainder of a polynomial repeats with the divisor.
+    # The remainder of a polynomial has the divisor as a period.
     divisor = node.operands[-1]
     if node.operation.name == "modulo" and isinstance(divisor, Constant) and node.type == _WHOLE and divisor.value:
         return _Period(math.lcm(length, int(divisor.value)), repeats=True)

@@ -31,22 +31,20 @@ Gates = tuple[Signal, ...]  # empty: in every step
 def schedule(
     rules: tuple[Rule, ...], *, watched: Mapping[str, Signal], straggler_fractions: Signal | None = None
 ) -> CompiledPolicies:
-    """The plan of these rules over shared nodes.
+    """The plan of these rules, over one graph in which equal nodes are one node.
 
-    Args:
-        rules: The rules, over one graph in which equal nodes are one node.
-        watched: The signals that are shown in every step in which they are cheap, by name.
-        straggler_fractions: Shown likewise; see `kungfu.compiler.compiled_policies.CompiledPolicies`.
-    """
+    The watched signals and the straggler fractions are computed in every step in which that is cheap."""
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
     results = (*(one for rule in rules for one in (rule.gate, *_wanted(rule))), *shown)
     order = topological(results)
     demand = _demand(order, rules=rules, shown=shown)
     piggybacked = tuple(one for one in order if isinstance(one, Collective) and is_piggybacked(one))
     folds = tuple(one for one in order if isinstance(one, Fold))
-    gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))  # known before whatever they guard
+    gates = tuple(
+        dict.fromkeys(gate for one in order for gate in demand[one])
+    )  # computed before the nodes that they guard
     before = _before(gates, piggybacked, demand=demand)
-    # Once the peers' piggybacked values are added up, nothing below such a collective is needed any more.
+    # After the gradient all-reduce, the nodes below piggybacked collectives are no longer needed.
     after_order = topological((*gates, *folds, *results), leaves=frozenset(piggybacked))
     after = _segments(tuple(one for one in after_order if one not in set(piggybacked)), demand=demand)
     return CompiledPolicies(
@@ -75,10 +73,10 @@ def _before(
     """The segments before the piggybacked collectives; a part with a gate that is not known yet always runs."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
-    # A fold that gives its value of before the step is a leaf here: its update belongs to the part after the message.
+    # A fold that returns its value before the step is a leaf here, since it is updated after the message.
     held = frozenset(one for one in topological(roots) if isinstance(one, Fold) and one.recurrence.reads == "old")
     order = tuple(one for one in topological(roots, leaves=held) if one not in held)
-    # Speculation: where a gate comes to be known too late, what it guards is computed in every step.
+    # Speculation: nodes whose gate is known too late are computed in every step.
     early = {one: () if any(gate.known == "after" for gate in demand[one]) else demand[one] for one in order}
     return _segments(order, demand=early)
 
@@ -88,7 +86,7 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
     always = Constant(True)
     wanted: dict[Signal, dict[Signal, None]] = {node: {} for node in order}
     for rule in rules:
-        # A gate decides whether anything runs, so it is itself needed in every step.
+        # Every step evaluates the gates.
         wanted[rule.gate][always] = None
         for node in _wanted(rule):
             wanted[node][rule.gate] = None
@@ -98,7 +96,7 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
     # In reverse topological order, so that the demand of all readers is known before it is passed on to the inputs.
     for node in reversed(order):
         if isinstance(node, Fold):
-            # A fold runs in the steps of its own gate, whoever reads it: its state must not depend on its readers.
+            # A fold runs in the steps of its gate: its state must not depend on its readers.
             wanted[node] = {node.gate: None}
             wanted[node.gate][always] = None
         elif isinstance(node, (Source, Constant)):
@@ -114,7 +112,7 @@ def _is_cheap(node: Signal) -> bool:
     """True if a value can be watched in every step without a message or a pass over the gradients. Otherwise it is NaN
     in steps in which no rule or fold needs it, so that a name costs nothing."""
     order = topological((node,))
-    # What a fold holds, and what travels on the gradients anyway, is known without further cost.
+    # The values of folds and of piggybacked collectives are known at no further cost.
     known = frozenset(
         one for one in order if isinstance(one, Fold) or (isinstance(one, Collective) and is_piggybacked(one))
     )
@@ -127,7 +125,7 @@ def _is_cheap(node: Signal) -> bool:
 
 def _gates(wanted: Iterable[Signal], *, index_of: Mapping[Signal, int]) -> Gates:
     gates = tuple(wanted)
-    # A demand in every step absorbs all others.
+    # A demand in every step includes all others.
     if any(isinstance(one, Constant) and one.value is True for one in gates):
         return ()
     return tuple(sorted(gates, key=lambda one: index_of[one]))
@@ -174,7 +172,7 @@ def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator
             if _same(demand[node], gates) and not any(one in left for one in node.inputs):
                 members.append(node)
             else:
-                # Of another demand, or after a node that is: it waits for a later segment.
+                # The node has another demand, or an input that waits: it belongs to a later segment.
                 left[node] = None
         yield Segment(gates, tuple(members), None, ())
         waiting = list(left)
@@ -189,7 +187,7 @@ def _with_outputs(segments: tuple[Segment, ...], *, needed: Iterable[Signal]) ->
     """The segments, each with the nodes needed outside of it as outputs."""
     wanted = set(needed)
     finished: list[Segment] = []
-    # Liveness, backwards: an output is what a later segment, a gate or a result reads.
+    # Liveness, backwards: later segments, gates and results read the outputs.
     for segment in reversed(segments):
         nodes = segment.message.collectives if segment.message else segment.nodes
         finished.append(replace(segment, outputs=tuple(one for one in nodes if one in wanted)))

@@ -20,18 +20,11 @@ from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Recurren
 
 
 def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
-    """The representative of every node under the roots: one node for all nodes that compute the same value.
-
-    Args:
-        roots: The signals that rules and watched values need.
-
-    Returns:
-        The representative of each node, over representatives.
-    """
+    """The representative of every node under the roots: one node for all nodes that compute the same value."""
     shared: dict[Signal, Signal] = {}
     known: dict[Hashable, Signal] = {}
     for node in topological(roots):
-        # The first node with a key stands for all later ones; inputs come first, so theirs are known.
+        # The first node with a key represents all later ones; the representatives of its inputs are known.
         rebuilt = _folded(_without_neutral(_rebuilt(node, shared=shared)))
         shared[node] = known.setdefault(_key(rebuilt), rebuilt)
     return shared
@@ -46,7 +39,7 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
     if isinstance(node, Fold):
         return replace(node, observed=tuple(shared[one] for one in node.observed), gate=shared[node.gate])
     if isinstance(node, Source):
-        return replace(node, owner=None)  # checked by now, and no part of a plan
+        return replace(node, owner=None)  # checked before, and not part of a plan
     return node
 
 
@@ -76,10 +69,10 @@ def _without_neutral(node: Signal) -> Signal:
     return stays if stays.type == node.type and stays.placement == node.placement else node
 
 
-# A constant that leaves the other operand as it is, to the last bit, where it stands second, and where it stands first.
+# The second operand that leaves the first unchanged to the last bit; the first likewise in commutative operations.
 _NEUTRAL = {"add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "floor_divide": 1, "and": True, "or": False}
 _COMMUTATIVE = {"add", "multiply", "and", "or"}
-# A constant that is the result, whatever the other operand is.
+# The constant that is the result for every other operand.
 _ABSORBING = {"and": False, "or": True}
 
 
@@ -95,7 +88,7 @@ def _folded(node: Signal) -> Signal:
     """The result of a map of constants as a constant; any other node unchanged."""
     if not isinstance(node, Map) or not all(isinstance(one, Constant) for one in node.operands):
         return node
-    # In the types of the graph, so that folding gives what the step would have computed.
+    # Folding in the types of the graph computes the same value as the step.
     values = [one.value for one in node.operands if isinstance(one, Constant)]
     result = node.operation.evaluate(values, tuple(one.type for one in node.operands))
     return Constant(result.item(), name=node.name, origin=node.origin)
@@ -104,17 +97,15 @@ def _folded(node: Signal) -> Signal:
 def _key(node: Signal) -> Hashable:
     """The structural key of a node over shared inputs; equal nodes have equal keys."""
     if isinstance(node, Source):
-        # A leaf is known by its name.
         return ("source", node.source)
     if isinstance(node, Constant):
-        return ("constant", type(node.value), repr(node.value))  # by its text: a NaN is not equal to itself
+        return ("constant", type(node.value), repr(node.value))  # the text, since NaN does not equal itself
     if isinstance(node, Map):
-        # An inner node is known by what it does and by its inputs, which are representatives: their identity decides.
         return ("map", node.operation, tuple(map(id, node.operands)))
     if isinstance(node, Collective):
         return ("collective", node.reduction, id(node.operand))
     if isinstance(node, Fold):
-        # State is shared only where it moves in the same steps, and survives a rescale in the same way.
+        # Folds share their state only if they run in the same steps and behave alike on a rescale.
         inside = _recurrence_key(node.recurrence)
         return ("fold", tuple(map(id, node.observed)), inside, id(node.gate), node.on_rescale)
     return id(node)
@@ -126,7 +117,7 @@ def _recurrence_key(recurrence: Recurrence) -> Hashable:
     lines: dict[Hashable, int] = {}
     line_of: dict[Signal, int] = {}
     for node in topological(results):
-        # Value numbering inside the recurrence, whose placeholders are equal by index and not by identity.
+        # Value numbering inside the recurrence; placeholders are compared by index.
         inputs = tuple(line_of[one] for one in node.inputs)
         line_of[node] = lines.setdefault((_head(node), inputs), len(lines))
     starts = tuple((type(one), repr(one)) for one in recurrence.init)
