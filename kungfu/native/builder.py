@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +41,33 @@ _ERROR_TAIL_LINES = 30
 _WORK = ".work-"
 # Compilers at once: with TensorFlow's headers each needs some hundred megabytes.
 _COMPILERS = 4
+
+# The types of the result and of the arguments of each C function.
+_INT, _LONG, _SECONDS, _TEXT, _POINTER = (
+    ctypes.c_int, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p,
+)  # fmt: skip
+_INTS, _SECONDS_OUT = ctypes.POINTER(_INT), ctypes.POINTER(_SECONDS)
+_RANGE = [_POINTER, _LONG, _LONG, _LONG, _INT, _INT, _SECONDS, _POINTER]
+_OP_FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
+    "kungfu_tensorflow_version": (_TEXT, []),
+    "kungfu_memory_bytes": (_LONG, [_INT]),
+    "kungfu_group_open": (_INT, [_LONG, *[_INT] * 3, _LONG, _INTS, _SECONDS, _SECONDS, _TEXT, _INT]),
+    "kungfu_group_wait_at_most": (_INT, [_LONG, _SECONDS]),
+    "kungfu_group_late": (_INT, [_LONG, _INTS, _INT, _SECONDS_OUT, _TEXT, _INT]),
+    "kungfu_group_failure": (_INT, [_LONG, _INTS, _INT, _INTS, _SECONDS_OUT, _TEXT, _INT]),
+    "kungfu_group_silent": (_INT, [_LONG, _INTS, _INT]),
+    "kungfu_group_leave": (_INT, [_LONG]),
+    "kungfu_group_close": (_INT, [_LONG]),
+}
+_STATE_FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
+    "kungfu_digest": (None, [_POINTER, _LONG, _POINTER]),
+    "kungfu_transfer_ring_bytes": (_LONG, []),
+    "kungfu_send_range": (_INT, _RANGE),
+    "kungfu_receive_range": (_INT, _RANGE),
+    "kungfu_bytecode_open": (_POINTER, [_TEXT, _TEXT, _LONG]),
+    "kungfu_bytecode_close": (None, [_POINTER]),
+    "kungfu_bytecode_run": (_POINTER, [_POINTER, _LONG, *[_POINTER] * 4]),
+}
 
 _loading = threading.Lock()
 _loaded: list[NativeLibrary] = []
@@ -73,12 +100,8 @@ def load() -> NativeLibrary:
     ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache folder
     (else ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
 
-    Returns:
-        The ops and the C functions, loaded once per process.
-
     Raises:
-        UsageError: There is no compiler, or the library is for another TensorFlow than the running one; the error names
-            both versions.
+        UsageError: There is no compiler, or the library is for another TensorFlow than the running one.
         InternalError: The sources do not compile; the error has the compiler's last lines.
 
     Cost:
@@ -120,30 +143,17 @@ def handle_of(variable: Any) -> Any:
 
 def load_state() -> ctypes.CDLL:
     """The functions that transfer and compare states and replay policies, built if no cached library matches.
-
-    Raises:
-        UsageError: There is no compiler.
-    """
+    Raises ``UsageError`` without a compiler."""
     with _loading:
         if not _loaded_state:
-            _loaded_state.append(_typed_state(ctypes.CDLL(str(build_state()))))
+            _loaded_state.append(_typed(ctypes.CDLL(str(build_state())), _STATE_FUNCTIONS))
         return _loaded_state[0]
 
 
 def build(*folders: Path) -> Path:
-    """The cached library for these sources and the installed TensorFlow, compiled if missing.
+    """The cached library of the sources in these folders, by default the ops, for the installed TensorFlow.
 
-    If several processes build at once, one compiles under a lock, and the others wait for it.
-
-    Args:
-        folders: The folders of the sources; by default the folders of the ops.
-
-    Returns:
-        The path of the library.
-
-    Raises:
-        KungfuError: The errors of ``load``.
-    """
+    Compiled if missing, by one process under a lock, while others wait; raises the errors of ``load``."""
     import tensorflow as tf
 
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
@@ -163,7 +173,7 @@ def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[s
         library.parent.mkdir(parents=True, exist_ok=True)
         lock = library.with_suffix(".lock")
         with locked(lock):
-            # Another process may have compiled it while this one waited for the lock.
+            # Another process may have compiled it in the meantime.
             if not library.exists():
                 with work_folder(lock) as folder:
                     _compile(sources, [*flags, *link], library, folder=folder)
@@ -191,7 +201,7 @@ def work_folder(lock: Path) -> Iterator[Path]:
     processes."""
     for left in list(lock.parent.glob(f"*{_WORK}*")):
         name = left.name.partition(_WORK)[0]
-        # The process that held this lock before has ended.
+        # The previous holder of this lock has ended.
         if name == lock.stem:
             shutil.rmtree(left, ignore_errors=True)
         else:
@@ -242,7 +252,7 @@ def load_from(path: Path) -> NativeLibrary:
         ops = tf.load_op_library(str(path))
     except (tf.errors.NotFoundError, OSError) as error:
         raise UsageError(_mismatch(path, compiled, tf.__version__)) from error
-    return NativeLibrary(ops=ops, functions=_typed(ctypes.CDLL(str(path))), path=path)
+    return NativeLibrary(ops=ops, functions=_typed(ctypes.CDLL(str(path)), _OP_FUNCTIONS), path=path)
 
 
 def _compiled_for(path: Path) -> str:
@@ -261,40 +271,10 @@ def _mismatch(path: Path, compiled: str, running: str) -> str:
     )
 
 
-def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
-    group, number, seconds, text = ctypes.c_int64, ctypes.c_int, ctypes.c_double, ctypes.c_char_p
-    numbers, seconds_at = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_double)
-    functions.kungfu_tensorflow_version.restype = text
-    functions.kungfu_memory_bytes.restype = ctypes.c_int64
-    arguments = {
-        "kungfu_memory_bytes": [number],
-        "kungfu_group_open": [group, *[number] * 3, ctypes.c_int64, numbers, seconds, seconds, text, number],
-        "kungfu_group_wait_at_most": [group, seconds],
-        "kungfu_group_late": [group, numbers, number, seconds_at, text, number],
-        "kungfu_group_failure": [group, numbers, number, numbers, seconds_at, text, number],
-        "kungfu_group_silent": [group, numbers, number],
-        "kungfu_group_leave": [group],
-        "kungfu_group_close": [group],
-    }
-    for name, types in arguments.items():
-        getattr(functions, name).argtypes = types
-    return functions
-
-
-def _typed_state(functions: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    functions.kungfu_digest.restype = None
-    functions.kungfu_digest.argtypes = [pointer, number, pointer]
-    functions.kungfu_transfer_ring_bytes.restype = number
-    functions.kungfu_transfer_ring_bytes.argtypes = []
-    for transfer in (functions.kungfu_send_range, functions.kungfu_receive_range):
-        transfer.argtypes = [pointer, number, number, number, ctypes.c_int, ctypes.c_int, ctypes.c_double, pointer]
-    functions.kungfu_bytecode_open.restype = pointer
-    functions.kungfu_bytecode_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, number]
-    functions.kungfu_bytecode_close.restype = None
-    functions.kungfu_bytecode_close.argtypes = [pointer]
-    functions.kungfu_bytecode_run.restype = pointer
-    functions.kungfu_bytecode_run.argtypes = [pointer, number, pointer, pointer, pointer, pointer]
+def _typed(functions: ctypes.CDLL, types: Mapping[str, tuple[Any, list[Any]]]) -> ctypes.CDLL:
+    for name, (result, arguments) in types.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
     return functions
 
 
