@@ -28,30 +28,17 @@ _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 def header_line(
     plan: LineFields | None, *, policies: Sequence[str], every: int, phase: int = 1, first: int = 1
 ) -> dict[str, Any]:
-    """The header line of a phase of the job.
+    """The header line of a phase of the job that begins with step ``first``; the number of phase 1 is not written.
 
-    Args:
-        plan: The plan of the phase, as JSON.
-        policies: The policies that ``--policy`` named.
-        every: The number of steps between two snapshots.
-        phase: The number of the phase, from 1; the number of the first phase is not written.
-        first: The first step of the phase.
-    """
+    ``every`` is the number of steps between two snapshots, ``policies`` the values of ``--policy``."""
     header = {"trace": TRACE_SCHEMA, "policies": list(policies), "snapshot_every": every, "plan": plan}
     return header if phase == 1 else {**header, "phase": phase, "first_step": first}
 
 
 def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
-    """The format of a step line, one peer's share of one step; ``%`` fills in the numbers.
-
-    Each value is text: an entry of ``CONVERSIONS``, to be filled with a number later, or the output of `json_literal`.
-
-    Args:
-        position: The step, the view and the rank.
-        local: The sources of this peer, by name.
-        agreed: The agreed sources, by name; None on all ranks but 0, since one copy is enough.
-        fired: The rules that fired, with the number that each requested; empty on all ranks but 0.
-    """
+    """The format of a step line, one peer's share of one step: each value is an entry of ``CONVERSIONS``, to be filled
+    with a number by ``%``, or the output of `json_literal`. Only rank 0 writes the ``agreed`` sources and the numbers
+    that the ``fired`` rules requested."""
     parts = [_entries(position), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
         parts.append(f'"agreed":{{{_entries(agreed)}}}')
@@ -80,9 +67,6 @@ def line_kind(line: LineFields) -> LineKind:
 
 def number_from_json(value: Any) -> Any:
     """The original value of a number from a trace, in which NaN and infinities have substitutes.
-
-    Args:
-        value: A number, a truth value, None for NaN, the name of an infinity, or a list of these.
 
     >>> number_from_json(None), number_from_json("-inf"), number_from_json(3), number_from_json([1.5, None])
     (nan, -inf, 3, [1.5, nan])

@@ -131,6 +131,10 @@ def read_plan(folder: Path) -> CompiledPolicies | None:
                     break
     except OSError:
         return None
+    return _plan_in(gathered)
+
+
+def _plan_in(gathered: _Gathered) -> CompiledPolicies | None:
     content = (gathered.header or {}).get("plan")
     return plan_from_json(content) if content is not None else None
 
@@ -141,29 +145,22 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
     for number, text in enumerate(lines, start=1):
         if text.strip():
             _gather(text, gathered, where=f"{name}:{number}")
-    _end_with_phase(gathered)
+    if gathered.ends is not None:
+        _end_with_phase(gathered, gathered.ends)
     steps = tuple(_whole_steps(gathered))
     if not steps:
-        raise UsageError(f"{name}: no step of it is whole, so there is nothing to replay{_because(gathered.remarks)}")
-    header = gathered.header or {}
-    content = header.get("plan")
-    plan = plan_from_json(content) if content is not None else None
-    policies = tuple(map(str, header.get("policies", ())))
-    return Trace(steps, tuple(_whole_snapshots(gathered, steps)), plan, policies, tuple(gathered.remarks))
+        because = f" ({gathered.remarks[0]})" if gathered.remarks else ""
+        raise UsageError(f"{name}: no step of it is whole, so there is nothing to replay{because}")
+    policies = tuple(map(str, (gathered.header or {}).get("policies", ())))
+    snapshots = tuple(_whole_snapshots(gathered, steps))
+    return Trace(steps, snapshots, _plan_in(gathered), policies, tuple(gathered.remarks))
 
 
-def _end_with_phase(gathered: _Gathered) -> None:
+def _end_with_phase(gathered: _Gathered, ends: int) -> None:
     """Leaves out the steps after the job's first phase, since later phases may have other policies."""
-    ends = gathered.ends
-    if ends is None:
-        return
     gathered.steps = {key: lines for key, lines in gathered.steps.items() if key[0] < ends}
     gathered.snapshots = {key: lines for key, lines in gathered.snapshots.items() if key[0] < ends - 1}
     gathered.remarks.append(f"from step {ends} on the program trained again: this is the record of its first phase")
-
-
-def _because(remarks: list[str]) -> str:
-    return f" ({remarks[0]})" if remarks else ""
 
 
 def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
@@ -184,18 +181,13 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
         gathered.remarks.append(f"{where}: the record ends here, at its limit of {line.get('limit_bytes')} bytes")
     # A header. The header of the first phase applies, and only the steps of that phase are kept.
     else:
-        _check_header(line, where=where)
+        if line["trace"] != TRACE_SCHEMA:
+            known = f"this version of kungfu reads schema {TRACE_SCHEMA}"
+            raise UsageError(f"{where}: a trace of schema {line['trace']!r}; {known}")
         if (first := line.get("first_step")) is None or gathered.header is None:
             gathered.header = gathered.header or line
         elif gathered.ends is None or first < gathered.ends:
             gathered.ends = first
-
-
-def _check_header(line: LineFields, *, where: str) -> None:
-    if line["trace"] != TRACE_SCHEMA:
-        raise UsageError(
-            f"{where}: a trace of schema {line['trace']!r}; this version of kungfu reads schema {TRACE_SCHEMA}"
-        )
 
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
@@ -205,11 +197,9 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
     before: int | None = None
     lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
-        # No peer has reported the steps in this gap.
         if before is not None and step > before + 1:
             gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
         before, shares = step, gathered.steps[step, view]
-        # Some ranks have reported this step, and others have not.
         if missing := _missing(shares):
             lacking.append((step, missing))
             continue

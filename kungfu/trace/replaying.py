@@ -24,11 +24,6 @@ from kungfu.trace.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 # The tolerance between TensorFlow or the native library and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
-# Sources that a replay computes, or derives from other fields where an older record lacks them.
-_KNOWN_OTHERWISE = frozenset(
-    {"size", "view", "host_joiners", "replaced_peers", "replacing", "replacement_refused"}
-    | {"barrier_due", "change_due", "target_size"}
-)
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,7 @@ def _check_recorded(plan: CompiledPolicies, trace: Trace) -> None:
             "gradients only what the run's own policies made of them; record a run whose policies need it too"
         )
     numbers = {name for name, kind in plan.source_kinds.items() if kind.type.shape != NEST}
-    missing = sorted(numbers - held - _KNOWN_OTHERWISE)
+    missing = sorted(numbers - held - {"size", "view"})
     declared = {**plan.given_by("publish"), **plan.given_by("feed")}
     own = [declared[name].written for name in missing if name in declared]
     if own:
@@ -166,7 +161,6 @@ def _beginning(
 def _enter(playing: _Playing, step: RecordedStep) -> None:
     """Enters the view of a step: local folds follow their peers, which the snapshots around the change name."""
     before, replaying = playing.previous, playing.replay
-    # The first step, or a step in the same view.
     if before is None or before.view == step.view:
         return
     replaying.rescale(step.size, stayed=_survivors(playing, before, step))
@@ -180,14 +174,12 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
     """True if the states of the folds before `step` are unknown, because earlier steps are missing in the record."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
-    # A gap: no peer survived to report its steps, or the steps could not be written.
+    # After a gap, the states are unknown until a snapshot restores them.
     if before is not None and step.step > before.step + 1:
         playing.is_lost = True
-    # A snapshot after a gap restores the states.
     if playing.is_lost and snapshot is not None:
         _restore(playing.replay, snapshot)
         playing.is_lost = False
-    # The states are still unknown: the step is skipped, and remembered for the remark.
     if playing.is_lost:
         playing.previous = step
         playing.skipped.append(step.step)
@@ -237,7 +229,6 @@ def _held(snapshot: Snapshot, name: str) -> list[Any]:
 def _compare(playing: _Playing, step: RecordedStep, found: Sequence[FiredRule]) -> None:
     decided = {one.rule: one.value for one in found}
     for name in sorted(decided.keys() | step.fired.keys()):
-        # The rule fires in only one of the two, or requests another number.
         if name not in step.fired:
             _differ(playing, f"step {step.step}: {name} fires in the replay, and did not in the run")
         elif name not in decided:

@@ -107,6 +107,7 @@ def test_arrays_that_do_not_do_are_refused(arrays: dict[str, Any], message: str)
 def recorded() -> list[str]:
     """A record of four steps of two peers, whose loss is the size that is wanted."""
     cluster = {"size": 2, "min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
+    cluster |= {"change_due": False, "target_size": 0}
     return [
         json.dumps(
             {"step": step, "view": 1, "rank": rank, "local": {"loss": 0.5}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from kungfu import control, monitor, ops
 from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.errors import UsageError
-from kungfu.policies import gns_batch, replace_stragglers, schedule
+from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy
 from kungfu.trace import Trace, parse_trace, replay
 from tests.trace.recorded import recorded, texts
@@ -127,22 +126,6 @@ def test_a_policy_that_needs_what_the_run_made_of_no_gradient_is_refused_by_name
         replay(GNS, parse_trace(texts(lines)), whose="another")
 
 
-def test_an_old_record_says_by_its_pending_changes_when_to_wait() -> None:
-    """A record of a version without exchanges beside a growth says by its pending changes when to wait."""
-
-    def rules(training: Any) -> Any:
-        return control.always().replace(ops.all_gather(training.rank) == 1), control.always().rescale(7)
-
-    lines = recorded(GNS)
-    for one in lines:
-        if "agreed" in one:
-            one["agreed"]["pending"] = one["step"] % 3 > 0
-            assert {"barrier_due", "change_due", "target_size", "replacing"}.isdisjoint(one["agreed"])
-    replayed = replay(compile_policies([Policy("rules", rules)]), parse_trace(texts(lines)), whose="another")
-    assert {one.rule for one in replayed.decisions} == {"replace", "rescale"}
-    assert {one.step % 3 for one in replayed.decisions} == {0}
-
-
 def test_a_source_that_the_record_lacks_is_named() -> None:
     lines = recorded(GNS)
     for one in lines:
@@ -150,31 +133,6 @@ def test_a_source_that_the_record_lacks_is_named() -> None:
     needing = compile_policies([Policy("rate", lambda t: control.every(2).call(ignore, t.learning_rate))])
     with pytest.raises(UsageError, match=r"the source learning_rate, which is not in this record"):
         replay(needing, parse_trace(texts(lines)), whose="another")
-
-
-def test_a_record_from_before_joiners_has_one_on_every_host_during_a_change() -> None:
-    """A record from before joiners were known has one on every host while a change was pending."""
-    plan = compile_policies([replace_stragglers(every=1, alpha=0.3)])
-
-    def first(**joiners: int) -> int:
-        """The first decision over a record whose change was pending for the first ten steps."""
-        whole = trace_of(plan, views=((1, (0, 1, 2)),))
-        steps = tuple(
-            replace(
-                step,
-                agreed={**step.agreed, "pending": step.step <= 10},
-                local=tuple(
-                    {**own, **(joiners if step.step <= 10 else {"host_joiners": 0} if joiners else {})}
-                    for own in step.local
-                ),
-            )
-            for step in whole.steps
-        )
-        return replay(plan, replace(whole, steps=steps), whose="another").decisions[0].step
-
-    # The peer at 2/3 of the median is below 0.8 in the fourth step: of all, or of those that count.
-    assert first() == first(host_joiners=1) == 14
-    assert first(host_joiners=0) == 11
 
 
 def test_a_norm_that_the_run_took_in_other_steps_is_missed_with_the_step() -> None:
