@@ -271,10 +271,10 @@ MembershipChange = RescaleEvent | RecoveredEvent
 def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
     """The phase of a part of a change: ``beside`` training, while training is ``stopped``, or ``after`` the stop.
 
-    Unknown parts, in records of later versions, count as ``stopped``: the parts of a stop must add up to the stop.
+    Other parts count as ``stopped``: the parts of a stop must add up to the stop.
 
     Examples:
-        >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
+        >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "another_s")]
         ['beside', 'stopped', 'after', 'stopped']
     """
     return "beside" if part in _BESIDE else "after" if part == _AFTER else "stopped"

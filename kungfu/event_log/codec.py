@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from kungfu.errors import UsageError
-from kungfu.event_log.events import READABLE_VERSIONS, AnyEvent, LoggedEvent, RecordEvent
+from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
 _ANY: Any = AnyEvent  # type checkers have no name for the type of a union
@@ -75,18 +75,11 @@ def unpack_event(packed: bytes) -> AnyEvent:
 
 
 def check_version(first: AnyEvent | None, *, where: str) -> None:
-    """Raises if this version cannot read a record; ``first`` is the event in its first line, or ``None``.
-
-    Raises:
-        UsageError: The record has an unsupported version, or none, like records before version 1.
-    """
-    if isinstance(first, RecordEvent) and first.version in READABLE_VERSIONS:
-        return
-    known = " or ".join(map(str, READABLE_VERSIONS))
+    """Raises ``UsageError`` unless ``first``, the event in the first line of a record, names the present version."""
     found = f"is of version {first.version}" if isinstance(first, RecordEvent) else "does not say its version"
-    raise UsageError(
-        f"{where}: this record {found}, and this kungfu reads version {known}: read it with the kungfu that wrote it"
-    )
+    if not isinstance(first, RecordEvent) or first.version != RECORD_VERSION:
+        reads = f"this kungfu reads version {RECORD_VERSION}"
+        raise UsageError(f"{where}: this record {found}, and {reads}: read it with the kungfu that wrote it")
 
 
 def events_schema() -> dict[str, Any]:

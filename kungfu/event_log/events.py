@@ -2,9 +2,7 @@
 
 The tag of a class is the value of ``event`` in the file, and the fields of the class are the other keys of the line.
 `kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
-key that is added, removed or redefined needs another `RECORD_VERSION`; an older version stays in `READABLE_VERSIONS`
-if everything added since may be missing. Version 2 adds kinds for phases, standby processes, joiners that catch up
-with the data, and signals that are not finite; its decisions have more fields about peers, budgets and hooks.
+key that is added, removed or redefined needs another `RECORD_VERSION`; records of other versions are refused.
 
 Peers are identified by their ids, which never change in a job, except in fields of ranks. Times are seconds since 1970,
 durations are seconds, and ``None`` means unknown.

@@ -27,11 +27,8 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 class GrowingFile:
-    """A reader of the new complete lines of a file; an incomplete line is left for the next read.
-
-    Args:
-        path: The file; it has no lines until it exists.
-        at_first_bytes: The first read covers only the complete lines in this many bytes at the end of the file.
+    """A reader of the new complete lines of a file; an incomplete line is left for the next read. The first read covers
+    only the complete lines in the last ``at_first_bytes`` of the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -28,17 +29,10 @@ PeerState = Literal["starting", "ready", "training", "done training", "leaving",
 
 
 class JobHost(Struct, frozen=True):
-    """A host of a job.
-
-    Attributes:
-        name: Its name.
-        pid: The process id of its kungfu-run.
-        started_at: The recorded time of joining, in seconds since 1970; None if not known.
-        is_present: False once the host has left or is lost.
-    """
+    """A host of a job, which joined at ``started_at`` and has left or is lost if it is not present."""
 
     name: str
-    pid: int
+    pid: int  # of its kungfu-run
     started_at: float | None = None
     is_present: bool = True
 
@@ -77,17 +71,11 @@ class JobPeer(Struct, frozen=True):
 
 
 class JobDecision(Struct, frozen=True):
-    """A decision about the size or the peers of a job, and the event that carried it out, refused or superseded it.
-
-    Attributes:
-        event: The decision.
-        outcome: The event that closed it; None while it is open.
-        is_waiting: True while the decision waits for joiners.
-    """
+    """A decision about the size or the peers of a job, and the event that carried it out, refused or superseded it."""
 
     event: events.DecisionEvent
-    outcome: Closing | None = None
-    is_waiting: bool = False
+    outcome: Closing | None = None  # None while the decision is open
+    is_waiting: bool = False  # True while the decision waits for joiners
 
     @property
     def is_open(self) -> bool:
@@ -268,11 +256,8 @@ class Job(Struct, frozen=True):
 
     def after(self, event: events.LoggedEvent) -> Job:
         """The job after an event. Cost: one copy; O(peers) for events of peers."""
-        job = replace(
-            self,
-            tally=self.tally.after(event),
-            last_at=self.last_at if event.time is None else event.time,
-        )
+        last_at = self.last_at if event.time is None else event.time
+        job = replace(self, tally=self.tally.after(event), last_at=last_at)
         match event:
             case events.StartedEvent():
                 return replace(job, started=event)
@@ -310,7 +295,8 @@ class Job(Struct, frozen=True):
                 return replace(job, base=None)
             case events.RequestEvent():
                 others = {id: one for id, one in job.requests.items() if id != event.id}
-                return replace(job, requests=_newest({**others, event.id: event}))
+                newest = [*others.items(), (event.id, event)][-_MOST_KEPT:]
+                return replace(job, requests=dict(newest))
             case events.CheckpointEvent(error=""):
                 return replace(job, checkpoint=event)
             case events.NotFiniteEvent():
@@ -460,10 +446,7 @@ class Job(Struct, frozen=True):
 
 def fold(recorded: Iterable[events.LoggedEvent]) -> Job:
     """The job after the events of a record."""
-    job = Job()
-    for event in recorded:
-        job = job.after(event)
-    return job
+    return reduce(Job.after, recorded, Job())
 
 
 def _outside(peer: JobPeer, view: events.ViewEvent) -> JobPeer:
@@ -478,7 +461,3 @@ def _speeds(fractions: Mapping[Any, Any]) -> dict[int, float]:
         int(peer): as_float(speed) for peer, speed in fractions.items() if str(peer).isdecimal() and len(str(peer)) < 10
     }
     return {peer: speed for peer, speed in known.items() if speed is not None and math.isfinite(speed)}
-
-
-def _newest(requests: dict[str, events.RequestEvent]) -> dict[str, events.RequestEvent]:
-    return dict([*requests.items()][-_MOST_KEPT:])

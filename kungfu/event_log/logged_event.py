@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 RECORD_VERSION = 3
-READABLE_VERSIONS = (3,)
 
 # JSON has no NaN and no infinity: files contain their names.
 Number = float | Literal["NaN", "Infinity", "-Infinity"]

@@ -10,11 +10,7 @@ NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infi
 
 
 def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
-    """A value with all nested numbers that are not finite replaced by their names in `NOT_FINITE`.
-
-    Args:
-        value: Numbers, texts, lists and mappings.
-        nan: The replacement for NaN; ``None`` if NaN means a missing number.
+    """A value with all nested numbers that are not finite replaced by their names in `NOT_FINITE`, and NaN by ``nan``.
 
     >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
     {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}

@@ -43,17 +43,11 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace of training at one size, in samples per second.
-
-    Attributes:
-        size: The number of peers.
-        steps: The observed steps at this size.
-        marks: Pairs of a time in seconds and the samples trained on by then, oldest first.
-    """
+    """The pace of training at one size, over the steps observed at this size."""
 
     size: int = 0
     steps: int = 0
-    marks: tuple[tuple[float, int], ...] = ()
+    marks: tuple[tuple[float, int], ...] = ()  # times in seconds, each with the samples trained on by then
 
     def after(self, now: float, samples: int, *, size: int) -> Pace:
         """The pace after a step."""
@@ -78,22 +72,16 @@ class Pace:
 
 @dataclass(frozen=True)
 class ProgressSoFar:
-    """The progress of a job according to the newest line, and the pace over the lines so far.
-
-    Attributes:
-        reported: The progress in the newest line.
-        pace: The pace of the lines so far.
-        is_over: True if training has ended and nothing is left; lines of the last steps may arrive later.
-    """
+    """The progress of a job according to the newest line, and the pace over the lines so far."""
 
     reported: TrainingProgress = TrainingProgress()
     pace: Pace = Pace()
-    is_over: bool = False
+    is_over: bool = False  # True if training has ended; lines of the last steps may arrive later
 
     def after_step(self, fields: Mapping[str, Any]) -> ProgressSoFar:
         """The progress after a measured step."""
         given = fields.get("progress")
-        # The record is from before progress was recorded, or a signal has this name.
+        # The program does not report its progress, or a signal has this name.
         if not isinstance(given, Mapping):
             return ProgressSoFar(is_over=self.is_over)
         names = ("samples", "epoch", "epochs", "samples_left", "steps_left", "fit")

@@ -25,16 +25,9 @@ class NewRecords:
 
 
 class RecordFollower:
-    """Reads the additions to a growing record, call by call.
+    """Reads the additions to a growing record, call by call, and counts the ``damaged`` lines, which it skips.
 
-    Args:
-        folder: The folder that kungfu-run writes to.
-        newest_bytes: The first read covers only this many bytes at the end of the metrics.
-
-    Attributes:
-        damaged: The number of unreadable lines, which are skipped.
-        has_more: True if the last call of `read` has left lines unread.
-    """
+    The first read covers only ``newest_bytes`` at the end of the metrics; ``has_more`` is True if lines are left."""
 
     def __init__(self, folder: Path, *, newest_bytes: int | None = None) -> None:
         self._folder, self._events = folder, GrowingFile(folder / "events.jsonl")
@@ -73,11 +66,7 @@ class RecordFollower:
 
 
 class JobWatcher:
-    """Follows the files of a job's folder as they grow.
-
-    Attributes:
-        folder: The folder of the job.
-        job: The state of the job at the last look.
+    """Follows the files of a job's folder as they grow; ``job`` is the state of the job at the last look.
 
     >>> from tempfile import TemporaryDirectory
     >>> lines = '{"event": "record", "version": 3}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
@@ -89,7 +78,7 @@ class JobWatcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.job = folder, Job()
-        # Only the newest step counts: the steps of a week need not be read.
+        # Only the newest step matters: the steps of a week need not be read.
         self._record = RecordFollower(folder, newest_bytes=_NEWEST_BYTES)
 
     def look(self) -> Job:

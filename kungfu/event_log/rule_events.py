@@ -327,14 +327,14 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
         action: The class of the rule's action.
         asked: The requested number.
         ranks: The ranks in the request.
-        budget: The used-up budget, in words like "8 replacements in 800 steps"; empty in older records.
+        budget: The used-up budget, in words like "8 replacements in 800 steps".
     """
 
     topic: ClassVar[Topic] = "held back"
     action: str
     asked: Number | None
     ranks: tuple[int, ...]
-    budget: str = ""
+    budget: str
 
     def headline(self) -> str:
         """The request that is held back, and the budget that is used up.
@@ -346,9 +346,7 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
             'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
         """
         rule, are = self.rule.removeprefix("held(").removesuffix(")"), "is" if self.budget.startswith("1 ") else "are"
-        used_up = f"held: {self.budget} {are} used up"
-        budget = used_up if self.budget else "held back, for its budget of rescales is used up"
-        return f"step {figure(self.step)}: {rule} asks for {_action(self)}; {budget}"
+        return f"step {figure(self.step)}: {rule} asks for {_action(self)}; held: {self.budget} {are} used up"
 
 
 def _action(event: ShadowEvent | HeldEvent) -> str:

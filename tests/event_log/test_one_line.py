@@ -17,7 +17,8 @@ KEPT = {
     "stop_s": 0.002,
 }  # fmt: skip
 SET = {"event": "set", "step": 40, "rule": "hybrid", "what": "learning rate", "to": 0.2, "over": 100.0, "unit": "steps"}
-HELD = {"event": "held", "step": 7, "rule": "held(slow)", "action": "Evict", "asked": None, "ranks": [1, 3]}
+HELD = {"event": "held", "step": 7, "rule": "held(slow)", "action": "Evict", "asked": None, "ranks": [1, 3],
+        "budget": "2 rescales in 500 steps"}  # fmt: skip
 DECISION = {"event": "decision", "step": 9, "rule": "slow", "size": 2, "asked": 2}
 FINISHED = {"event": "finished", "peer": 2, "steps": 9, "traces": 1}
 LATE = {"event": "late", "in": "gradients", "step": 811, "waited_s": 15.0}
@@ -55,7 +56,7 @@ def test_every_kind_of_event_has_a_line_or_is_silent(kind: str) -> None:
             {"event": "shadow", "step": 3, "rule": "shadow(gns)", "action": "Rescale", "asked": 4.0, "ranks": []},
             "step 3: shadow(gns) would have asked for another size: 4",
         ),
-        (HELD, "step 7: slow asks for the eviction of rank 1, 3; held back, for its budget of rescales is used up"),
+        (HELD, "step 7: slow asks for the eviction of rank 1, 3; held: 2 rescales in 500 steps are used up"),
         (DECISION, "step 9: slow wants to stay at 2 peers"),
         ({**DECISION, "peers": [1], "when": "replaced"}, "step 9: slow wants peer 1 replaced"),
         (

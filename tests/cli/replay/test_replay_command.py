@@ -51,11 +51,11 @@ def test_the_timeline_shows_what_the_replay_decides_beside_what_happened(tmp_pat
 
 def test_held_back_and_fruitless_requests_stand_in_the_column_of_the_run(tmp_path: Path, said: Said) -> None:
     """Requests that a budget held back and requests that came to nothing stand in the column of the run."""
-    held = made(event="held", step=6, rule="held(grow)", action="Rescale", asked=3.0)
+    held = made(event="held", step=6, rule="held(grow)", action="Rescale", asked=3.0, budget="1 rescale in 9 steps")
     passed_over = made(event="superseded", step=7, rule="hook", asked=5, by="grow")
     folder = written(with_events(tmp_path, [held, passed_over]), recorded(PLAN))
     text = said(folder)
-    assert "held back, for its budget of rescales is used up" in " ".join(text.replace("│", " ").split())
+    assert "held: 1 rescale in 9 steps is used up" in " ".join(text.replace("│", " ").split())
     assert "nothing came of it, since grow came before it" in " ".join(text.replace("│", " ").split())
     told = json.loads(said(folder, "--json"))
     assert [one["event"] for one in told["run"]] == ["held", "superseded"]
