@@ -10,6 +10,11 @@ from msgspec import Struct, field
 from kungfu.event_log.logged_event import LoggedEvent, Topic
 from kungfu.event_log.values import UNKNOWN, counted, duration, figure, finite_number, label, peers_named
 
+__all__ = [
+    "CheckpointEvent", "MembershipChange", "RecoveredEvent", "RefusedEvent", "RescaleEvent", "SpanEvent", "SpanPart",
+    "phase_of",
+]  # fmt: skip
+
 _BESIDE = ("spawn_s", "ready_s")
 _STOPPED = ("barrier_s", "attach_s", "state_s")
 _AFTER = "first_step_s"

@@ -8,7 +8,7 @@ Peers are identified by their ids, which never change in a job, except in fields
 durations are seconds, and ``None`` means unknown.
 """
 
-# ruff: noqa: F403, F405 - a new kind of event is named only in its definition and in the union
+# ruff: noqa: F403, F405 - each module names its public types in `__all__`
 from __future__ import annotations
 
 from collections.abc import Iterable

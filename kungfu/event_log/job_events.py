@@ -9,6 +9,11 @@ from msgspec import field
 from kungfu.event_log.logged_event import LoggedEvent, Topic
 from kungfu.event_log.values import counted, duration, figure
 
+__all__ = [
+    "DevicesEvent", "EndedEvent", "FailedEvent", "GapEvent", "HostJoinedEvent", "HostLeftEvent", "HostLostEvent",
+    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "StandbyEvent", "StartedEvent", "UnrecordedEvent",
+]  # fmt: skip
+
 # ---- the record itself -----------------------------------------------------------------------------------------------
 
 

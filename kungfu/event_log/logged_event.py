@@ -7,6 +7,8 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+__all__ = ["RECORD_VERSION", "LoggedEvent", "Topic"]
+
 RECORD_VERSION = 3
 
 # JSON has no NaN and no infinity: files contain their names.

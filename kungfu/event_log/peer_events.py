@@ -10,6 +10,14 @@ from msgspec import Struct, field
 from kungfu.event_log.logged_event import LoggedEvent, Number, Topic
 from kungfu.event_log.values import counted, duration, figure, label, peers_named
 
+__all__ = [
+    "BrokenEvent", "CaughtUpEvent", "DismissedEvent", "DissentEvent", "FinishedEvent", "FiniteAgainEvent", "LateEvent",
+    "LostEvent", "MachinesDifferEvent", "MissingEvent", "NotFiniteEvent", "NoticedEvent", "OfferedEvent",
+    "PeerEndedEvent", "Percentiles", "PhaseEvent", "ProgramEndedEvent", "RegroupingEvent", "RoundedEvent",
+    "RoundedVariable", "ShadowDissentEvent", "SpawnedEvent", "TookOverEvent", "UndefinedEvent", "UnheardEvent",
+    "ViewEvent",
+]  # fmt: skip
+
 # ---- peers and views -------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,11 @@ from kungfu.event_log.logged_event import LoggedEvent, Number, Saw, Topic
 from kungfu.event_log.numbers import as_float
 from kungfu.event_log.values import counted, figure, finite_number, label, peers_named
 
+__all__ = [
+    "CalledEvent", "DecisionEvent", "HeldEvent", "RuleEvent", "RulesEvent", "SetEvent", "SettingRun", "ShadowEvent",
+    "SupersededEvent", "joined_to_run",
+]  # fmt: skip
+
 _ACTIONS = {
     "Rescale": "another size",
     "SetGlobalBatchSize": "another batch",
