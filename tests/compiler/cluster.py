@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -23,21 +23,12 @@ Local = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Cluster:
-    """One program a peer, each with the two functions that a step calls; a step may have fewer peers than there are.
-
-    The sum that came back to a peer waits in a variable of its inbox: its length, which follows from the size, is no
-    part of a trace.
-    """
+    """One program a peer, each with the two functions that a step calls; a step may have fewer peers than there are."""
 
     programs: list[Program]
     piggybacked: list[Callable[..., Any]]
     conclude: list[Callable[..., Any]]
-    inboxes: list[tf.Variable]
     meeting: Meeting
-
-    def each(self) -> Iterator[tuple[Program, tf.Variable]]:
-        """Each peer's program and inbox."""
-        return zip(self.programs, self.inboxes, strict=True)
 
     def restore(self, replay: Replay) -> None:
         """Gives the peers of the view the states that the replay holds for them."""
@@ -78,68 +69,32 @@ def eager_cluster(plan: CompiledPolicies, *, size: int) -> Cluster:
 
 
 def traced_cluster(plan: CompiledPolicies, *, size: int) -> Cluster:
-    """A cluster whose programs run as graphs.
-
-    Where no peer waits for another one, all run the trace of the first, each with its own variables in it.
-    """
-    cluster = _cluster(plan, size=size, wrapped=partial(tf.function, autograph=False))
-    if any(one.message for one in plan.after):
-        return cluster
-    owned = [[*(one.variable for one in program.variables), inbox] for program, inbox in cluster.each()]
-    shared = [
-        [_with_variables(run[0], of=owned[0], instead=own) for own in owned]
-        for run in (cluster.piggybacked, cluster.conclude)
-    ]
-    return replace(cluster, piggybacked=shared[0], conclude=shared[1])
-
-
-def _with_variables(
-    traced: Any, *, of: Sequence[tf.Variable], instead: Sequence[tf.Variable]
-) -> Callable[[Mapping[str, Any]], Any]:
-    """The traced function of one peer, with other variables ``instead`` of those ``of`` this peer."""
-    others = {id(one.handle): other.handle for one, other in zip(of, instead, strict=True)}
-
-    def run(sources: Mapping[str, Any]) -> Any:
-        concrete = traced.get_concrete_function(sources)
-        captured = concrete.captured_inputs
-        concrete.set_external_captures([others.get(id(one), one) for one in captured])
-        try:
-            return concrete(sources)
-        finally:
-            concrete.set_external_captures(captured)
-
-    return run
+    """A cluster whose programs run as graphs."""
+    return _cluster(plan, size=size, wrapped=partial(tf.function, autograph=False, reduce_retracing=True))
 
 
 def _cluster(plan: CompiledPolicies, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster:
-    programs = [lower(plan) for _ in range(size)]
-    inboxes = [tf.Variable([0.0], shape=[None]) for _ in range(size)]
-    meeting = Meeting(size)
-
-    def concluding(rank: int, program: Program) -> Callable[..., Any]:
-        all_reduce = meeting.all_reduce_of(rank)
-        return lambda sources: program.conclude(sources, inboxes[rank].read_value(), all_reduce)
-
-    conclude = [wrapped(concluding(rank, program)) for rank, program in enumerate(programs)]
-    return Cluster(programs, [wrapped(one.piggybacked) for one in programs], conclude, inboxes, meeting)
+    programs, meeting = [lower(plan) for _ in range(size)], Meeting(size)
+    conclude = [
+        wrapped(partial(program.conclude, all_reduce=meeting.all_reduce_of(rank)))
+        for rank, program in enumerate(programs)
+    ]
+    return Cluster(programs, [wrapped(one.piggybacked) for one in programs], conclude, meeting)
 
 
 def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outcome]:
-    """One step of the peers that ``local`` tells of; gives their outcomes in rank order."""
+    """One step of the peers with these local sources; returns their outcomes in rank order."""
     size = len(local)
-    shared = constants({**derived(local), **agreed, "size": size})
-    own = [{**shared, **constants({**one, "rank": rank})} for rank, one in enumerate(local)]
+    own = [as_tensors(one, rank=rank, agreed=agreed, local=local) for rank, one in enumerate(local)]
     piggybacked = [peer(one) for peer, one in zip(cluster.piggybacked[:size], own, strict=True)]
     summed = reduce(np.add, [one.numpy() for one in piggybacked])
-    for inbox in cluster.inboxes[:size]:
-        inbox.assign(summed)
     cluster.meeting.convene(size)
     concluding = list(zip(cluster.conclude[:size], own, strict=True))
     # Peers that wait for no message of each other need no threads, which would fight for Python's lock.
     if not any(one.message for one in cluster.programs[0].plan.after):
-        return [outcome_of(peer(one)) for peer, one in concluding]
+        return [outcome_of(peer(one, summed)) for peer, one in concluding]
     with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(peer, one) for peer, one in concluding]
+        futures = [pool.submit(peer, one, summed) for peer, one in concluding]
         return [outcome_of(one.result(DEADLINE_S)) for one in futures]
 
 
@@ -149,18 +104,20 @@ def outcome_of(parts: Any) -> Outcome:
 
 
 def as_tensors(own: Mapping[str, Any], *, rank: int, agreed: Mapping[str, Any], local: Local) -> dict[str, Any]:
-    """What the step offers to one peer's program."""
-    return constants({**derived(local), **agreed, **own, "rank": rank, "size": len(local)})
-
-
-def constants(offered: Mapping[str, Any]) -> dict[str, Any]:
-    """The sources as tensors."""
+    """The sources that the step offers to one peer's program."""
+    offered = {**derived(local), **agreed, **own, "rank": rank, "size": len(local)}
     return {
         name: [tf.constant(leaf, tf.float32) for leaf in value]
         if isinstance(value, list)
         else tf.constant(value, tf.float32 if isinstance(value, (float, np.floating)) else None)
         for name, value in offered.items()
     }
+
+
+def lone_peer(*, number: int = 1, seed: int = 0) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The invented local sources of the only peer in step ``number``, and all sources as tensors."""
+    local, agreed = invented(np.random.default_rng(seed), number=number, size=1)
+    return local[0], as_tensors(local[0], rank=0, agreed=agreed, local=local)
 
 
 def derived(local: Local) -> dict[str, Any]:
@@ -199,12 +156,8 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
     ]
     agreed = {
         "step": number,
-        "pending": False,
-        "barrier_due": False,
-        "change_due": False,
+        **dict.fromkeys(("pending", "barrier_due", "change_due", "replacing", "replacement_refused"), False),
         "target_size": 0,
-        "replacing": False,
-        "replacement_refused": False,
         "min_size": 1,
         "max_size": 8,
         "refused_size": 0,
@@ -220,15 +173,13 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
     return local, {**agreed, **changed}
 
 
-def assert_same(outcomes: Sequence[Outcome], expected: Outcome) -> None:
+def assert_same(outcomes: Sequence[Outcome], expected: Outcome, *, atol: float = 1e-5) -> None:
     """All peers decided alike, and as expected; numbers to float tolerance."""
     for one in outcomes:
-        np.testing.assert_array_equal(one.fired, expected.fired)
-        np.testing.assert_array_equal(one.masks, expected.masks)
-        np.testing.assert_array_equal(one.inputs_whole, expected.inputs_whole)
-        np.testing.assert_array_equal(one.watched_whole, expected.watched_whole)
+        for name in ("fired", "masks", "inputs_whole", "watched_whole"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(expected, name), err_msg=name)
         for name in ("targets", "inputs", "watched", "fractions"):
-            np.testing.assert_allclose(getattr(one, name), getattr(expected, name), rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(getattr(one, name), getattr(expected, name), rtol=1e-4, atol=atol, err_msg=name)
 
 
 def states(program: Program) -> list[Any]:

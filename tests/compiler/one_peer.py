@@ -32,12 +32,12 @@ class Peer:
     sent: dict[str, Any] = field(default_factory=dict)
     step: Callable[[Mapping[str, Any]], Outcome] = lambda _: (_ for _ in ()).throw(AssertionError("not wrapped yet"))
 
-    def take(self, replay: Replay, *, rank: int) -> None:
+    def become(self, replay: Replay, *, rank: int) -> None:
         """Becomes the peer of that rank in the replayed cluster, with its states."""
         self.rank = rank
         restore(self.program, replay, rank=rank)
 
-    def assert_like(self, expected: Outcome, replay: Replay) -> None:
+    def assert_like(self, replay: Replay) -> None:
         """What it sent and what it holds is what the replay has for this peer."""
         for tag, vector in self.sent.items():
             np.testing.assert_allclose(vector, self.log.messages[tag][0][self.rank], err_msg=tag, **TOLERANCE)
@@ -50,10 +50,10 @@ def peer_of(
     plan: CompiledPolicies,
     log: Log,
     *,
-    wrapped: Callable[[Any], Any],
+    is_traced: bool,
     made: Callable[[Program], Program] = lambda one: one,
 ) -> Peer:
-    """A peer whose step runs as `wrapped` makes it, traced with `traced`, at once with `eager`; `made` may fuse it."""
+    """A peer whose step runs eagerly, or as one graph for all sizes of the cluster; `made` may fuse it."""
     peer = Peer(made(lower(plan)), log)
 
     def exchange(vector: Any, tag: str) -> Any:
@@ -74,18 +74,8 @@ def peer_of(
         after |= program.gradient_reductions(after)
         return program.conclude(after, summed, lambda vectors, tag: [exchange(one, tag) for one in vectors])
 
-    peer.step = wrapped(step)
+    peer.step = tf.function(step, autograph=False) if is_traced else step
     return peer
-
-
-def eager(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, without a graph."""
-    return step
-
-
-def traced(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step as one graph, whatever the size of the cluster."""
-    return tf.function(step, autograph=False)  # type: ignore[no-any-return]  # TensorFlow has no types
 
 
 def run(peer: Peer, sources: Mapping[str, Any]) -> Outcome:

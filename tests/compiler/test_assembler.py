@@ -7,22 +7,13 @@ from typing import Any
 import pytest
 
 from kungfu import control, ops
-from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.assembler import after_sync, before_sync
 from kungfu.errors import InternalError
-from kungfu.policy_definition import Policy
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
-
-
-def plan_of(body: Any) -> CompiledPolicies:
-    return compile_policies([Policy("small", body)])
+from tests.compiler.small import ignore, plan_of, plan_showing
 
 
 def test_a_small_policy_is_a_listing_that_can_be_read() -> None:
-    bytecode = after_sync(plan_of(lambda t: control.every(2).call(ignore, t.mean_loss + 0.1)))
+    bytecode = after_sync(plan_showing(lambda t: t.mean_loss + 0.1, every=2))
     assert bytecode.inputs == {"summed": "float32", "step": "int64", "change_due": "bool", "mean_loss": "float32"}
     assert bytecode.text.splitlines() == [
         "states",
@@ -69,6 +60,6 @@ def test_only_the_states_that_the_riders_need_are_read_before_them() -> None:
 
 
 def test_a_message_of_its_own_is_no_instruction() -> None:
-    plan = plan_of(lambda t: control.every(2).call(ignore, ops.all_reduce(t.mean_loss - t.loss, "sum")))
+    plan = plan_showing(lambda t: ops.all_reduce(t.mean_loss - t.loss, "sum"), every=2)
     with pytest.raises(InternalError, match="sends messages of its own, and one peer's bytecode can't wait"):
         after_sync(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,7 @@ from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Map, Operation
 from kungfu.signal.operation import rules
 from tests.compiler import cluster
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
+from tests.compiler.small import ignore, plan_of, plan_showing
 
 
 def test_no_policy_is_an_empty_plan() -> None:
@@ -54,34 +52,20 @@ def test_a_monitor_is_watched_by_its_name() -> None:
 
 
 def test_different_signals_of_one_name_are_watched_under_two() -> None:
-    def watching(training: Any) -> Any:
-        slow, fast = (monitor.gradient_noise_scale(training, decay=one) for one in (0.01, 0.1))
-        return control.always().call(ignore, slow, fast)
-
-    assert compile_policies([Policy("watching", watching)]).watched == ("noise_scale", "noise_scale_2")
+    plan = plan_showing(*(partial(monitor.gradient_noise_scale, decay=one) for one in (0.01, 0.1)))
+    assert plan.watched == ("noise_scale", "noise_scale_2")
 
 
 def test_a_local_or_many_valued_signal_is_not_watched_even_with_a_name() -> None:
-    def watching(training: Any) -> Any:
-        times = ops.all_gather(training.busy_seconds.named("own")).named("all")
-        return control.always().call(ignore, ops.max(times).named("slowest"))
-
-    assert compile_policies([Policy("watching", watching)]).watched == ("slowest",)
+    plan = plan_showing(lambda t: ops.max(ops.all_gather(t.busy_seconds.named("own")).named("all")).named("slowest"))
+    assert plan.watched == ("slowest",)
 
 
 def test_rules_of_one_name_are_told_apart() -> None:
     def hooked(training: Any) -> Any:
         return control.every(2).call(ignore), control.every(3).call(ignore)
 
-    policies = [Policy("a", hooked), Policy("b", hooked)]
-    assert [one.name for one in compile_policies(policies).rules] == ["ignore", "ignore_2", "ignore_3", "ignore_4"]
-
-
-def test_compiling_twice_gives_the_same_plan() -> None:
-    def plan() -> Any:
-        return compile_policies([gns_batch(max_peers=4)])
-
-    assert explain(plan()) == explain(plan())
+    assert [one.name for one in plan_of(hooked, hooked).rules] == ["ignore", "ignore_2", "ignore_3", "ignore_4"]
 
 
 def test_an_error_while_a_policy_is_built_comes_before_any_step() -> None:
@@ -92,25 +76,18 @@ def test_an_error_while_a_policy_is_built_comes_before_any_step() -> None:
 def test_compiling_takes_as_much_work_as_the_policy_has_nodes() -> None:
     """Twice the nodes take twice the calls, and not four times as many."""
 
-    def wide(count: int) -> Policy:
-        def rules(training: Any) -> Any:
-            value = training.mean_loss
-            for number in range(count):
-                value = value + ops.sqrt(training.step * number)
-            return control.every(5).call(ignore, value)
-
-        return Policy("wide", rules)
-
-    def calls(policy: Policy) -> tuple[int, int]:
+    def calls(count: int) -> tuple[int, int]:
         counted = Counter[str]()
         sys.setprofile(lambda frame, event, argument: counted.update([event]))
         try:
-            plan = compile_policies([policy])
+            plan = plan_showing(
+                lambda t: reduce(lambda value, n: value + ops.sqrt(t.step * n), range(count), t.mean_loss)
+            )
         finally:
             sys.setprofile(None)
         return counted["call"], len(plan.nodes)
 
-    (few, nodes), (many, more) = calls(wide(100)), calls(wide(200))
+    (few, nodes), (many, more) = calls(100), calls(200)
     assert more > 400
     assert many / few < 1.2 * more / nodes
 
@@ -137,30 +114,20 @@ def test_policies_that_measure_the_speeds_share_them() -> None:
     assert compile_policies([autoscale(max_peers=4)]).straggler_fractions is not None, "its table reads them"
 
 
-def test_without_a_policy_that_measures_them_the_speeds_are_not_told() -> None:
+def test_who_leaves_first_is_explained_and_survives_a_record() -> None:
+    plan = compile_policies([replace_stragglers()])
+    line = "when the job shrinks, peers below 0.9 of the median speed leave first, by monitor.straggler_fractions"
+    assert line in explain(plan).splitlines()
+    assert explain_json(plan)["leave_first"] == {"below": 0.9, "measured_by": "monitor.straggler_fractions"}
+    again = plan_from_json(plan_to_json(plan)).straggler_fractions
+    assert again is not None
+    assert again.monitor == "straggler_fractions"
+
+
+def test_without_a_policy_that_measures_them_the_speeds_are_unknown() -> None:
     plan = compile_policies([schedule({10: 2})])
     assert plan.straggler_fractions is None
+    assert "leave first" not in explain(plan)
+    assert explain_json(plan)["leave_first"] is None
     agreed = {"pending": False, "min_size": 1, "max_size": 4, "refused_size": 0, "step": 1}
     assert Replay(plan, size=3).step([{}] * 3, agreed).fractions.shape == (0, 3)
-
-
-def test_explain_says_who_leaves_first() -> None:
-    told = "when the job shrinks, peers below 0.9 of the median speed leave first, by monitor.straggler_fractions"
-    assert told in explain(compile_policies([replace_stragglers()])).splitlines()
-    assert "leave first" not in explain(compile_policies([schedule({10: 2})]))
-
-
-def test_the_document_says_who_leaves_first_too() -> None:
-    first = explain_json(compile_policies([replace_stragglers()]))["leave_first"]
-    assert first == {"below": 0.9, "measured_by": "monitor.straggler_fractions"}
-    assert explain_json(compile_policies([schedule({10: 2})]))["leave_first"] is None
-
-
-def test_a_plan_that_is_read_again_tells_the_speeds_too() -> None:
-    plan = compile_policies([replace_stragglers()])
-    again = plan_from_json(plan_to_json(plan))
-    assert again.straggler_fractions is not None
-    assert again.straggler_fractions.monitor == "straggler_fractions"
-    older = plan_to_json(plan)
-    del older["plan"]["straggler_fractions"]
-    assert plan_from_json(older).straggler_fractions is None

@@ -17,10 +17,7 @@ def test_scalars_come_first_and_vectors_grow_with_the_cluster() -> None:
     assert [layout.floats(size) for size in (1, 2, 5)] == [3, 4, 7]
 
 
-def test_a_reduced_vector_takes_one_float_a_peer() -> None:
+def test_a_reduced_vector_takes_one_float_a_peer_and_no_collective_none() -> None:
     spread = ops.all_gather(training.loss) - training.loss
     assert MessageLayout.of((ops.all_reduce(spread, "sum"),)).floats(3) == 3
-
-
-def test_no_collective_is_no_float() -> None:
     assert MessageLayout.of(()).floats(4) == 0

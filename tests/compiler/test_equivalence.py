@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kungfu.compiler import CompiledPolicies, Outcome
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import NumpyBackend, Replay
@@ -30,7 +30,7 @@ from tests.compiler.cluster import (
     step,
     traced_cluster,
 )
-from tests.compiler.one_peer import TOLERANCE, eager, peer_of, run, traced
+from tests.compiler.one_peer import peer_of, run
 from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_plan
 from tests.compiler.witness import Grid, Log, Witness
 
@@ -53,23 +53,21 @@ def assert_equivalent(
     number = 0
     for size in sizes:
         replay.rescale(size)
-        programs = cluster.programs[:size]
         if number == 0:
-            for rank, program in enumerate(programs):
-                assert_close(states(program), replayed_states(replay, rank=rank))
+            assert_same_states(cluster, replay)
         cluster.restore(replay)
         for _ in range(steps):
             number += 1
             local, agreed = invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
             expected = replay.step(local, agreed)
             assert_same(step(cluster, local, agreed), expected)
-            for rank, program in enumerate(programs):
-                assert_close(states(program), replayed_states(replay, rank=rank))
+            assert_same_states(cluster, replay)
 
 
-def assert_close(values: list[Any], expected: list[Any]) -> None:
-    for value, other in zip(values, expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
+def assert_same_states(cluster: Cluster, replay: Replay) -> None:
+    for rank, program in enumerate(cluster.programs[: replay.size]):
+        for value, other in zip(states(program), replayed_states(replay, rank=rank), strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
 
 
 # So many examples of the long histories; a soak asks for more.
@@ -88,14 +86,14 @@ def assert_histories_agree(
     """Plays one peer of a cluster through changing views, traced and at once, beside the replay of all."""
     rng, log = np.random.default_rng(seed), Log(grid)
     replay = Replay(plan, size=sizes[0], backend=partial(Witness, log))
-    peers = [peer_of(plan, log, wrapped=one, made=made) for one in (traced, eager)]
+    peers = [peer_of(plan, log, is_traced=one, made=made) for one in (True, False)]
     for number in range(1, STEPS + 1):
         size = sizes[(number - 1) * len(sizes) // STEPS]
         if number == 1 or size != replay.size:
             replay.rescale(size)
             rank = int(rng.integers(size))
             for peer in peers:
-                peer.take(replay, rank=rank)
+                peer.become(replay, rank=rank)
         local, agreed = offered(rng, number=number, size=size, grid=grid)
         log.begin()
         expected = replay.step(local, agreed)
@@ -103,10 +101,10 @@ def assert_histories_agree(
         for peer in peers:
             outcome = run(peer, sources)
             if log.fragile:
-                peer.take(replay, rank=peer.rank)
+                peer.become(replay, rank=peer.rank)
             else:
-                assert_alike(outcome, expected)
-                peer.assert_like(expected, replay)
+                assert_same([outcome], expected, atol=1e-4)
+                peer.assert_like(replay)
 
 
 def offered(rng: np.random.Generator, *, number: int, size: int, grid: Grid) -> tuple[list[Any], dict[str, Any]]:
@@ -130,36 +128,17 @@ def roughened(sources: dict[str, Any], rng: np.random.Generator) -> dict[str, An
     return {name: rough(value) for name, value in sources.items()}
 
 
-def assert_alike(outcome: Outcome, expected: Outcome) -> None:
-    """The same decisions exactly, the same numbers to tolerance."""
-    np.testing.assert_array_equal(outcome.fired, expected.fired)
-    np.testing.assert_array_equal(outcome.masks, expected.masks)
-    np.testing.assert_array_equal(outcome.inputs_whole, expected.inputs_whole)
-    np.testing.assert_array_equal(outcome.watched_whole, expected.watched_whole)
-    for name in ("targets", "inputs", "watched"):
-        np.testing.assert_allclose(getattr(outcome, name), getattr(expected, name), err_msg=name, **TOLERANCE)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("makers", "grid"), [(EXACT, "dyadic"), (ROUGH, "real")], ids=["dyadic", "real"])
 @examples(EXAMPLES)
-@given(program=instructions(at_least=3, at_most=30, makers=EXACT), sizes=SIZES, seed=SEEDS)
-def test_random_policies_decide_the_same_on_a_dyadic_grid(
-    program: list[Instruction], sizes: list[int], seed: int
+@given(data=st.data(), sizes=SIZES, seed=SEEDS)
+def test_random_policies_decide_the_same_eagerly_traced_and_in_numpy(
+    makers: Any, grid: Grid, data: st.DataObject, sizes: list[int], seed: int
 ) -> None:
-    """On a dyadic grid random policies decide the same eagerly, traced and in NumPy."""
-    assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid="dyadic")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@examples(EXAMPLES)
-@given(program=instructions(at_least=3, at_most=30, makers=ROUGH), sizes=SIZES, seed=SEEDS)
-def test_random_policies_decide_the_same_on_any_numbers(
-    program: list[Instruction], sizes: list[int], seed: int
-) -> None:
-    """On any numbers random policies decide the same wherever the margin is not tiny."""
-    assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid="real")
+    """The policies decide the same exactly on a dyadic grid, and on any numbers wherever the margin is not tiny."""
+    program = data.draw(instructions(at_least=3, at_most=30, makers=makers))
+    assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid=grid)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +14,9 @@ from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy, at_most, policy, shadow
+from kungfu.policy_definition import at_most, policy, shadow
 from kungfu.signal import Signal, TrainingSignals, fold, topological
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
+from tests.compiler.small import ignore, plan_of, plan_showing
 
 
 def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None:
@@ -49,7 +45,7 @@ def test_messages_of_their_own_are_shown_where_they_happen_and_counted() -> None
         gated = ops.all_gather(training.busy_seconds - training.mean_loss)
         return control.every(5).call(ignore, each_step, ops.max(gated))
 
-    text = explain(compile_policies([Policy("late", late)]))
+    text = explain(plan_of(late))
     assert "  1 extra message per step\n  1 small message more in the steps of their gates\n" in text
     assert "one message of 1 float (4 bytes)\n" in text
     assert "one message of 0 + 1 x size floats (0 + 4 x size bytes)\n" in text
@@ -58,12 +54,8 @@ def test_messages_of_their_own_are_shown_where_they_happen_and_counted() -> None
 
 
 def test_a_sampled_fold_says_in_which_steps_it_runs() -> None:
-    def sampled(training: Any) -> Any:
-        return control.always().call(ignore, training.mean_loss.ema(0.5).sampled(10))
-
-    assert "ema(mean_loss) where ((step % 10) == 0), keep on rescale" in explain(
-        compile_policies([Policy("sampled", sampled)])
-    )
+    text = explain(plan_showing(lambda t: t.mean_loss.ema(0.5).sampled(10)))
+    assert "ema(mean_loss) where ((step % 10) == 0), keep on rescale" in text
 
 
 def test_every_node_is_shown_once_and_before_it_is_used() -> None:
@@ -85,7 +77,7 @@ def test_a_signal_is_called_by_the_variable_that_holds_it() -> None:
         half = speed / 2
         return control.every(5).call(ignore, half)
 
-    text = explain(compile_policies([Policy("measured", measured)]))
+    text = explain(plan_of(measured))
     assert re.search(r"\n +speed = all_reduce sum\(%\d+\): agreed float32, samples/s  \[test_explain.py:\d+\]\n", text)
     assert re.search(r"\n +half = speed / 2: agreed float32, samples/s  ", text)
 
@@ -99,7 +91,7 @@ def test_two_variables_of_one_name_are_told_apart() -> None:
         value = training.mean_loss * 3
         return control.every(5).call(ignore, value)
 
-    text = explain(compile_policies([Policy("one", one), Policy("other", other)]))
+    text = explain(plan_of(one, other))
     assert "value = mean_loss * 2: " in text
     assert "value_2 = mean_loss * 3: " in text
 
@@ -145,24 +137,15 @@ def test_two_composed_policies_show_what_they_share() -> None:
     def slower(training: Any) -> Any:
         return control.every(9).rescale(ops.floor(monitor.gradient_noise_scale(training) / 100))
 
-    text = explain(compile_policies([at_most(gns_batch(max_peers=8), policy_named("slower", slower))]))
+    text = explain(compile_policies([at_most(gns_batch(max_peers=8), policy(slower)())]))
     assert re.search(r"\ngns_batch and slower share noise_scale, and \d+ nodes under it\n", text)
     assert "rides on the gradient all-reduce: 3 floats" in text
 
 
-def policy_named(name: str, body: Callable[[Any], Any]) -> Policy:
-    """A policy whose rule bears its name, as the decorator makes it."""
-    return Policy(name, lambda training: replace(body(training), name=name))
-
-
 def test_policies_that_share_nothing_but_sources_say_nothing_of_it() -> None:
-    def one(training: Any) -> Any:
-        return control.every(5).call(ignore, training.mean_loss * 2)
-
-    def other(training: Any) -> Any:
-        return control.every(7).call(ignore, training.mean_loss * 3, training.size + 1)
-
-    assert " share " not in explain(compile_policies([Policy("one", one), Policy("other", other)]))
+    one = lambda t: control.every(5).call(ignore, t.mean_loss * 2)  # noqa: E731
+    other = lambda t: control.every(7).call(ignore, t.mean_loss * 3, t.size + 1)  # noqa: E731
+    assert " share " not in explain(plan_of(one, other))
 
 
 # ---- monitors ------------------------------------------------------------------------------------------------------
@@ -246,7 +229,7 @@ def test_a_carried_gate_and_an_entry_are_written_as_they_are_meant() -> None:
         on = ops.synchronized(training.mean_loss > 1)
         return control.always().when(on).call(ignore, ops.all_gather(training.loss)[-1])
 
-    text = explain(compile_policies([Policy("synchronized", synchronized)]))
+    text = explain(plan_of(synchronized))
     assert re.search(r"on = carry from rank 0\(%\d+\): agreed bool", text)
     assert "only in steps with on" in text
     assert re.search(r"= %\d+\[-1\]: agreed float32", text)

@@ -19,11 +19,8 @@ from kungfu.compiler.lower import Program, lower
 from kungfu.native import builder
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy
-from tests.compiler.cluster import as_tensors, invented, states
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
+from tests.compiler.cluster import as_tensors, invented, lone_peer, states
+from tests.compiler.small import ignore, plan_showing
 
 
 def watching(training: Any) -> Any:
@@ -49,8 +46,7 @@ def stepped(program: Program, sources: Any) -> Any:
 
 def test_all_that_is_no_norm_is_two_nodes() -> None:
     program = fused(lower(watched_plan()))
-    local, agreed = invented(np.random.default_rng(0), number=1, size=1)
-    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+    _, sources = lone_peer()
     numbers = {name: value for name, value in sources.items() if not isinstance(value, list)}
     norms = {name: tf.constant(1.0) for name in program.plan.gradient_reductions}
     graph = tf.function(lambda: list(stepped(program, {**numbers, **norms}))).get_concrete_function().graph
@@ -62,8 +58,7 @@ def test_all_that_is_no_norm_is_two_nodes() -> None:
 
 def test_the_graph_knows_every_state_so_that_a_warm_up_can_put_it_back() -> None:
     program = fused(lower(watched_plan()))
-    local, agreed = invented(np.random.default_rng(0), number=1, size=1)
-    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+    _, sources = lone_peer()
     known = tf.function(lambda: list(stepped(program, sources))).get_concrete_function().variables
     assert {one.variable.ref() for one in program.variables} == {one.ref() for one in known}
 
@@ -80,9 +75,9 @@ def test_who_has_read_a_state_keeps_what_he_has_read() -> None:
 
 
 def test_a_plan_without_rules_or_with_messages_of_its_own_stays_op_by_op() -> None:
-    late = Policy("late", lambda t: control.every(2).call(ignore, ops.all_reduce(t.loss - t.mean_loss, "sum")))
-    for policies in ([], [late]):
-        program = lower(compile_policies(policies))
+    late = plan_showing(lambda t: ops.all_reduce(t.loss - t.mean_loss, "sum"), every=2)
+    for plan in (compile_policies([]), late):
+        program = lower(plan)
         assert fused(program) is program
 
 

@@ -9,26 +9,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu import control, ops
+from kungfu import ops
 from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.gradient_reductions import reduction_name
 from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
-from tests.compiler.cluster import as_tensors, invented
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
+from tests.compiler.cluster import invented, lone_peer
+from tests.compiler.small import plan_showing
 
 
 def gated_norm(every: int) -> CompiledPolicies:
     """A plan that needs the norm of the mean gradients in some steps only."""
-    body = lambda training: control.every(every).call(ignore, ops.norm_squared(training.mean_grads))  # noqa: E731
-    return compile_policies([Policy("gated", body)])
+    return plan_showing(lambda training: ops.norm_squared(training.mean_grads), every=every)
 
 
 def without_gradients(source: Mapping[str, Any], **numbers: Any) -> dict[str, Any]:
@@ -50,10 +45,9 @@ def test_it_names_what_is_made_of_gradients_and_nothing_else() -> None:
 def test_a_program_takes_its_frontier_for_given() -> None:
     plan = compile_policies([gns_batch(max_peers=4)])
     program = lower(plan)
-    local, agreed = invented(np.random.default_rng(1), number=1, size=1)
-    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+    local, sources = lone_peer(seed=1)
     found = program.gradient_reductions(sources)
-    assert float(found["norm_squared(grads)"]) == sum(float(np.sum(leaf**2)) for leaf in local[0]["grads"])
+    assert float(found["norm_squared(grads)"]) == sum(float(np.sum(leaf**2)) for leaf in local["grads"])
     assert program.gradient_reductions({**sources, **found}) == {}, "what is there is not computed again"
     invented_norm = {**sources, "grads": [], "norm_squared(grads)": tf.constant(7.0)}
     assert 7.0 in program.piggybacked(invented_norm).numpy()
@@ -64,11 +58,10 @@ def test_off_its_gates_it_is_not_computed() -> None:
     program = lower(gated_norm(3))
     found = []
     for number in (2, 3):
-        local, agreed = invented(np.random.default_rng(1), number=number, size=1)
-        sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+        local, sources = lone_peer(number=number, seed=1)
         found.append(float(program.gradient_reductions(sources)["norm_squared(mean_grads)"]))
     assert found[0] == -np.inf
-    assert found[1] == sum(float(np.sum(leaf**2)) for leaf in local[0]["grads"])
+    assert found[1] == sum(float(np.sum(leaf**2)) for leaf in local["grads"])
 
 
 def test_a_replay_from_numbers_is_that_from_gradients() -> None:

@@ -9,26 +9,25 @@ import pytest
 import tensorflow as tf
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import compile_policies
+from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import InternalError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy, at_most
+from kungfu.policy_definition import at_most
 from tests.compiler.cluster import (
+    Cluster,
     as_tensors,
     assert_same,
     eager_cluster,
     invented,
+    lone_peer,
     replayed_states,
     states,
     step,
     traced_cluster,
 )
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
+from tests.compiler.small import ignore, plan_of, plan_showing
 
 
 def late(training: Any) -> Any:
@@ -39,17 +38,17 @@ def late(training: Any) -> Any:
     return control.every(2).when(spread > 0.5).rescale(wanted), control.every(3).call(ignore, spread)
 
 
-LATE = Policy("late", late)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_traced_cluster_exchanges_its_messages_in_the_same_order_on_all_peers(size: int) -> None:
-    plan = compile_policies([LATE])
+def assert_cluster_follows_replay(plan: CompiledPolicies, *, size: int) -> Cluster:
     cluster, replay, rng = traced_cluster(plan, size=size), Replay(plan, size=size), np.random.default_rng(size)
     for number in range(1, 8):
         local, agreed = invented(rng, number=number, size=size)
         assert_same(step(cluster, local, agreed), replay.step(local, agreed))
-    tags = cluster.meeting.tags
+    return cluster
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_traced_cluster_exchanges_its_messages_in_the_same_order_on_all_peers(size: int) -> None:
+    tags = assert_cluster_follows_replay(plan_of(late), size=size).meeting.tags
     assert all(one == tags[0] for one in tags)
     # The gates are on in steps 2, 3, 4, 6: in each of them one message a level, however many gates are on.
     assert len(tags[0]) == 2 * 4
@@ -68,21 +67,15 @@ def test_a_program_is_traced_once_whatever_the_size() -> None:
 
 
 def test_a_program_runs_on_every_step_of_a_while_loop() -> None:
-    counted = Policy("counted", lambda t: control.every(2).call(ignore, t.mean_loss.ema(0.5), t.step))
-    plan = compile_policies([counted])
+    plan = plan_showing(lambda t: t.mean_loss.ema(0.5), lambda t: t.step, every=2)
     looped, replay = lower(plan), Replay(plan, size=1)
 
     @tf.function
     def steps(count: tf.Tensor) -> tf.Tensor:
         fired = tf.constant(0)
         for number in tf.range(1, count + 1):
-            sources = {
-                "step": number,
-                "size": 1,
-                "rank": 0,
-                "change_due": False,
-                "mean_loss": tf.cast(number, tf.float32),
-            }
+            loss = tf.cast(number, tf.float32)
+            sources = {"step": number, "size": 1, "rank": 0, "change_due": False, "mean_loss": loss}
             outcome = looped.conclude(sources, looped.piggybacked(sources), lambda vectors, tag: vectors)
             fired += tf.reduce_sum(tf.cast(outcome.fired, tf.int32))
         return fired
@@ -99,39 +92,24 @@ def test_an_empty_plan_is_an_empty_program() -> None:
         assert run({"size": tf.constant(2), "rank": tf.constant(0)}).shape == (0,)
     outcome = program.conclude({"size": 2, "rank": 0}, tf.zeros([0]), lambda vectors, tag: vectors)
     assert [one.shape for one in outcome] == [(0,), (0,), (0, 2), (0,), (0,), (0,), (0,), (0, 2)]
-    assert [one.dtype for one in outcome] == [
-        tf.bool,
-        *[tf.float32, tf.bool, tf.float32, tf.float32],
-        tf.int64,
-        tf.int64,
-        tf.float32,
-    ]
+    dtypes = "bool float32 bool float32 float32 int64 int64 float32"
+    assert [one.dtype.name for one in outcome] == dtypes.split()
     assert program.variables == []
 
 
 def test_states_have_stable_distinct_names_and_say_who_shares_them() -> None:
-    def watching(training: Any) -> Any:
-        return control.every(2).call(ignore, monitor.throughput(training), training.mean_loss.ema(0.5))
-
-    plan = compile_policies([Policy("watching", watching)])
+    plan = plan_showing(monitor.throughput, lambda t: t.mean_loss.ema(0.5))
     first, second = lower(plan).variables, lower(plan).variables
     assert [one.name for one in first] == [one.name for one in second]
     assert len({one.name for one in first}) == len(first)
-    assert {(one.placement, one.on_rescale) for one in first} == {
-        ("local", "reset"),
-        ("agreed", "reset"),
-        ("agreed", "keep"),
-    }
+    effects = {("local", "reset"), ("agreed", "reset"), ("agreed", "keep")}
+    assert {(one.placement, one.on_rescale) for one in first} == effects
 
 
 def test_a_message_that_fails_leaves_every_state_as_it_was() -> None:
-    def watching(training: Any) -> Any:
-        return control.always().call(ignore, training.mean_loss.ema(0.5), ops.all_reduce(training.mean_loss, "sum"))
-
-    plan = compile_policies([Policy("watching", watching)])
+    plan = plan_showing(lambda t: t.mean_loss.ema(0.5), lambda t: ops.all_reduce(t.mean_loss, "sum"))
     program = lower(plan)
-    local, agreed = invented(np.random.default_rng(0), number=1, size=1)
-    sources = as_tensors(local[0], rank=0, agreed=agreed, local=local)
+    _, sources = lone_peer()
 
     def broken(vectors: list[Any], tag: str) -> list[Any]:
         raise ConnectionError(tag)
@@ -143,40 +121,27 @@ def test_a_message_that_fails_leaves_every_state_as_it_was() -> None:
 
 
 def test_the_nan_of_one_peer_stays_in_its_own_entry_and_its_own_rider() -> None:
-    def watching(training: Any) -> Any:
+    def known(training: Any) -> Any:
         times = ops.all_gather(training.busy_seconds)
-        known = ops.sum(ops.where(ops.is_finite(times), times, 0.0))
-        return control.always().call(
-            ignore, known, ops.all_reduce(training.samples, "sum"), ops.all_reduce(training.busy_seconds, "mean")
-        )
+        return ops.sum(ops.where(ops.is_finite(times), times, 0.0))
 
-    plan = compile_policies([Policy("watching", watching)])
+    plan = plan_showing(
+        known, lambda t: ops.all_reduce(t.samples, "sum"), lambda t: ops.all_reduce(t.busy_seconds, "mean")
+    )
     local = [{"busy_seconds": np.float32(one), "samples": np.float32(2)} for one in (1.0, np.nan, 4.0)]
     cluster = eager_cluster(plan, size=3)
     offered = [{**one, "grads": [], "loss": np.float32(0)} for one in local]
-    (outcome, *_) = step(cluster, offered, {"step": 1, "change_due": False, "barrier_due": False})
+    agreed = {"step": 1, "change_due": False, "barrier_due": False}
+    (outcome, *_) = step(cluster, offered, agreed)
     np.testing.assert_array_equal(outcome.inputs, [5, 6, np.nan])
-    known = {"step": 1, "change_due": False, "barrier_due": False}
-    assert_same([outcome], Replay(plan, size=3).step(local, known))
-
-
-# Of those that a schedule reads.
-ALL_BUT_ONE = {
-    "size": 2,
-    "rank": 0,
-    "step": 1,
-    "view": 1,
-    "min_size": 1,
-    "max_size": 2,
-    "refused_size": 0,
-    "target_size": 0,
-}
+    assert_same([outcome], Replay(plan, size=3).step(local, agreed))
 
 
 def test_a_source_that_the_step_does_not_offer_is_named() -> None:
     program = lower(compile_policies([schedule({1: 2})]))
+    all_but_one = dict.fromkeys(program.plan.sources - {"change_due"}, 1)
     with pytest.raises(InternalError, match="the step did not offer the source 'change_due' that its plan reads"):
-        program.conclude(ALL_BUT_ONE, tf.zeros([0]), lambda vectors, tag: vectors)
+        program.conclude(all_but_one, tf.zeros([0]), lambda vectors, tag: vectors)
 
 
 def test_vectors_behind_a_gate_have_the_length_of_the_cluster_on_and_off_it() -> None:
@@ -187,8 +152,4 @@ def test_vectors_behind_a_gate_have_the_length_of_the_cluster_on_and_off_it() ->
             control.every(3).call(ignore, ops.min(gaps), ops.median(gaps)),
         )
 
-    plan = compile_policies([Policy("watching", watching)])
-    cluster, replay, rng = traced_cluster(plan, size=3), Replay(plan, size=3), np.random.default_rng(0)
-    for number in range(1, 8):
-        local, agreed = invented(rng, number=number, size=3)
-        assert_same(step(cluster, local, agreed), replay.step(local, agreed))
+    assert_cluster_follows_replay(plan_of(watching), size=3)

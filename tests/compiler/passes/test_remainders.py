@@ -19,11 +19,6 @@ def met(*parts: Signal, low: float = 1, high: float = math.inf) -> bool:
     return can_meet(parts, source="step", low=low, high=high)
 
 
-def test_an_odd_step_is_none_of_every_second() -> None:
-    assert not met(STEP % 4 == 1, STEP % 2 == 0)
-    assert met(STEP % 4 == 2, STEP % 2 == 0)
-
-
 def test_remainders_that_meet_in_pairs_meet_all_together_or_are_refused_together() -> None:
     assert met(STEP % 4 == 1, STEP % 6 == 3, STEP % 9 == 0)
     assert not met(STEP % 4 == 1, STEP % 6 == 3, STEP % 9 == 1)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import CompiledPolicies, Segment, compile_policies
+from kungfu.compiler import Segment, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy, at_most
 from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source
 from tests.compiler.cluster import invented
-
-
-def planned(*makes: Callable[[Any], Any]) -> CompiledPolicies:
-    return compile_policies([Policy(f"policy_{index}", make) for index, make in enumerate(makes)])
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
+from tests.compiler.small import ignore, plan_of, plan_showing
 
 
 def operations(segments: tuple[Segment, ...], *, gated: bool) -> list[str]:
@@ -55,36 +48,28 @@ def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
     assert len(plan.folds) == 5  # two averages, two of the budget, and the last request
 
 
-def test_what_only_a_gated_rule_needs_is_gated() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, ops.sqrt(t.mean_loss)))
-    assert "sqrt" in operations(plan.after, gated=True)
-    assert "sqrt" not in operations(plan.after, gated=False)
-
-
-def test_what_a_fold_needs_runs_in_every_step() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, ops.sqrt(t.mean_loss).ema(0.1)))
-    assert "sqrt" in operations(plan.after, gated=False)
-    assert any(isinstance(node, Fold) for one in plan.after if not one.gates for node in one.nodes)
-
-
-def test_what_only_a_sampled_fold_needs_is_gated_with_it() -> None:
-    plan = planned(lambda t: control.always().call(ignore, ops.sqrt(t.mean_loss).ema(0.1).sampled(5)))
-    assert "sqrt" in operations(plan.after, gated=True)
-    assert any(isinstance(node, Fold) for one in plan.after if one.gates for node in one.nodes)
-
-
-def test_what_is_watched_runs_in_every_step() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, ops.sqrt(t.mean_loss).named("root")))
-    assert plan.watched == ("root",)
-    assert "sqrt" in operations(plan.after, gated=False)
+@pytest.mark.parametrize(
+    ("signal", "every", "is_gated"),
+    [
+        (lambda t: ops.sqrt(t.mean_loss), 5, True),
+        (lambda t: ops.sqrt(t.mean_loss).ema(0.1), 5, False),
+        (lambda t: ops.sqrt(t.mean_loss).ema(0.1).sampled(5), 1, True),
+        (lambda t: ops.sqrt(t.mean_loss).named("root"), 5, False),
+    ],
+    ids=["rule", "fold", "sampled fold", "watched"],
+)
+def test_a_node_is_gated_if_only_gated_rules_and_sampled_folds_need_it(signal: Any, every: int, is_gated: bool) -> None:
+    plan = plan_showing(signal, every=every)
+    assert ["sqrt" in operations(plan.after, gated=gated) for gated in (is_gated, not is_gated)] == [True, False]
+    averages = [
+        one for one in plan.after for node in one.nodes if isinstance(node, Fold) and node.recurrence.label == "ema"
+    ]
+    assert all(bool(one.gates) == is_gated for one in averages)
 
 
 def test_a_name_costs_no_message_and_no_pass_over_the_gradients() -> None:
-    def named(training: Any) -> Any:
-        norm = ops.norm_squared(training.mean_grads).named("norm")
-        return control.every(5).call(ignore, late(training).named("late"), norm)
-
-    plan = planned(named)
+    norm = lambda t: ops.norm_squared(t.mean_grads).named("norm")  # noqa: E731
+    plan = plan_showing(lambda t: late(t).named("late"), norm, every=5)
     assert plan.watched == ("late", "norm")
     assert plan.messages_per_step == 0
     assert "norm_squared" in operations(plan.after, gated=True)
@@ -92,46 +77,34 @@ def test_a_name_costs_no_message_and_no_pass_over_the_gradients() -> None:
 
 
 def test_what_is_watched_under_a_gate_is_not_a_number_off_it() -> None:
-    def named(training: Any) -> Any:
-        return control.every(2).call(ignore, ops.norm_squared(training.mean_grads).named("norm"))
-
-    replay, rng = Replay(planned(named), size=2), np.random.default_rng(0)
+    plan = plan_showing(lambda t: ops.norm_squared(t.mean_grads).named("norm"), every=2)
+    replay, rng = Replay(plan, size=2), np.random.default_rng(0)
     seen = [replay.step(*invented(rng, number=number, size=2)).watched[0] for number in (1, 2, 3, 4)]
     assert [bool(np.isfinite(one)) for one in seen] == [False, True, False, True]
 
 
 def test_what_two_gates_need_is_computed_where_either_is_on() -> None:
-    def root(training: Any) -> Signal:
-        return ops.sqrt(training.mean_loss)
-
-    plan = planned(
-        lambda t: control.every(2).call(ignore, root(t)), lambda t: control.every(3).call(ignore, root(t) * 2)
+    plan = plan_of(
+        lambda t: control.every(2).call(ignore, ops.sqrt(t.mean_loss)),
+        lambda t: control.every(3).call(ignore, ops.sqrt(t.mean_loss) * 2),
     )
     (shared,) = [one for one in plan.after if any(isinstance(n, Map) and n.operation.name == "sqrt" for n in one.nodes)]
     assert len(shared.gates) == 2
 
 
-def test_a_local_input_of_a_gated_collective_is_gated_before_the_sum_too() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, ops.all_reduce(ops.norm_squared(t.grads), "sum")))
+def test_a_local_input_of_a_gated_collective_is_gated_and_computed_before_the_sum_only() -> None:
+    plan = plan_showing(lambda t: ops.all_reduce(ops.norm_squared(t.grads), "sum"), every=5)
     assert plan.piggybacked.floats(3) == 1
     assert operations(plan.before, gated=True) == ["norm_squared"]
-
-
-def test_what_only_makes_riders_is_not_computed_again_afterwards() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, ops.all_reduce(ops.norm_squared(t.grads), "sum")))
     assert "norm_squared" not in operations(plan.after, gated=True) + operations(plan.after, gated=False)
 
 
 def test_a_collective_of_what_is_known_after_is_a_message_inside_its_gate() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, late(t)))
+    plan = plan_showing(late, every=5)
     (message,) = [one for one in plan.after if one.message]
     assert message.gates == (plan.rules[0].gate,)
     assert (plan.piggybacked.floats(2), plan.messages_per_step) == (0, 0)
-
-
-def test_such_a_collective_under_a_fold_is_counted_as_a_message_per_step() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, late(t).ema(0.5)))
-    assert plan.messages_per_step == 1
+    assert plan_showing(lambda t: late(t).ema(0.5), every=5).messages_per_step == 1, "a fold needs it in every step"
 
 
 def test_collectives_of_one_level_share_a_message_and_another_level_needs_its_own() -> None:
@@ -141,13 +114,13 @@ def test_collectives_of_one_level_share_a_message_and_another_level_needs_its_ow
         second = ops.all_reduce(training.loss - first, "mean")
         return control.every(5).call(ignore, ops.max(beside), second)
 
-    plan = planned(levels)
+    plan = plan_of(levels)
     floats = [one.message.floats(3) for one in plan.after if one.message]
     assert floats == [1 + 3, 1]
 
 
 def test_every_node_is_computed_after_its_inputs_and_its_gates() -> None:
-    plan = planned(
+    plan = plan_of(
         lambda t: control.every(2).when(t.mean_loss > 1).call(ignore, late(t), monitor.throughput(t)),
         lambda t: control.every(3).call(ignore, ops.max(ops.all_gather(t.loss.ema(0.5))), late(t).ema(0.5).sampled(4)),
         gns_batch(max_peers=4).body,
@@ -174,7 +147,7 @@ def _checked(segment: Segment, known: set[Signal]) -> set[Signal]:
 
 
 def test_what_leaves_a_segment_is_what_others_read() -> None:
-    plan = planned(lambda t: control.every(5).call(ignore, ops.sqrt(ops.sqrt(t.mean_loss))))
+    plan = plan_showing(lambda t: ops.sqrt(ops.sqrt(t.mean_loss)), every=5)
     (gated,) = [one for one in plan.after if one.gates]
     names = [one.operation.name for one in gated.outputs if isinstance(one, Map)]
     assert names.count("sqrt") == 1

@@ -7,26 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu import control, ops
-from kungfu.compiler import compile_policies
+from kungfu import ops
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
-from kungfu.policy_definition import Policy
+from tests.compiler.small import plan_showing
 
 CALM = {"step": 1, "pending": False}
 
 
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
-
-
 def replay(*signals: Any, size: int) -> Replay:
     """A replay that shows the signals that these functions of training give."""
-
-    def showing(training: Any) -> Any:
-        return control.always().call(ignore, *(one(training) for one in signals))
-
-    return Replay(compile_policies([Policy("showing", showing)]), size=size)
+    return Replay(plan_showing(*signals), size=size)
 
 
 def test_a_sum_is_the_left_fold_in_rank_order_in_float32() -> None:
