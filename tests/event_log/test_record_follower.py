@@ -40,10 +40,9 @@ def test_damaged_lines_are_counted_and_a_record_of_another_version_is_refused(tm
     assert (len(follower.read().rows), follower.damaged) == (1, 6)
     other = event_to_line(RecordEvent(version=RECORD_VERSION + 1))
     (tmp_path / "events.jsonl").write_text(f"{other}\n")
-    with pytest.raises(UsageError, match=f"version {RECORD_VERSION + 1}, and this kungfu reads"):
-        RecordFollower(tmp_path).read()
-    with pytest.raises(UsageError, match=f"version {RECORD_VERSION + 1}, and this kungfu reads"):
-        JobWatcher(tmp_path).look()
+    for read in (RecordFollower(tmp_path).read, JobWatcher(tmp_path).look):
+        with pytest.raises(UsageError, match=f"version {RECORD_VERSION + 1}, and this kungfu reads"):
+            read()
 
 
 # ---- the job that it tells of ----------------------------------------------------------------------------------------
@@ -96,12 +95,10 @@ def test_of_the_steps_of_a_long_record_the_newest_are_read_and_all_that_come(tmp
     write(tmp_path, *({"step": step, "time": 1.0 * step, "noise": 0.5} for step in range(1, 40_001)))
     watch = JobWatcher(tmp_path)
     assert (watch.look().steps, watch.look().stepped_at) == (40_000, 40_000.0)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40001}\n{"step": 4000')
-    assert watch.look().steps == 40_001
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write("2}\n")
-    assert watch.look().steps == 40_002
+    for text, steps in (('{"step": 40001}\n{"step": 4000', 40_001), ("2}\n", 40_002)):
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write(text)
+        assert watch.look().steps == steps
 
 
 def test_a_barrier_counts_once_whatever_was_asked_of_it(tmp_path: Path) -> None:

@@ -21,12 +21,7 @@ while [ "$1" != -o ]; do shift; done
 echo library > "$2"
 """
 
-FAILING = """#!/bin/sh
-for line in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31; do
-  echo "op.cc:$line: error: no such thing" >&2
-done
-exit 4
-"""
+FAILING = "#!/bin/sh\n" + "".join(f"echo op.cc:{line}: error >&2\n" for line in range(1, 32)) + "exit 4\n"
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, folder: Path, compiler: str) -> Path:
@@ -52,25 +47,24 @@ def compilations(folder: Path) -> int:
     return len(libraries)
 
 
-def test_what_was_built_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of two sources, and a stand-in for the compiler."""
+    return prepare(monkeypatch, tmp_path, STAND_IN)
+
+
+def test_a_library_is_built_with_a_message_and_found_again(
+    sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     library = native.build(sources)
     assert library.read_text() == "library\n"
     assert library.parent == tmp_path / "cache"
     assert tf.__version__ in library.name
-    assert native.build(sources) == library
-    assert compilations(tmp_path) == 1
-
-
-def test_who_compiles_says_so_once_since_that_takes_a_while(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sources = prepare(monkeypatch, tmp_path, STAND_IN)
-    library = native.build(sources)
     where = f"{library.stem}, once; later programs find it in {tmp_path / 'cache'}"
     assert capsys.readouterr().err == f"kungfu: compiling {where}\n"
-    native.build(sources)
+    assert native.build(sources) == library
     assert capsys.readouterr().err == ""
+    assert compilations(tmp_path) == 1
 
 
 def test_without_a_compiler_nothing_is_prepared_and_who_needs_it_is_told(
@@ -85,24 +79,23 @@ def test_without_a_compiler_nothing_is_prepared_and_who_needs_it_is_told(
 
 
 @pytest.mark.parametrize("changed", ["op.cc", "op.h", "new.cc"])
-def test_a_change_in_any_source_is_compiled_anew(changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+def test_a_change_in_any_source_is_compiled_anew(changed: str, sources: Path, tmp_path: Path) -> None:
     library = native.build(sources)
     (sources / changed).write_text("int changed;")
     assert native.build(sources) != library
     assert compilations(tmp_path) == 2
 
 
-def test_of_several_that_build_at_once_one_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+def test_of_several_that_build_at_once_one_compiles(sources: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         libraries = set(threads.map(native.build, [sources] * 8))
     assert len(libraries) == 1
     assert compilations(tmp_path) == 1
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+def test_the_cache_is_where_the_environment_says(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("KUNGFU_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert native.build(sources).parent == tmp_path / "xdg" / "kungfu"
@@ -122,11 +115,9 @@ def test_a_failed_compilation_is_shown_by_its_last_lines_and_leaves_nothing(
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
-def test_leftovers_of_killed_compilers_are_removed_when_the_next_one_compiles(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_leftovers_of_killed_compilers_are_removed_when_the_next_one_compiles(sources: Path, tmp_path: Path) -> None:
     """Leftovers of killed compilers are removed when the next one compiles, and no other files are."""
-    sources, cache = prepare(monkeypatch, tmp_path, STAND_IN), tmp_path / "cache"
+    cache = tmp_path / "cache"
     library = native.build(sources)
     library.unlink()
     own, gone, busy = (cache / f"{name}.work-x1" for name in (library.stem, "kungfu-state-ab", "kungfu-state-cd"))

@@ -6,29 +6,22 @@ from typing import Any
 
 import pytest
 
-from kungfu import control, monitor, ops
+from kungfu import monitor, ops
 from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy
 from kungfu.trace import Trace, parse_trace, replay
+from tests.compiler.small import plan_showing
 from tests.trace.recorded import recorded, texts
 
 GNS = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
 
 
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
-
-
-def local_memory(training: Any) -> Any:
-    """Each peer remembers its own busy time: what a replay must carry with the peer from view to view."""
-    own = training.busy_seconds.ema(0.1)
-    seen = ops.all_reduce(own, "sum").named("busy")
-    return control.every(3).call(ignore, seen, monitor.throughput(training))
-
-
-LOCAL = compile_policies([Policy("local_memory", local_memory)])
+# Each peer remembers its own busy time, which a replay must carry with the peer from view to view.
+LOCAL = plan_showing(
+    lambda t: ops.all_reduce(t.busy_seconds.ema(0.1), "sum").named("busy"), monitor.throughput, every=3
+)
+BOTH = pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
 
 
 def trace_of(plan: CompiledPolicies, **changed: Any) -> Trace:
@@ -48,15 +41,7 @@ def test_the_runs_own_plan_decides_in_the_replay_what_it_decided_in_the_run(plan
     assert again.differences == ()
 
 
-@pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
-def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: CompiledPolicies) -> None:
-    lines = [one for one in recorded(plan) if not (one.get("step") in (11, 12) and one["rank"] == 0)]
-    trace = parse_trace(texts(lines))
-    assert {11, 12}.isdisjoint(one.step for one in trace.steps)
-    assert replay(plan, trace, whose="the run's").differences == ()
-
-
-@pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
+@BOTH
 def test_a_replay_continues_after_unwritten_steps_from_the_next_snapshot(plan: CompiledPolicies) -> None:
     lines = [one for one in recorded(plan) if one.get("step") not in (2, 3, 8) and one.get("after") != 10]
     trace = parse_trace(texts(lines))
@@ -71,7 +56,7 @@ def test_a_replay_continues_after_unwritten_steps_from_the_next_snapshot(plan: C
 
 
 @pytest.mark.parametrize("start", [2, 6, 9, 17])
-@pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
+@BOTH
 def test_a_replay_may_start_in_the_middle(plan: CompiledPolicies, start: int) -> None:
     trace = trace_of(plan)
     whole, part = (replay(plan, trace, whose="the run's", start=at) for at in (0, start))
@@ -130,7 +115,7 @@ def test_a_source_that_the_record_lacks_is_named() -> None:
     lines = recorded(GNS)
     for one in lines:
         one.get("agreed", {}).pop("learning_rate", None)
-    needing = compile_policies([Policy("rate", lambda t: control.every(2).call(ignore, t.learning_rate))])
+    needing = plan_showing(lambda t: t.learning_rate, every=2)
     with pytest.raises(UsageError, match=r"the source learning_rate, which is not in this record"):
         replay(needing, parse_trace(texts(lines)), whose="another")
 
