@@ -73,15 +73,11 @@ def _fired(rule: Rule, step: int, value: float, inputs: Mapping[str, float], ran
     won, lost = verdict(rule, inputs) if rule.candidates else ((), ())
     over_budget = bool(rule.budget) and inputs[rule.budget] < 1
     left = max(0, int(inputs[rule.replacement_budget])) if rule.replacement_budget else None
-    held_by = _limits(rule) if rule.mode == "held" else ""
+    limits = (one.limit_on(replacing=isinstance(rule.action, Replace)) for one in rule.budgets.values())
+    held_by = " or ".join(dict.fromkeys(limits)) if rule.mode == "held" else ""
     return FiredRule(
         step, rule.name, rule.action, value, inputs, ranks, won, lost, rule.mode, over_budget, left, held_by
     )
-
-
-def _limits(rule: Rule) -> str:
-    replacing = isinstance(rule.action, Replace)
-    return " or ".join(dict.fromkeys(one.limit_on(replacing=replacing) for one in rule.budgets.values()))
 
 
 def fired_on_rescale(

@@ -6,7 +6,6 @@ numbers and variable names of the program make no difference.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
-from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps, where
 from kungfu.compiler.serialize import node_numbers, record_to_json
 from kungfu.signal import Constant, Fold, Signal, topological
 
@@ -68,8 +67,7 @@ def _node(node: Signal, labels: Labels, owners: Mapping[Signal, str]) -> str:
     if isinstance(node, Fold):
         shown += _inside(node)
     rule = f" in rule {owners[node]}" if node in owners else ""
-    path, _, line = node.origin.rpartition(":")
-    return f"{shown}{rule}" + (f" [{os.path.basename(path)}:{line}]" if path else "")
+    return f"{shown}{rule}{where(node.origin)[1:]}"
 
 
 def _inside(fold: Fold) -> str:

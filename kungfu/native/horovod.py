@@ -33,12 +33,8 @@ _PARTS = {
     "HOROVOD_WITHOUT_MXNET": "1",
 }
 # The programs that a build needs, and how to install them.
-_PROGRAMS = {
-    "g++": "Debian, Ubuntu: apt-get install g++",
-    "make": "Debian, Ubuntu: apt-get install make",
-    "patch": "Debian, Ubuntu: apt-get install patch",
-    "cmake": "pip install 'kungfu-training[horovod]'",
-}
+_PROGRAMS = {name: f"Debian, Ubuntu: apt-get install {name}" for name in ("g++", "make", "patch")}
+_PROGRAMS["cmake"] = "pip install 'kungfu-training[horovod]'"
 _LOADS = "import horovod.tensorflow as hvd; assert hvd.gloo_built()"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from itertools import count
 
@@ -66,10 +67,8 @@ def made(node: Signal, labels: Labels) -> str:
     if isinstance(node, Map):
         return _applied(node, [labels[one] for one in node.operands])
     if isinstance(node, Collective):
-        kind = {"gather": "all_gather", "carry": "carry from rank 0"}.get(
-            node.reduction, f"all_reduce {node.reduction}"
-        )
-        return f"{kind}({labels[node.operand]})"
+        kinds = {"gather": "all_gather", "carry": "carry from rank 0"}
+        return f"{kinds.get(node.reduction, f'all_reduce {node.reduction}')}({labels[node.operand]})"
     if isinstance(node, Fold):
         sampled = "" if isinstance(node.gate, Constant) else f" where {labels[node.gate]}"
         inputs = ", ".join(labels[one] for one in node.observed)
@@ -102,6 +101,11 @@ def does(action: Action, labels: Labels) -> str:
     if isinstance(action, Call):
         return f"call {getattr(action.fn, '__name__', 'a function')}({arguments})"
     return f"{type(action).__name__.lower()} {arguments}".rstrip()
+
+
+def where(origin: str) -> str:
+    """The file and the line of an origin, to follow a label."""
+    return f"  [{os.path.basename(origin)}]" if origin else ""
 
 
 def steps(gates: Iterable[Signal], labels: Labels) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
 from kungfu.compiler.explain.folding import Folding, folding_of
-from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps, where
 from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget, Rule
@@ -57,10 +56,8 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
 
 
 def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
-    for rule in plan.rules:
-        yield from _rule(rule, words.labels)
-    for rule in plan.on_rescale:
-        yield from _rule_on_rescale(rule, words)
+    for rule in (*plan.rules, *plan.on_rescale):
+        yield from _rule(rule, words)
     for rules, nodes in shared_parts(plan).items():
         yield _shared(rules, nodes, words.labels)
     if plan.straggler_fractions is not None:
@@ -89,13 +86,21 @@ def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
             yield f"  {_node(one, words)}"
 
 
-def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
-    yield _heading(rule)
-    yield f"  looks {steps((rule.gate,), labels)}"
+def _rule(rule: Rule, words: _Words) -> Iterator[str]:
+    """The lines of a rule; with its nodes if a barrier evaluates it, separately from the steps."""
+    labels, is_of_step = words.labels, rule.trigger.event == "step"
+    steps_or_barriers = steps((rule.gate,), labels) if is_of_step else "in every barrier in which the size changes"
+    yield f"rule {rule.name}{where(rule.origin)}{_MODES[rule.mode]}"
+    yield f"  looks {steps_or_barriers}"
     yield f"  fires where {labels[rule.fires]}: {does(rule.action, labels)}"
-    if rule.mode == "acting":
+    if is_of_step and rule.mode == "acting":
         yield from (f"  {_bound(owner, one)}" for owner, one in rule.budgets.items())
-    yield f"  logs {_seen(rule, labels)}"
+    logged = [name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.inputs.items()]
+    yield f"  logs {', '.join(logged) or 'nothing'}"
+    for node in () if is_of_step else topological(rule.roots):
+        if not is_plain(node) and node not in words.shown:
+            words.shown.add(node)
+            yield f"    {_node(node, words)}"
 
 
 def _bound(owner: str, budget: Budget) -> str:
@@ -109,32 +114,11 @@ def _refilled(tokens: int, noun: str, steps: int) -> str:
     return f"{_counted(tokens, noun)}, and one more every {_counted(math.ceil(steps / tokens), 'step')}"
 
 
-def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
-    """The lines of a rule on rescale, with its nodes, since a barrier evaluates it separately from the steps."""
-    yield _heading(rule)
-    yield "  looks in every barrier in which the size changes"
-    yield f"  fires where {words.labels[rule.fires]}: {does(rule.action, words.labels)}"
-    yield f"  logs {_seen(rule, words.labels)}"
-    for node in topological(rule.roots):
-        if not is_plain(node) and node not in words.shown:
-            words.shown.add(node)
-            yield f"    {_node(node, words)}"
-
-
 _MODES: Mapping[RuleMode, str] = {
     "acting": "",
     "shadow": ", a shadow: nothing acts on it",
     "held": ", which records that a budget holds a rule back: nothing acts on it",
 }
-
-
-def _heading(rule: Rule) -> str:
-    return f"rule {rule.name}{_where(rule.origin)}{_MODES[rule.mode]}"
-
-
-def _seen(rule: Rule, labels: Labels) -> str:
-    seen = [name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.inputs.items()]
-    return ", ".join(seen) or "nothing"
 
 
 def _shared(rules: Sequence[str], nodes: Sequence[Signal], labels: Labels) -> str:
@@ -169,12 +153,7 @@ def _node(node: Signal, words: _Words) -> str:
     unit = f", {words.units[node]}" if words.units[node] else ""
     hidden = words.folding.under.get(node)
     how = f"monitor.{node.monitor}, {_counted(len(hidden) + 1, 'node')}" if hidden else made(node, words.labels)
-    return f"{words.labels[node]} = {how}: {node.placement} {node.type}{unit}{_where(node.origin)}"
-
-
-def _where(origin: str) -> str:
-    path, _, line = origin.rpartition(":")
-    return f"  [{os.path.basename(path)}:{line}]" if origin else ""
+    return f"{words.labels[node]} = {how}: {node.placement} {node.type}{unit}{where(node.origin)}"
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------

@@ -130,11 +130,8 @@ class Replay:
         # The gradients may be absent as long as recorded reductions replace them.
         if name == "mean_grads" and name not in agreed and any("grads" not in one for one in local):
             return _absent(kind, f"{name!r}: give it, or 'grads' to compute it from", peers=self.size)
-        if name in agreed:
-            return (agreed[name],) * self.size
-        if name in ("size", "view"):
-            return (self.size if name == "size" else self.view,) * self.size
-        return (_derived(name, local, {"size": self.size, "view": self.view, **agreed}),) * self.size
+        known = {"size": self.size, "view": self.view, **agreed}
+        return (known[name] if name in known else _derived(name, local, known),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
         """A gradient reduction that is given instead of the gradients."""
