@@ -73,7 +73,7 @@ class Curves:
             "from": group,
             "firsts": [*map(int, self.groups.firsts(group))],
             "steps": [*map(int, self.groups.lasts(group))],
-            "times": [round(spread.high, 3) for spread in self.groups.spreads("time", group)],
+            "times": [round(time, 3) for time in self.groups.curve("time", group).high.tolist()],
             "curves": [self._curve(name, group) for name in self._names],
         }
 

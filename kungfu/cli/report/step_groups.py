@@ -32,31 +32,19 @@ Series = NDArray[np.float64]
 _SAMPLE = 16
 
 
-class Spread(NamedTuple):
-    """A figure within a group; NaN if unknown.
-
-    Attributes:
-        low: The lowest value.
-        median: The median; also NaN if the figure is non-finite in most steps.
-        high: The highest value.
-        undefined: The share of non-finite steps among the steps that have the figure.
-    """
-
-    low: float
-    median: float
-    high: float
-    undefined: float = 0.0
+# A figure within a group: the lowest value, the median, the highest value, and the share of non-finite steps.
+Spread = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class DrawnCurve:
-    """A figure at each point, NaN if unknown: the median of the point's steps, or the value of a single step.
+    """A figure at each group of steps, NaN if unknown; a group may be a single step.
 
     Attributes:
-        low: The lowest values of the steps of each point.
-        values: The medians; also NaN if the figure is non-finite in most steps of a point.
+        low: The lowest values of the steps of each group.
+        values: The medians; also NaN if the figure is non-finite in most steps of a group.
         high: The highest values.
-        undefined: The share of non-finite steps at each point.
+        undefined: The share of non-finite steps among the steps of each group that have the figure.
         note: A note on the non-finite steps of the run; empty if there are hardly any.
     """
 
@@ -82,7 +70,7 @@ class _Seen(NamedTuple):
     def spread(self, median: float) -> Spread:
         share = self.missing / (self.known + self.missing) if self.missing else 0.0
         low, high = (self.low, self.high) if self.known else (math.nan, math.nan)
-        return Spread(low, math.nan if self.missing > self.known else median, high, share)
+        return low, math.nan if self.missing > self.known else median, high, share
 
 
 _NOTHING = _Seen()
@@ -175,8 +163,8 @@ class StepGroups:
     >>> groups = StepGroups(2)
     >>> for step, loss in enumerate([9.0, 4.25, 5.0, 1.0, 2.0], start=1):
     ...     groups.add(step, {"loss": loss})
-    >>> [*map(int, groups.lasts())], next(groups.spreads("loss"))
-    ([4, 5], Spread(low=1.0, median=4.625, high=9.0, undefined=0.0))
+    >>> [*map(int, groups.lasts())], groups.curve("loss").values.tolist()
+    ([4, 5], [4.625, 2.0])
     """
 
     def __init__(self, most: int) -> None:
@@ -226,16 +214,13 @@ class StepGroups:
         if self._has_last:
             yield self._last_step
 
-    def spreads(self, name: str, since: int = 0) -> Iterator[Spread]:
-        """A figure within each group, from group `since` on."""
-        figure = self._figures.get(name) or self._unknown()
-        yield from figure.whole(since, self._wide)
-        if self._has_last:
-            yield figure.last(self._newest_of(name))
-
     def curve(self, name: str, since: int = 0) -> DrawnCurve:
         """A figure as a curve over the groups, from group `since` on."""
-        low, values, high, undefined = np.array([*self.spreads(name, since)]).reshape(-1, len(Spread._fields)).T
+        figure = self._figures.get(name) or self._unknown()
+        spreads = [*figure.whole(since, self._wide)]
+        if self._has_last:
+            spreads.append(figure.last(self._newest_of(name)))
+        low, values, high, undefined = np.array(spreads).reshape(-1, 4).T
         return DrawnCurve(low, values, high, undefined, undefined_words(self.undefined(name)))
 
     def undefined(self, name: str) -> float:

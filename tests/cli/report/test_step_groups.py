@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.report.step_groups import Spread, StepGroups, WholeBatches
+from kungfu.cli.report.step_groups import StepGroups, WholeBatches
 
 
 def grouped(steps: int, value: Callable[[int], float], *, most: int) -> StepGroups:
@@ -23,7 +24,8 @@ def grouped(steps: int, value: Callable[[int], float], *, most: int) -> StepGrou
 def test_a_short_run_is_known_step_by_step() -> None:
     groups = grouped(8, float, most=8)
     assert [*groups.firsts()] == [*groups.lasts()] == [*range(1, 9)]
-    assert [*groups.spreads("loss")] == [Spread(step, step, step) for step in range(1, 9)]
+    loss = groups.curve("loss")
+    assert loss.low.tolist() == loss.values.tolist() == loss.high.tolist() == [*range(1, 9)]
 
 
 @given(st.integers(1, 700), st.sampled_from([2, 8, 32]))
@@ -34,19 +36,20 @@ def test_groups_follow_each_other_have_every_extreme_and_exact_medians_of_few_st
     assert len(groups) == len(lasts) <= most
     assert (firsts[0], lasts[-1]) == (1, steps)
     assert firsts[1:] == [last + 1 for last in lasts[:-1]]
-    for first, last, spread in zip(firsts, lasts, groups.spreads("loss"), strict=True):
+    loss = groups.curve("loss")
+    for first, last, low, median, high in zip(firsts, lasts, loss.low, loss.values, loss.high, strict=True):
         those = losses[first : last + 1]
-        assert (spread.low, spread.high) == (min(those), max(those))
+        assert (low, high) == (min(those), max(those))
         if len(those) <= 16:
-            assert spread.median == pytest.approx(statistics.median(those))
+            assert median == pytest.approx(statistics.median(those))
 
 
 @pytest.mark.parametrize("order", [lambda step: math.sin(step * 7919), float, lambda step: -float(step)])
 def test_the_median_of_a_long_group_is_near_that_of_its_steps(order: Callable[[int], float]) -> None:
     groups = grouped(40_000, order, most=4)
-    for first, last, spread in zip(groups.firsts(), groups.lasts(), groups.spreads("loss"), strict=True):
+    for first, last, median in zip(groups.firsts(), groups.lasts(), groups.curve("loss").values, strict=True):
         rising = sorted(order(step) for step in range(int(first), int(last) + 1))
-        rank = sum(one < spread.median for one in rising) / len(rising)
+        rank = sum(one < median for one in rising) / len(rising)
         assert 0.42 < rank < 0.58, (first, last)
 
 
@@ -63,10 +66,10 @@ def test_a_figure_that_begins_late_or_is_rarely_known_is_not_known_elsewhere() -
     for step in range(1, 1001):
         known = {"late": 5.0} if step > 900 else {}
         groups.add(step, {**known, **({"rare": 7.0} if step % 100 == 0 else {})})
-    assert [one.low for one in groups.spreads("late")][-1] == 5.0
-    assert math.isnan(next(groups.spreads("late")).median)
-    assert {one.median for one in groups.spreads("rare")} == {7.0}
-    assert all(math.isnan(one.median) for one in groups.spreads("never"))
+    assert groups.curve("late").low[-1] == 5.0
+    assert math.isnan(groups.curve("late").values[0])
+    assert {*groups.curve("rare").values} == {7.0}
+    assert np.isnan(groups.curve("never").values).all()
 
 
 @given(st.integers(2, 700), st.integers(1, 6), st.sampled_from([2, 8, 32]))
@@ -79,14 +82,14 @@ def test_a_group_counts_the_steps_that_have_no_number_and_most_of_them_are_a_gap
     for step in range(1, steps + 1):
         groups.add(step, {"noise": values[step], **({"rare": 7.0} if step % 50 == 0 else {})})
     first = next((step for step, value in enumerate(values) if not math.isnan(value)), steps + 1)
-    for begin, last, noise, rare in zip(
-        groups.firsts(), groups.lasts(), groups.spreads("noise"), groups.spreads("rare"), strict=True
-    ):
+    noise = groups.curve("noise")
+    spans = zip(groups.firsts(), groups.lasts(), noise.undefined, noise.values, strict=True)
+    for begin, last, undefined, median in spans:
         those = values[max(first, int(begin)) : int(last) + 1]
         missing = sum(map(math.isnan, those))
-        assert noise.undefined == (missing / len(those) if those else 0.0)
-        assert math.isnan(noise.median) == (not those or 2 * missing > len(those))
-        assert rare.undefined == 0.0
+        assert undefined == (missing / len(those) if those else 0.0)
+        assert math.isnan(median) == (not those or 2 * missing > len(those))
+    assert not groups.curve("rare").undefined.any()
     those = values[first:]
     assert groups.undefined("noise") == (sum(map(math.isnan, those)) / len(those) if those else 0.0)
 
@@ -104,21 +107,22 @@ def test_steps_that_are_done_again_leave_groups_that_follow_each_other(bursts: l
         assert lasts[-1] == step
         assert all(first <= last for first, last in zip(firsts, lasts, strict=True))
         assert all(last < first for last, first in zip(lasts, firsts[1:], strict=False))
-        assert len([*groups.spreads("loss")]) == len(lasts)
+        assert len(groups.curve("loss").values) == len(lasts)
 
 
 def test_a_step_that_is_done_again_alone_has_its_new_value() -> None:
     groups = grouped(6, lambda step: 1.0, most=8)
     groups.add(5, {"loss": 9.0})
     assert [*groups.lasts()] == [1, 2, 3, 4, 5]
-    assert [one.median for one in groups.spreads("loss")] == [1.0, 1.0, 1.0, 1.0, 9.0]
+    assert groups.curve("loss").values.tolist() == [1.0, 1.0, 1.0, 1.0, 9.0]
 
 
 def test_a_size_between_two_is_none() -> None:
     """The median of as many steps of two sizes is one of them."""
     groups = grouped(4, lambda step: 2.0 if step < 3 else 3.0, most=2)
     groups.add(5, {"loss": 3.0})
-    assert next(groups.spreads("loss")) == Spread(2.0, 3.0, 3.0)
+    loss = groups.curve("loss")
+    assert (loss.low[0], loss.values[0], loss.high[0], loss.undefined[0]) == (2.0, 3.0, 3.0, 0.0)
 
 
 def test_the_smaller_last_batch_of_an_epoch_is_no_batch_and_a_smaller_batch_is_one() -> None:
