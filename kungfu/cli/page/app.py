@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,14 +74,7 @@ class PageLimits:
 
 
 class PageApp:
-    """The page as an ASGI application.
-
-    Args:
-        feed: The feed of the page.
-        control: Submits requests to the job.
-        is_known: True if the values of a request's ``Host`` headers name this page.
-        limits: The limits for browsers.
-    """
+    """The page as an ASGI application; ``is_known`` is true if the values of the ``Host`` headers name this page."""
 
     def __init__(
         self, feed: PageFeed, control: JobControl, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits
@@ -96,8 +90,8 @@ class PageApp:
                 Route("/static/{name:path}", self._file),
                 Route("/updates", self._updates),
                 Route("/run.json", self._whole),
-                Route("/plan", self._plan, methods=["POST"]),
-                Route("/requests", self._submit, methods=["POST"]),
+                Route("/plan", partial(self._answered, answer=control.plan), methods=["POST"]),
+                Route("/requests", partial(self._answered, answer=control.submit), methods=["POST"]),
             ],
             exception_handlers={404: _missing, Exception: _broken},
         )
@@ -128,7 +122,7 @@ class PageApp:
         """A file of the page, or 304 if the browser has it; 404 for any other name, so that no path leads outside."""
         file = self._files.get(request.path_params.get("name", "index.html"))
         if file is None:
-            return _no_such_page(request)
+            return await _missing(request)
         content, kind, tag = file
         # Revalidated each time: another version of kungfu may serve another page at this port.
         headers = {"etag": tag, "cache-control": "no-cache"}
@@ -161,13 +155,8 @@ class PageApp:
 
     # ---- what is asked of the job ------------------------------------------------------------------------------------
 
-    async def _plan(self, request: Request) -> Response:
-        return await self._answered(request, self._control.plan)
-
-    async def _submit(self, request: Request) -> Response:
-        return await self._answered(request, self._control.submit)
-
     async def _answered(self, request: Request, answer: Answerer) -> Response:
+        """The answer of the job to a request, after the checks of the site, the secret and the body."""
         if not _is_of_this_site(request):
             return _refused(403, "this request comes from another site; press the buttons of the page itself")
         try:
@@ -184,18 +173,14 @@ class PageApp:
             return _refused(400, "the request is no JSON object of some bytes")
         except UsageError as error:
             return _refused(400, str(error))
-        async with self._asking:
-            return await _answer(answer, wanted)
-
-
-async def _answer(answer: Answerer, wanted: Asked) -> Response:
-    try:
-        return JSONResponse(await asyncio.to_thread(answer, wanted), headers={"cache-control": "no-store"})
-    except JobOver as error:
-        return _refused(409, str(error))
-    # The job refuses the request, or does not answer, for example during an election.
-    except KungfuError as error:
-        return _refused(400 if isinstance(error, UsageError) else 503, str(error))
+        try:
+            async with self._asking:
+                return JSONResponse(await asyncio.to_thread(answer, wanted), headers={"cache-control": "no-store"})
+        except JobOver as error:
+            return _refused(409, str(error))
+        # The job refuses the request, or does not answer, for example during an election.
+        except KungfuError as error:
+            return _refused(400 if isinstance(error, UsageError) else 503, str(error))
 
 
 async def _body(request: Request) -> bytes:
@@ -212,11 +197,7 @@ def _refused(status: int, why: str) -> JSONResponse:
     return JSONResponse({"error": why}, status, headers={"cache-control": "no-store"})
 
 
-async def _missing(request: Request, error: Exception) -> Response:
-    return _no_such_page(request)
-
-
-def _no_such_page(request: Request) -> Response:
+async def _missing(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(f"there is no such page; that of the run is at {request.base_url}\n", 404)
 
 

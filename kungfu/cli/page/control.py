@@ -25,12 +25,7 @@ _LONGEST_ID = 100
 
 
 class JobControl:
-    """Sends requests to the job recorded in ``folder``; every call returns within some seconds, or raises.
-
-    Args:
-        folder: The folder of the job's record.
-        feed: The feed that has the measurements.
-    """
+    """Sends requests to the job recorded in ``folder``; every call returns within some seconds, or raises."""
 
     def __init__(self, folder: Path, *, feed: PageFeed) -> None:
         self._folder, self._feed = folder, feed
@@ -42,11 +37,7 @@ class JobControl:
         return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())
 
     def plan(self, request: Asked) -> dict[str, Any]:
-        """Previews the effects of a request, in words and as values, without a change.
-
-        Raises:
-            KungfuError: The job is over, or does not answer.
-        """
+        """Previews the effects of a request without a change; raises ``KungfuError`` if the job does not answer."""
         with connected(self._folder) as job:
             plan, status = job.plan(request), job.status()
         if isinstance(request.what, Resize):
@@ -67,14 +58,9 @@ class JobControl:
         }
 
     def submit(self, request: Asked) -> dict[str, Any]:
-        """Submits a request and returns the job's first answer; the outcome appears in the record.
-
-        Raises:
-            KungfuError: The job is over, or does not answer.
-        """
+        """The job's first answer to a request, whose outcome appears in the record; raises as `plan` does."""
         with connected(self._folder) as job:
-            progress = job.submit(request)
-        return {**asdict(progress), "points": []}
+            return {**asdict(job.submit(request)), "points": []}
 
 
 def request_of(body: Any) -> Asked:
@@ -95,19 +81,15 @@ def request_of(body: Any) -> Asked:
 
 def _checkpoint_lines(job: Job, folder: Path) -> list[str]:
     first = "rank 0 writes the state of the job after the step under way; the others train on meanwhile"
-    newest = job.checkpoint
-    if newest is None:
+    if (newest := job.checkpoint) is None:
         return [
             first,
             f"where: the job's folder of checkpoints ({folder / 'checkpoints'}, unless --checkpoints of "
             "kungfu-run names another one)",
             "this job has written no checkpoint yet, so how long it stops the training is not known",
         ]
-    return [
-        first,
-        f"where: beside the newest one, {newest.path}",
-        f"that one is {_age(newest, job)}; it stopped the training for {duration(newest.stop_s)}",
-    ]
+    stopped = f"it stopped the training for {duration(newest.stop_s)}"
+    return [first, f"where: beside the newest one, {newest.path}", f"that one is {_age(newest, job)}; {stopped}"]
 
 
 def _stop_lines(job: Job, plan: RequestPlan) -> list[str]:
@@ -123,8 +105,8 @@ def _stop_lines(job: Job, plan: RequestPlan) -> list[str]:
 
 
 def _age(checkpoint: CheckpointEvent, job: Job) -> str:
-    step = checkpoint.step
-    return f"of step {figure(step)}, {counted(_newest_step(job) - step, 'step')} before this one"
+    behind = counted(_newest_step(job) - checkpoint.step, "step")
+    return f"of step {figure(checkpoint.step)}, {behind} before this one"
 
 
 def _newest_step(job: Job) -> int:

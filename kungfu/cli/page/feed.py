@@ -30,15 +30,11 @@ from kungfu.trace import read_plan
 _LOOK_EVERY_S = 1.0
 # Seconds between updates that show the progress of reading an old record.
 _PUBLISH_EVERY_S = 0.5
-_TRACES = "trace.jsonl"
 _OF_A_CHANGED_PLAN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class PageFeed:
     """The data of a page that shows the run in ``folder``.
-
-    Args:
-        folder: The folder of the run's record.
 
     Attributes:
         log: The updates for browsers.
@@ -50,7 +46,7 @@ class PageFeed:
         self._lock = threading.Lock()
         self._model = RunModel(folder.resolve().name)
         self._plan_is_read = False
-        self._traced_bytes = -1
+        self._traced_bytes = 0
         self.log = UpdateLog(self._whole)
         self.viewers = 0
 
@@ -142,12 +138,10 @@ class PageFeed:
 
     def _plan(self) -> dict[str, Any]:
         """The plan of the policies, once the record holds it, which is after the first steps."""
-        if self._plan_is_read:
-            return {}
-        traced = 0
+        traced = self._traced_bytes
         with suppress(OSError):
-            traced = (self._folder / _TRACES).stat().st_size
-        if traced == self._traced_bytes:
+            traced = (self._folder / "trace.jsonl").stat().st_size
+        if self._plan_is_read or traced == self._traced_bytes:
             return {}
         self._traced_bytes = traced
         try:

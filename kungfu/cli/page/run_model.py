@@ -8,17 +8,19 @@ from typing import Any
 
 from kungfu.cli.job.plan_forecast import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.decision_feed import DecisionFeed
-from kungfu.cli.page.job_summary import job_summary, peer_rows
 from kungfu.cli.report.curves import Curves
-from kungfu.event_log.job import Job
+from kungfu.event_log.events import FailedEvent
+from kungfu.event_log.job import Job, JobPeer
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.event_log.values import finite_number, rough_duration
+from kungfu.slowness import STRAGGLER
 
 Document = dict[str, Any]
 
 _NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")
-_LONGEST_TEXT = 800
+# The limits of ended processes that are shown, and of a text in characters.
+_MOST_ENDED, _LONGEST_TEXT = 8, 800
 
 
 class RunModel:
@@ -26,9 +28,6 @@ class RunModel:
 
     The keys of a document are ``run`` (name, state, newest step), ``curves`` (see `Curves`), ``items`` (see
     `DecisionFeed`), ``peers``, and the keys of `put`; a document of changes has only the changed keys.
-
-    Args:
-        name: The name of the run.
 
     Attributes:
         job: The job according to the record so far.
@@ -100,6 +99,42 @@ class RunModel:
         if known := self._curves.newest.get("batch"):
             newest["batch"] = known[1]
         return newest
+
+
+def job_summary(job: Job) -> Document:
+    """The name, command, times and hosts of a job."""
+    started, ending = job.started, job.ending
+    return {
+        "job": started.job if started else "",
+        "command": " ".join(started.command) if started else "",
+        "began": started.time if started else None,
+        "ended": ending.time if ending else None,
+        "how": "" if ending is None else ending.error if isinstance(ending, FailedEvent) else ending.reason,
+        "leader": job.leader.name if job.leader else "",
+        "view": job.view.version if job.view else 0,
+        "hosts": [one.name for one in job.hosts.values() if one.is_present],
+    }
+
+
+def peer_rows(job: Job) -> list[Document]:
+    """The rows of the table of peers: members by rank, other running peers, and the last peers that have ended.
+
+    Returns:
+        For each peer its ``id``, ``rank``, ``host`` by name, ``pid``, ``state`` with its beginning ``since`` (seconds
+        since 1970), and its ``speed`` as a fraction of the median peer's with ``is_slow``; None means unknown.
+    """
+    running = [one for one in job.peers.values() if one.state != "ended"]
+    running.sort(key=lambda one: (one.rank is None, one.rank or 0, one.id))
+    ended = [one for one in job.peers.values() if one.state == "ended"][-_MOST_ENDED:]
+    return [_peer_row(job, one) for one in (*running, *sorted(ended, key=lambda one: one.id))]
+
+
+def _peer_row(job: Job, peer: JobPeer) -> Document:
+    host, speed = job.hosts.get(peer.host), job.speeds.get(peer.id) if peer.state != "ended" else None
+    state = f"ended: {peer.how}" if peer.state == "ended" else peer.state
+    is_slow = None if speed is None else speed < STRAGGLER
+    return {"id": peer.id, "rank": peer.rank, "host": host.name if host else "", "pid": peer.pid, "state": state,
+            "since": peer.since, "speed": None if speed is None else round(speed, 2), "is_slow": is_slow}  # fmt: skip
 
 
 def as_text(value: Any) -> str:

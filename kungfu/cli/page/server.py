@@ -63,11 +63,9 @@ def _address_of(connection: Any) -> str:
 
 
 class PageServer:
-    """Serves the page of the run in ``folder`` on a listening socket.
+    """Serves the page of the run in ``folder`` on a listening socket, which it closes at the end.
 
     Args:
-        folder: The folder of the run's record.
-        listener: The listening socket; it is closed at the end.
         told: The name or the address in the URL that was printed for users.
         limits: The limits for browsers that show the page.
         quiet: The limits for connections without a request.

@@ -29,11 +29,7 @@ class Backlog:
 
 
 class UpdateLog:
-    """The newest updates; one thread publishes, and others get the updates that they have missed.
-
-    Args:
-        whole: Returns the whole state as JSON; called by readers, at most once per update.
-    """
+    """The newest updates, which one thread publishes; ``whole`` returns the whole state, and is called by readers."""
 
     def __init__(self, whole: Callable[[], str]) -> None:
         self._whole, self._lock = whole, threading.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kungfu.cli.page.job_summary import job_summary, peer_rows
+from kungfu.cli.page.run_model import job_summary, peer_rows
 from kungfu.event_log.job import Job, fold
 from tests.event_log.made import made
 
