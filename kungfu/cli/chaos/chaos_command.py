@@ -26,7 +26,7 @@ from rich.text import Text
 from kungfu.cli.chaos.outcome import report_chaos
 from kungfu.cli.chaos.precheck import PrecheckedFault, precheck
 from kungfu.cli.chaos.print_outcome import injection_line, print_precheck, print_report
-from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_offset
+from kungfu.cli.chaos.samples import check_epochs, check_steps, read_steps, trace_offset
 from kungfu.cli.report import read_events, read_rows, rows_between
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
@@ -142,21 +142,15 @@ def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
                 "no fault was given: --fault 'at step +100 kill coordinator', --schedule FILE, or --seed 1"
             )
         return written
-    if status.scaling == "inelastic":
-        least, most = 1, None
-    else:
-        least, most = status.membership.minimum, status.membership.maximum
+    sizes = status.membership
+    least, most = (1, None) if status.scaling == "inelastic" else (sizes.minimum, sizes.maximum)
     return survivable_faults(
-        given.seed, faults=given.faults, every=given.every, size=status.membership.size, least=least, most=most
+        given.seed, faults=given.faults, every=given.every, size=sizes.size, least=least, most=most
     )
 
 
 def read_schedule(path: Path) -> tuple[Fault, ...]:
-    """The faults in a file: one per line, or a list of strings in a YAML or JSON file.
-
-    Raises:
-        UsageError: The file cannot be read, or contains text that is not a fault.
-    """
+    """The faults in a file: one per line, or a list of strings in YAML or JSON; raises ``UsageError`` for others."""
     try:
         text = path.read_text()
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
@@ -222,21 +216,17 @@ class _SteeredJob:
         """The job file of the kungfu-run here, or of the watched host."""
         return read_job_file(self._answering())
 
-    @property
-    def record(self) -> Path:
-        """The folder of the record that the watcher reads."""
-        return self.watcher.folder
-
     def _answering(self) -> Path:
         """The folder of the kungfu-run here; after a fault has ended that process, the folder of the watched host."""
-        is_elsewhere = self.is_watched and (self.record / JOB_FILE).exists()
-        return self.record if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder
+        watched = self.watcher.folder
+        is_elsewhere = self.is_watched and (watched / JOB_FILE).exists()
+        return watched if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder
 
 
 def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, *, form: Any) -> int:
     """Injects the faults and prints the report; Ctrl-C ends the injection, and the report covers the faults so far."""
-    injections, console = list[Injection](), Console(stderr=True, highlight=False)
-    since, first_step, offset = time.time(), job.watcher.look().steps, trace_offset(job.record)
+    injections, console, record = list[Injection](), Console(stderr=True, highlight=False), job.watcher.folder
+    since, first_step, offset = time.time(), job.watcher.look().steps, trace_offset(record)
     interrupted = False
     try:
         with Freezer() as freezer:
@@ -247,11 +237,12 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
         interrupted = True
         left = counted(len(faults) - len(injections), "fault")
         console.print(Text(f"interrupted: nothing is frozen any more, {left} left out"), soft_wrap=True)
-    content = _job_file(job)
+    content, steps = _job_file(job), read_steps(record, offset=offset)
+    # Without positions in a trace, the samples are counted from the epochs in the metrics.
+    samples = check_steps(steps) if steps else check_epochs(read_rows(record), since=first_step)
     report = report_chaos(
-        injections, read_events(job.record).events, [*rows_between(job.record, first_step - _STEPS_BEFORE)],
-        job=content.job, since=since, within_s=limits.within_s, samples=_samples(job.record, first_step, offset),
-        code=content.code,
+        injections, read_events(record).events, [*rows_between(record, first_step - _STEPS_BEFORE)],
+        job=content.job, since=since, within_s=limits.within_s, samples=samples, code=content.code,
     )  # fmt: skip
     print_report(report, form=form)
     return 130 if interrupted else int(not report.held)
@@ -264,12 +255,6 @@ def _job_file(job: _SteeredJob) -> JobFile:
         time.sleep(_LOOK_S)
         content = job.file()
     return content
-
-
-def _samples(record: Path, first_step: int, offset: int) -> SampleCheck:
-    """The check of samples from the positions in the trace, or without a trace from the epochs in the metrics."""
-    steps = read_steps(record, offset=offset)
-    return check_steps(steps) if steps else check_epochs(read_rows(record), since=first_step)
 
 
 @contextmanager

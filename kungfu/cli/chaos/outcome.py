@@ -43,14 +43,11 @@ class FaultOutcome:
     """The outcome of one fault; ``None`` means unknown, or that it did not happen.
 
     Args:
-        fault: The fault, in the words of the schedule.
         time: The time at which it was carried out, in seconds since 1970.
         step: The number of steps of the job at that time.
-        peers: The ids of the peers that it hit.
         noticed_s: Seconds from the last step before the fault until the job noticed the loss.
         stop_s: Seconds for which training stopped.
         whole_s: Seconds from the end of the fault until the job was whole again, including replacements of lost peers.
-        result: The outcome, in words.
         held: True if the fault was carried out and the job recovered in time.
     """
 
@@ -76,25 +73,15 @@ class ViewCheck:
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """The report on a job under injected faults: the outcome of each fault, and the guarantees that failed.
-
-    Args:
-        job: The name of the job.
-        faults: The outcome of each fault.
-        views: The views that began during the injection; the peers of each must hold the same state.
-        samples: The check of the samples against the record.
-        events: The events, in the words of ``kungfu why``.
-        code: The exit code of the job; ``None`` if it has not ended.
-        problems: The guarantees that did not hold, in words; none if everything held.
-    """
+    """The report on a job under injected faults: the outcome of each fault, and the guarantees that failed."""
 
     job: str
     faults: tuple[FaultOutcome, ...]
-    views: tuple[ViewCheck, ...]
+    views: tuple[ViewCheck, ...]  # that began during the injection; the peers of each must hold the same state
     samples: SampleCheck
-    events: tuple[str, ...]
-    code: int | None
-    problems: tuple[str, ...]
+    events: tuple[str, ...]  # in the words of `kungfu why`
+    code: int | None  # the exit code of the job, if it has ended
+    problems: tuple[str, ...]  # the guarantees that did not hold
 
     @property
     def held(self) -> bool:

@@ -16,22 +16,13 @@ from kungfu.testing.faults.schedule import What
 
 @dataclass(frozen=True)
 class PrecheckedFault:
-    """The effect of a fault if it were carried out now.
-
-    Args:
-        when: The moment, in the words of the schedule.
-        what: The action, in the words of the schedule.
-        hits: The processes, in words: peer, host and process id.
-        obstacle: The reason why it cannot be carried out; empty if it can.
-        ends_job: True if the reason is that the fault would certainly end the job.
-        remark: A remark on the fault.
-    """
+    """The effect of a fault if it were carried out now, in words; ``obstacle`` is empty if that is possible."""
 
     when: str
     what: str
     hits: str
     obstacle: str = ""
-    ends_job: bool = False
+    ends_job: bool = False  # true if the obstacle is that the fault would certainly end the job
     remark: str = ""
 
 
@@ -109,12 +100,11 @@ def _hits(what: What, job: Job) -> str:
         return "; ".join(named) or "kungfu-run"
     if not what.ranks:
         return "the newest joiner then"
-    peers = [(job.peer(peer), job.hosts.get(job.peer(peer).host)) for peer in _peers(what, job)]
-    named = [
-        f"peer {one.id}{f' on {host.name}' if host and host.name else ''}, process {one.pid}" for one, host in peers
-    ]
-    unknown = [f"rank {rank}" for rank in what.ranks if rank >= len(job.members)]
-    return "; ".join([*named, *unknown])
+    named = list[str]()
+    for one in map(job.peer, _peers(what, job)):
+        host = job.hosts.get(one.host)
+        named.append(f"peer {one.id}{f' on {host.name}' if host and host.name else ''}, process {one.pid}")
+    return "; ".join([*named, *(f"rank {rank}" for rank in what.ranks if rank >= len(job.members))])
 
 
 def _remark(what: What, *, within_s: float) -> str:

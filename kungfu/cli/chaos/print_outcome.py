@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.cli.chaos.outcome import ChaosReport, FaultOutcome, ViewCheck
@@ -26,9 +26,7 @@ def print_precheck(faults: Sequence[PrecheckedFault], *, form: Form, stderr: boo
     if form == "json":
         print(json.dumps({"faults": [asdict(one) for one in faults]}, indent=2))
         return
-    table = Table()
-    for name in ("", "when", "what", "now that would be", ""):
-        table.add_column(name, overflow="fold")
+    table = Table(*(Column(name, overflow="fold") for name in ("", "when", "what", "now that would be", "")))
     for number, one in enumerate(faults, start=1):
         last = Text(f"cannot be done: {one.obstacle}", style="bold red") if one.obstacle else Text(one.remark)
         table.add_row(str(number), Text(one.when), Text(one.what), Text(one.hits), last)

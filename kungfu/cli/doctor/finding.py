@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.event_log.values import counted
@@ -18,29 +18,23 @@ _STYLES: dict[Severity, str] = {"fine": "green", "remark": "yellow", "problem": 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
-
-    Args:
-        check: The name of the check.
-        found: The finding, in words.
-        severity: "remark" if kungfu works, but not as well as it could; "problem" if it does not work.
-        advice: The remedy; empty if there is nothing to do.
-        host: The host that the finding is about; empty for this one.
-    """
+    """The result of one check: "remark" if kungfu works, but not as well as it could, "problem" if it does not work."""
 
     check: str
     found: str
     severity: Severity = "fine"
-    advice: str = ""
-    host: str = ""
+    advice: str = ""  # the remedy
+    host: str = ""  # empty for this one
+
+    def as_remark_if(self, is_scarce: bool, advice: str) -> Finding:
+        """The finding as a remark with advice if something is scarce; else unchanged."""
+        return replace(self, severity="remark", advice=advice) if is_scarce else self
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
     """Prints a row for each finding, and the numbers of problems and remarks."""
     every = list(findings)
-    table = Table(show_lines=False)
-    for name in ("check", "", "found", "what to do"):
-        table.add_column(name, overflow="fold")
+    table = Table(*(Column(name, overflow="fold") for name in ("check", "", "found", "what to do")))
     for one in every:
         name = f"{one.check} of {one.host}" if one.host else one.check
         # A version or a path may contain brackets, which rich would read as markup.

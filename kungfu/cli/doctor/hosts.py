@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from kungfu.cli.doctor.finding import Finding
+from kungfu.cli.doctor.finding import Finding, Severity
 from kungfu.errors import KungfuError
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import rpc
@@ -37,19 +37,12 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """The result of calling one host.
-
-    Args:
-        facts: The facts that the host sent; ``None`` if it was not reached.
-        error: The reason why the host was not reached.
-        ahead_s: The least seconds by which its clock is ahead of this host's; below 0 if it is behind.
-        has_asked: True if the host has reached this one.
-    """
+    """The facts that a host sent, or the error if it was not reached."""
 
     facts: HostFacts | None
     error: str = ""
-    ahead_s: float = 0.0
-    has_asked: bool = True
+    ahead_s: float = 0.0  # the least by which its clock is ahead of this host's; below 0 if it is behind
+    has_asked: bool = True  # true if the host has reached this one
 
 
 @dataclass
@@ -73,14 +66,6 @@ def exchange(
     clock: Callable[[], float] = time.time,
 ) -> dict[int, HostAnswer]:  # fmt: skip
     """Exchanges facts with the other hosts, which run the same command; returns their answers by host index.
-
-    Args:
-        hosts: All hosts.
-        index: The index of this host.
-        facts: The facts of this host.
-        secret: The secret of the hosts.
-        wait_s: Seconds to wait for the other hosts.
-        clock: Seconds since 1970.
 
     Raises:
         UsageError: Another program listens on this host's port.
@@ -156,14 +141,8 @@ def _versions(host: Host, here: Mapping[str, str], there: Mapping[str, str]) -> 
     if not unlike:
         return Finding("versions", "the same as here", host=host.name)
     differing = ", ".join(f"{name} {there.get(name, 'missing')} (here {here.get(name, 'missing')})" for name in unlike)
-    must_agree = any(name in _MUST_AGREE for name in unlike)
-    return Finding(
-        "versions",
-        differing,
-        "problem" if must_agree else "remark",
-        "install the same versions on all hosts",
-        host.name,
-    )
+    severity: Severity = "problem" if any(name in _MUST_AGREE for name in unlike) else "remark"
+    return Finding("versions", differing, severity, "install the same versions on all hosts", host.name)
 
 
 def _clock(host: Host, ahead_s: float) -> Finding:

@@ -27,12 +27,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding]:
-    """The findings of this machine.
-
-    Args:
-        slots: The number of peers that the machine must have room for.
-        attachment: The attachment of the job.
-    """
+    """The findings of this machine, which must have room for as many peers as slots."""
     yield _cores(slots)
     yield _devices(slots)
     yield _memory(free_memory_bytes(), slots=slots)
@@ -56,29 +51,22 @@ def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
 
 def _cores(slots: int) -> Finding:
     cores, each = len(psutil.Process().cpu_affinity() or [0]), threads_per_peer(slots)
-    found = f"{cores} for {counted(slots, 'peer')}: {counted(each, 'thread')} each"
-    if cores < slots:
-        return Finding("cores", found, "remark", "peers take turns on a core, and steps take longer: give fewer slots")
-    return Finding("cores", found)
+    found = Finding("cores", f"{cores} for {counted(slots, 'peer')}: {counted(each, 'thread')} each")
+    return found.as_remark_if(cores < slots, "peers take turns on a core, and steps take longer: give fewer slots")
 
 
 def _devices(slots: int) -> Finding:
     devices = devices_of(os.environ, gpus=count_gpus())
     if not devices:
         return Finding("devices", "the driver shows no GPU: without one peers train on the cores")
-    found = f"{len(devices)} for {counted(slots, 'peer')}: {', '.join(devices)}"
-    if len(devices) < slots:
-        return Finding("devices", found, "remark", "several peers share a device: give as many slots as devices")
-    return Finding("devices", found)
+    found = Finding("devices", f"{len(devices)} for {counted(slots, 'peer')}: {', '.join(devices)}")
+    return found.as_remark_if(len(devices) < slots, "several peers share a device: give as many slots as devices")
 
 
 def _memory(free_bytes: int, *, slots: int) -> Finding:
-    found = f"{free_bytes / 2**30:.1f} GiB free for {counted(slots, 'peer')}"
-    if free_bytes < slots * _PEER_BYTES:
-        return Finding(
-            "memory", found, "remark", "a peer takes about 1 GiB before it has a model: give fewer slots, or free some"
-        )
-    return Finding("memory", found)
+    advice = "a peer takes about 1 GiB before it has a model: give fewer slots, or free some"
+    found = Finding("memory", f"{free_bytes / 2**30:.1f} GiB free for {counted(slots, 'peer')}")
+    return found.as_remark_if(free_bytes < slots * _PEER_BYTES, advice)
 
 
 def _shared_memory() -> Finding:
@@ -93,10 +81,10 @@ def _shared_memory() -> Finding:
 
 
 def _descriptors(soft: int) -> Finding:
-    found = f"{soft} open files and sockets per process"
-    if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
-        return Finding("descriptors", found, "remark", f"`ulimit -n {_DESCRIPTORS}` before kungfu-run")
-    return Finding("descriptors", "any number per process" if soft == resource.RLIM_INFINITY else found)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("descriptors", "any number per process")
+    found = Finding("descriptors", f"{soft} open files and sockets per process")
+    return found.as_remark_if(soft < _DESCRIPTORS, f"`ulimit -n {_DESCRIPTORS}` before kungfu-run")
 
 
 def _folder(name: str, path: Path) -> Finding:
@@ -105,10 +93,9 @@ def _folder(name: str, path: Path) -> Finding:
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(name, f"{path} cannot be written", "problem", f"make it writable: ls -ld {existing}")
     free_bytes = psutil.disk_usage(str(existing)).free
-    found = f"{path}, {free_bytes / 2**30:.1f} GiB free"
-    if free_bytes < _DISK_BYTES:
-        return Finding(name, found, "remark", "records and checkpoints need room: free some, or take another folder")
-    return Finding(name, found)
+    found = Finding(name, f"{path}, {free_bytes / 2**30:.1f} GiB free")
+    advice = "records and checkpoints need room: free some, or take another folder"
+    return found.as_remark_if(free_bytes < _DISK_BYTES, advice)
 
 
 def _port() -> Finding:
@@ -122,9 +109,7 @@ def _port() -> Finding:
 def _name(*, attachment: AttachmentName) -> Finding:
     name = socket.gethostname()
     addresses = sorted(addresses_of(name))
-    found = f"{name} is {', '.join(addresses) or 'no address'}"
     # Peers on other hosts connect to the address of this machine's own host name under Horovod.
-    if attachment == "horovod" and all(one.startswith("127.") for one in addresses):
-        advice = f"write 'ADDRESS {name}' with its address on the network into /etc/hosts, if there are other hosts"
-        return Finding("name", found, "remark", advice)
-    return Finding("name", found)
+    is_local = attachment == "horovod" and all(one.startswith("127.") for one in addresses)
+    advice = f"write 'ADDRESS {name}' with its address on the network into /etc/hosts, if there are other hosts"
+    return Finding("name", f"{name} is {', '.join(addresses) or 'no address'}").as_remark_if(is_local, advice)

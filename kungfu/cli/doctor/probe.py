@@ -24,26 +24,15 @@ _ERROR_LINES = 3
 
 @dataclass(frozen=True)
 class Probe:
-    """The results of a process that tried each requirement.
-
-    Args:
-        known: The results of each finished step: an "error", or a value.
-        missing: The step in which the process ended; empty if it finished all steps.
-        ended: The end of the process, in words.
-    """
+    """The results of a process that tried each requirement: an "error", or values, of each finished step."""
 
     known: Mapping[str, Mapping[str, Any]]
-    missing: str = ""
-    ended: str = ""
+    missing: str = ""  # the step in which the process ended; empty if it finished all steps
+    ended: str = ""  # the end of the process, in words
 
 
 def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", __spec__.name)) -> Probe:
-    """Runs a process that tries each step.
-
-    Args:
-        deadline_s: Seconds for the whole process; the first use compiles the native op.
-        command: The command to run; tests pass another program.
-    """
+    """Runs a process that tries each step; its first use compiles the native op."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with subprocess.Popen(
         list(command), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
@@ -22,7 +23,6 @@ from kungfu.runtime.settings import AttachmentName
 LIBRARIES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf", "horovod")
 _NEEDED = LIBRARIES[:-1]
 _INSTALL = "install kungfu-training with pip, which brings it"
-_NO_HOROVOD = "No module named"
 _WITH_CUDA = "`pip install 'tensorflow[and-cuda]'` of this version brings the libraries of CUDA"
 _DRIVER = ", and `nvidia-smi` shows whether the driver answers"
 _ON_CORES = "; to train on the cores, `export CUDA_VISIBLE_DEVICES=`"
@@ -30,12 +30,10 @@ _ON_CORES = "; to train on the cores, `export CUDA_VISIBLE_DEVICES=`"
 
 def installed_libraries() -> dict[str, str]:
     """The versions of the installed libraries, by name."""
-    found = {}
+    found = dict[str, str]()
     for name in LIBRARIES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -110,16 +108,16 @@ def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:
 
 
 def _loaded(result: Mapping[str, Any], devices: Sequence[str]) -> Finding:
-    found = f"{result['version']} loads, and finds {counted(result['gpus'], 'GPU')}"
+    gpus = result["gpus"]
+    found = f"{result['version']} loads, and finds {counted(gpus, 'GPU')}"
     # The peers would train on the CPU without an error.
-    if devices and not result["gpus"]:
+    if devices and not gpus:
         found += f", and this host has {counted(len(devices), 'device')}: {', '.join(devices)}"
-        if not result["with CUDA"]:
-            return Finding("TensorFlow", f"{found}; it is built without CUDA", "remark", _WITH_CUDA + _ON_CORES)
-        return Finding("TensorFlow", found, "remark", _WITH_CUDA + _DRIVER + _ON_CORES)
+        unbuilt, driver = ("", _DRIVER) if result["with CUDA"] else ("; it is built without CUDA", "")
+        return Finding("TensorFlow", found + unbuilt, "remark", _WITH_CUDA + driver + _ON_CORES)
     # Under WSL, for example, the driver lists no devices: all peers would use the first one.
-    if result["gpus"] > 1 and not devices:
-        listed = ",".join(str(number) for number in range(result["gpus"]))
+    if gpus > 1 and not devices:
+        listed = ",".join(map(str, range(gpus)))
         advice = f"`export CUDA_VISIBLE_DEVICES={listed}` before kungfu-run: each slot gets one of those"
         return Finding("TensorFlow", f"{found}, and the driver does not show them to kungfu", "remark", advice)
     return Finding("TensorFlow", found)
