@@ -13,13 +13,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 from kungfu.cli.broken_pipe import open_closed_streams
 from kungfu.cli.export import exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
-from kungfu.cli.run_folder import RUNS
+from kungfu.cli.run_folder import RUNS, make_folder
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints.folder import find
 from kungfu.runtime.core.cluster.cluster import ReplacementLimits
@@ -163,16 +162,11 @@ def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
     """Creates a new folder for the run's record, since another run may begin in the same second."""
-    for nth in count(1):
-        folder = hosting.folder(RUNS / (stamp if nth == 1 else f"{stamp}-{nth}"))
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UsageError(f"{folder}: {error.strerror}; give --logdir, a folder that can be written") from error
-        return folder
-    raise AssertionError("unreachable")
+    try:
+        return make_folder(lambda suffix: hosting.folder(RUNS / f"{stamp}{suffix}"))
+    except OSError as error:
+        folder = hosting.folder(RUNS / stamp)
+        raise UsageError(f"{folder}: {error.strerror}; give --logdir, a folder that can be written") from error
 
 
 def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> Settings:

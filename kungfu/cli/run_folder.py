@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from kungfu.errors import UsageError
@@ -27,11 +30,7 @@ def add_run_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def job_folder(given: argparse.Namespace) -> Path:
-    """The folder of the job that a command line names, else the newest one.
-
-    Raises:
-        UsageError: The command line names no folder, and there is no job in ``runs/``.
-    """
+    """The folder of the job that a command line names, else the newest one, as `newest_run`."""
     return given.logdir or given.place or newest_run()
 
 
@@ -40,6 +39,16 @@ def check_record(folder: Path) -> None:
     if not (folder / "events.jsonl").is_file():
         what = "the folder holds no events.jsonl" if folder.is_dir() else "there is no such folder"
         raise UsageError(f"{folder}: {what}; give the folder that kungfu-run wrote to")
+
+
+def make_folder(named: Callable[[str], Path]) -> Path:
+    """Creates the folder that ``named`` gives for the suffix "", or for "-2", "-3" and so on if folders exist."""
+    for nth in count(1):
+        folder = named("" if nth == 1 else f"-{nth}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError("unreachable")
 
 
 def newest_run() -> Path:

@@ -16,15 +16,10 @@ HOLD_S = 30.0
 
 
 class EventLines:
-    """Prints events as lines in their order; may be called from many threads.
+    """Prints events as lines in their order by ``print_line``; may be called from many threads."""
 
-    Args:
-        tell: Called with each line.
-        clock: Seconds, by which held settings become due.
-    """
-
-    def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._clock = tell, clock
+    def __init__(self, print_line: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._print_line, self._clock = print_line, clock
         self._lock = threading.Lock()
         self._begun: set[tuple[str, str]] = set()  # rule and setting of each run with a printed first setting
         self._held: dict[tuple[str, str], SetEvent | SettingRun] = {}
@@ -37,9 +32,9 @@ class EventLines:
             if not isinstance(event, SetEvent) or event.what == "stop":
                 # Any other event ends all runs of settings.
                 if line:
-                    self._tell_held()
+                    self._print_held()
                     self._begun.clear()
-                    self._tell(line)
+                    self._print_line(line)
             elif (key := (event.rule, event.what)) in self._begun:
                 # A further setting of a run is held.
                 self._held_since = self._held_since if self._held else self._clock()
@@ -47,20 +42,20 @@ class EventLines:
             else:
                 # The first setting of a run is printed.
                 self._begun.add(key)
-                self._tell(line)
+                self._print_line(line)
 
-    def tell_due(self) -> None:
+    def print_due(self) -> None:
         """Prints the held settings once the first of them has waited for `HOLD_S`; their runs continue."""
         with self._lock:
             if self._held and self._clock() - self._held_since >= HOLD_S:
-                self._tell_held()
+                self._print_held()
 
-    def tell_rest(self) -> None:
+    def print_rest(self) -> None:
         """Prints the held settings at the end of a job."""
         with self._lock:
-            self._tell_held()
+            self._print_held()
 
-    def _tell_held(self) -> None:
+    def _print_held(self) -> None:
         for run in self._held.values():
-            self._tell(run.one_line())
+            self._print_line(run.one_line())
         self._held.clear()

@@ -50,8 +50,11 @@ def exit_summary(
         left = f"kungfu-run: this host has left the job, which continues; the record so far: {_why(folder)}"
         return [left, *(f"  {gap}" for gap in gaps)]
     if failure is None:
-        lines = [f"  {line}" for line in (*paces, *gaps)]
-        return [_without_failure(code, folder), *lines, *_lost(raised or {}, folder)]
+        if code == 0:
+            head = f"training is over; what was decided, and why: {_why(folder)}"
+        else:
+            head = f"{EXIT_CODES.get(code, f'ended with exit code {code}')}; the record so far: {_why(folder)}"
+        return [f"kungfu-run: {head}", *(f"  {line}" for line in (*paces, *gaps)), *_lost(raised or {}, folder)]
     headline = f"kungfu-run: failed: {failure.text}"
     chosen = f"the program's own, by sys.exit({code})"
     ending = f"  exit code {code}: {chosen if failure.chosen else EXIT_CODES.get(code, 'not one of our own')}"
@@ -104,12 +107,6 @@ def _last_output(failure: Failure) -> list[str]:
     if not lines:
         return ["  it printed nothing"]
     return ["  its last output:", *(f"{_OUTPUT}{line}" for line in lines[-_MOST_LINES:])]
-
-
-def _without_failure(code: int, folder: Path) -> str:
-    if code == 0:
-        return f"kungfu-run: training is over; what was decided, and why: {_why(folder)}"
-    return f"kungfu-run: {EXIT_CODES.get(code, f'ended with exit code {code}')}; the record so far: {_why(folder)}"
 
 
 def _why(folder: Path) -> str:

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -46,9 +45,7 @@ class RunConsole:
         self._painter.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def line(self, who: str, text: str) -> None:
@@ -91,7 +88,7 @@ class RunConsole:
     def _paint_on(self) -> None:
         while not self._closing.wait(_PAINT_EVERY_S):
             self._state.wait(_PAINT_WITHIN_S)
-            self._events.tell_due()
+            self._events.print_due()
             if not self._paint():
                 return
 
@@ -101,7 +98,7 @@ class RunConsole:
         Output to a file on a full disk appears once there is room again.
         """
         try:
-            self._screen.show(self._state.take())
+            self._screen.show(self._state.update())
         except OSError as error:
             if error.errno in _NO_ROOM and not self._closing.is_set():
                 return True
@@ -114,7 +111,7 @@ class RunConsole:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._events.tell_rest()
+        self._events.print_rest()
         self._state.wake()
         self._painter.join(timeout=_LAST_PAINT_S)
         if self._painter.is_alive():

@@ -1,6 +1,6 @@
 """The state of a job's screen: the job and the lines since the last painting; and texts that describe the job.
 
-Many threads add to `ScreenState`; the painting thread takes the update.
+Many threads add to `ScreenState`; the painting thread reads the update.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class ScreenState:
             return self._job
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until there is news since the last ``take``, until ``wake``, or for ``timeout_s`` seconds."""
+        """Waits until there is news since the last ``update``, until ``wake``, or for ``timeout_s`` seconds."""
         self._changed.wait(timeout_s)
 
     def wake(self) -> None:
         """Ends a `wait` under way."""
         self._changed.set()
 
-    def take(self) -> ScreenUpdate:
+    def update(self) -> ScreenUpdate:
         """Returns all news since the last call."""
         with self._lock:
             self._changed.clear()

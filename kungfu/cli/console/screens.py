@@ -12,7 +12,14 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kungfu.cli.console.packed_lines import packed
-from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, activity_words, decision_words, status_words
+from kungfu.cli.console.screen_state import (
+    KUNGFU,
+    OutputLine,
+    ScreenUpdate,
+    activity_words,
+    decision_words,
+    status_words,
+)
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import duration
 
@@ -36,10 +43,9 @@ class LiveScreen:
     def show(self, update: ScreenUpdate) -> None:
         """Prints the new lines above the status, and paints the status again."""
         if update.dropped:
-            self._console.print(Text(f"{update.dropped:,} lines are not shown here; the log files have them", "dim"))
+            self._console.print(Text(_dropped_words(update), "dim"))
         if update.lines:
-            lines = [_coloured_line(line.source, line.text) for line in update.lines]
-            self._console.print(Text("\n").join(lines), highlight=False)
+            self._console.print(Text("\n").join(map(_coloured_line, update.lines)), highlight=False)
         self._live.update(self._painted(update.job), refresh=True)
 
     def close(self) -> None:
@@ -56,23 +62,15 @@ class LiveScreen:
 
 def _pair(name: str, value: str) -> Text:
     """A name and its value, kept on one line."""
-    pair = Text()
-    pair.append(name.replace(" ", _FIXED) + _FIXED, "dim")
-    pair.append(value.replace(" ", _FIXED), "bold")
-    return pair
+    return Text.assemble((name.replace(" ", _FIXED) + _FIXED, "dim"), (value.replace(" ", _FIXED), "bold"))
 
 
-def _coloured_line(source: str, text: str) -> Text:
-    line = Text()
-    if source == KUNGFU:
-        return line.append(f"{KUNGFU}: ", "bold green").append(text)
-    return line.append(f"[{source}] ", _colour(source)).append(text)
-
-
-def _colour(source: str) -> str:
-    """The colour of a peer, the same for all of its lines."""
-    digits = "".join(sign for sign in source if sign.isdecimal()) or "0"
-    return _COLOURS[int(digits) % len(_COLOURS)]
+def _coloured_line(line: OutputLine) -> Text:
+    if line.source == KUNGFU:
+        return Text.assemble((f"{KUNGFU}: ", "bold green"), line.text)
+    # All lines of a peer have the same colour.
+    digits = "".join(sign for sign in line.source if sign.isdecimal()) or "0"
+    return Text.assemble((f"[{line.source}] ", _COLOURS[int(digits) % len(_COLOURS)]), line.text)
 
 
 _STATUS_EVERY_S = 5.0
@@ -83,20 +81,15 @@ class PlainScreen:
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._told_at = clock()
-        self._told = Job()
+        self._written_at, self._written = clock(), Job()
 
     def open(self) -> None:
         """Does nothing."""
 
     def show(self, update: ScreenUpdate) -> None:
         """Writes the new lines. Raises ``OSError`` when the stream has no reader any more."""
-        lines = [_plain_line(line.source, line.text) for line in update.lines]
-        if update.dropped:
-            lines.insert(
-                0, _plain_line(KUNGFU, f"{update.dropped:,} lines are not shown here; the log files have them")
-            )
-        lines += self._status(update.job)
+        dropped = [f"{KUNGFU}: {_dropped_words(update)}"] if update.dropped else []
+        lines = [*dropped, *(_plain_line(line) for line in update.lines), *self._status(update.job)]
         if lines:
             self._stream.write("\n".join(lines) + "\n")
             self._stream.flush()
@@ -105,14 +98,18 @@ class PlainScreen:
         """Does nothing, since every line is already complete."""
 
     def _status(self, job: Job) -> list[str]:
-        now, told = self._clock(), self._told
-        if not job.newest or job.newest == told.newest or now - self._told_at < _STATUS_EVERY_S:
+        now, written = self._clock(), self._written
+        if not job.newest or job.newest == written.newest or now - self._written_at < _STATUS_EVERY_S:
             return []
-        decided = [f"last decision: {decision_words(job)}"] if job.change != told.change else []
+        decided = [f"last decision: {decision_words(job)}"] if job.change != written.change else []
         words = (f"{name} {value}" for name, value in status_words(job))
-        self._told_at, self._told = now, job
-        return [_plain_line(KUNGFU, " | ".join([*words, *decided]))]
+        self._written_at, self._written = now, job
+        return [f"{KUNGFU}: {' | '.join([*words, *decided])}"]
 
 
-def _plain_line(source: str, text: str) -> str:
-    return f"[{source}] {text}" if source != KUNGFU else f"{KUNGFU}: {text}"
+def _plain_line(line: OutputLine) -> str:
+    return f"{KUNGFU}: {line.text}" if line.source == KUNGFU else f"[{line.source}] {line.text}"
+
+
+def _dropped_words(update: ScreenUpdate) -> str:
+    return f"{update.dropped:,} lines are not shown here; the log files have them"

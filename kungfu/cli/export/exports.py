@@ -24,17 +24,10 @@ _ADDRESS = re.compile(r"(\S*:)?\d+")
 
 @dataclass(frozen=True)
 class Exports:
-    """The requested exports.
-
-    Args:
-        tensorboard: The folder in which TensorBoard gets a folder for this run.
-        suffix: A suffix of that folder's name for this host, since each of several hosts writes a separate folder.
-        metrics: The address that serves metrics to Prometheus.
-        page: The address that serves the page of the job.
-    """
+    """The folder in which TensorBoard gets a folder for this run, and the addresses of Prometheus and of the page."""
 
     tensorboard: Path | None = None
-    suffix: str = ""
+    suffix: str = ""  # of the name of TensorBoard's folder, since each of several hosts writes a separate one
     metrics: ListenAddress | None = None
     page: ListenAddress | None = None
 
@@ -73,16 +66,14 @@ def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[
     ['--tensorboard', '--page', '--page', '8080', 'python']
     """
     takes_value = {name for one in parser._actions if one.nargs is None for name in one.option_strings}
-    done, place = list[str](), 0
+    done, left = list[str](), [*words]
     # Only up to the program, whose options must stay unchanged.
-    while place < len(words) and words[place].startswith("-") and words[place] != "--":
-        value = words[place + 1 : place + 2]
-        if words[place] == "--page" and not (value and _ADDRESS.fullmatch(value[0])):
-            done, place = [*done, "--page=0"], place + 1
-        else:
-            count = 2 if words[place] in {*takes_value, "--page"} else 1
-            done, place = [*done, *words[place : place + count]], place + count
-    return [*done, *words[place:]]
+    while left and left[0].startswith("-") and left[0] != "--":
+        if left[0] == "--page" and not _ADDRESS.fullmatch(left[1] if len(left) > 1 else ""):
+            left[0] = "--page=0"
+        count = 2 if left[0] in {*takes_value, "--page"} else 1
+        done, left = [*done, *left[:count]], left[count:]
+    return [*done, *left]
 
 
 def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
@@ -98,13 +89,7 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
 
 @contextmanager
 def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
-    """Starts the exports and ends them after the block; yields the listeners for what is recorded.
-
-    Args:
-        exports: The requested exports.
-        record: The folder of the run's record.
-        tell: Called with remarks for the user; no failure of an export ends the job.
-    """
+    """Starts the exports and ends them after the block; yields the listeners; no failure of an export ends the job."""
     listeners: list[RecordListener] = []
     with ExitStack() as opened:
         if (target := exports.tensorboard_run(record)) is not None:

@@ -30,13 +30,8 @@ class ListenAddress:
 def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
     """Parses ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
 
-    Args:
-        text: The text to parse.
-        option: The name of the option, for errors.
-        example: A usual port, for errors.
-
     Raises:
-        UsageError: The text is not an address with a port.
+        UsageError: The text is not an address with a port; the message has the option, and a usual port as an example.
 
     >>> [str(parse_address(text, option="--page", example=8080)) for text in ("9400", "0.0.0.0:9400", "[::1]:9400")]
     ['127.0.0.1:9400', '0.0.0.0:9400', '[::1]:9400']
@@ -58,12 +53,12 @@ def listening(address: ListenAddress) -> socket.socket:
         OSError: The port is in use or reserved, or the address does not belong to this machine.
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, *_, place = found[0]
+    family, *_, own = found[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         # The port of a page that has just ended is free again, even while its last connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(own)
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

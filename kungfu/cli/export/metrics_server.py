@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kungfu.cli.export.listen_address import ListenAddress, is_known, listening
@@ -24,13 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """The limits of a server's connections.
-
-    Args:
-        most: Open connections.
-        per_address: Open connections from one address.
-        lasting_s: Seconds for a request and its answer.
-    """
+    """The most open connections of a server, in all and from one address, and the seconds for a request."""
 
     most: int = 64
     per_address: int = 16
@@ -41,12 +34,6 @@ class MetricsServer:
     """Serves ``/metrics`` while the job runs; a context manager.
 
     If it cannot listen, it reports this once, and the job continues without metrics.
-
-    Args:
-        registry: The metrics that are served.
-        address: The address of the server.
-        tell: Called with remarks for the user.
-        limits: The limits of its connections.
 
     Attributes:
         port: The port of the server; 0 if it does not listen.
@@ -80,9 +67,7 @@ class MetricsServer:
         self._tell(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._server is not None:
             self._server.shutdown()
             self._thread.join()

@@ -24,13 +24,7 @@ def check_installed() -> None:
 
 
 def tensorboard_process(record: Path, target: Path, *, tell: Callable[[str], None]) -> SideProcess:
-    """A side process that writes a run for TensorBoard while it trains; a context manager.
-
-    Args:
-        record: The folder of the run's record.
-        target: The folder of the run in TensorBoard.
-        tell: Called with remarks for the user, from another thread.
-    """
+    """A side process that writes the run of a record to a folder of TensorBoard while it trains; a context manager."""
     return SideProcess(
         "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target), tell=tell,
         end_within_s=_END_WITHIN_S, late=f"{target} was not written to its end within {_END_WITHIN_S:.0f} s",

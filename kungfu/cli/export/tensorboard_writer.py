@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -21,6 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.export.tensorboard_summaries import SummaryMaker
+from kungfu.cli.run_folder import make_folder
 from kungfu.errors import KungfuError
 from kungfu.event_log.record_follower import RecordFollower
 
@@ -46,21 +46,6 @@ class EventFile:
         """Appends events. Raises ``OSError`` on failure, which leaves the file unchanged."""
         if self._descriptor < 0:
             self._create()
-        self._write(events)
-
-    def close(self) -> None:
-        """Closes the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def _create(self) -> None:
-        folder = self.folder or _new_folder(self._wanted)
-        self.folder = folder
-        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.kungfu"
-        self._descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._length = 0
-
-    def _write(self, events: Iterable[Event]) -> None:
         data = io.BytesIO()
         writer = RecordWriter(data)
         # The first event of a file states its version.
@@ -77,6 +62,19 @@ class EventFile:
             os.lseek(self._descriptor, self._length, os.SEEK_SET)
             raise
         self._length += data.tell()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def _create(self) -> None:
+        wanted = self._wanted
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        # Another run of the same name may be in TensorBoard already.
+        self.folder = self.folder or make_folder(lambda suffix: wanted.with_name(f"{wanted.name}{suffix}"))
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.kungfu"
+        self._descriptor = os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
 
 def export_record(
@@ -125,19 +123,6 @@ def export_record(
     if follower.damaged:
         tell(f"{follower.damaged} damaged lines of {record} were left out")
     return file.folder
-
-
-def _new_folder(wanted: Path) -> Path:
-    """Creates a new folder for this run, since another run of the same name may be in TensorBoard already."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    for nth in count(1):
-        folder = wanted if nth == 1 else wanted.with_name(f"{wanted.name}-{nth}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("unreachable")
 
 
 def main(record: Path, target: Path) -> int:

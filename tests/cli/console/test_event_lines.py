@@ -29,9 +29,9 @@ def test_a_rule_that_sets_a_rate_in_every_step_is_told_once_and_then_in_one_line
     for step in range(1, 101):
         screen.events.event(setting(step))
     assert screen.taken() == ["step 1: decay sets the learning rate to 1"]
-    screen.events.tell_rest()
+    screen.events.print_rest()
     assert screen.taken() == ["steps 2 to 100: decay sets the learning rate 99 times, from 0.500 to 0.0100"]
-    screen.events.tell_rest()
+    screen.events.print_rest()
     assert screen.taken() == []
 
 
@@ -63,7 +63,7 @@ def test_rules_that_set_things_by_turns_have_a_line_each() -> None:
         screen.events.event(setting(step))
         screen.events.event(setting(step, rule="grow", what="global batch size"))
     assert len(screen.taken()) == 2
-    screen.events.tell_rest()
+    screen.events.print_rest()
     assert screen.taken() == [
         "steps 2 to 4: decay sets the learning rate 3 times, from 0.500 to 0.250",
         "steps 2 to 4: grow sets the global batch size 3 times, from 0.500 to 0.250",
@@ -75,14 +75,14 @@ def test_settings_that_go_on_for_long_are_told_from_time_to_time() -> None:
     screen.events.event(setting(1))
     screen.taken()
     screen.now = 100.0  # nothing is held yet, so nothing gets due
-    screen.events.tell_due()
+    screen.events.print_due()
     screen.events.event(setting(2))
     screen.now += HOLD_S / 2
     screen.events.event(setting(3))
-    screen.events.tell_due()
+    screen.events.print_due()
     assert screen.taken() == []
     screen.now += HOLD_S / 2
-    screen.events.tell_due()
+    screen.events.print_due()
     assert screen.taken() == ["steps 2 to 3: decay sets the learning rate 2 times, from 0.500 to 0.333"]
     screen.events.event(setting(4))
     assert screen.taken() == [], "the run goes on"

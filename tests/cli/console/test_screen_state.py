@@ -24,18 +24,18 @@ def test_what_was_said_is_taken_once_and_in_order() -> None:
     state = ScreenState()
     state.add_line(OutputLine("rank 0", "one"))
     state.add_line(OutputLine("rank 1", "two"))
-    assert [line.text for line in state.take().lines] == ["one", "two"]
-    assert state.take().lines == ()
+    assert [line.text for line in state.update().lines] == ["one", "two"]
+    assert state.update().lines == ()
 
 
 def test_of_a_flood_the_newest_lines_are_kept_and_the_others_counted() -> None:
     state = ScreenState()
     for number in range(1200):
         state.add_line(OutputLine("rank 0", str(number)))
-    update = state.take()
+    update = state.update()
     assert (len(update.lines), update.dropped) == (500, 700)
     assert update.lines[-1].text == "1199"
-    assert state.take().dropped == 0
+    assert state.update().dropped == 0
 
 
 def test_the_job_is_the_newest_and_stays_when_it_is_taken() -> None:
@@ -43,21 +43,21 @@ def test_the_job_is_the_newest_and_stays_when_it_is_taken() -> None:
     state.event(GROWN[3])
     state.step(measured(3))
     state.step(measured(4))
-    assert state.take().job.newest["step"] == 4
-    assert activity_words(state.take().job) == "training"
+    assert state.update().job.newest["step"] == 4
+    assert activity_words(state.update().job) == "training"
 
 
 def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_what_was_taken() -> None:
     state = ScreenState()
     state.add_line(OutputLine("rank 0", "one"))
     state.wait(60.0)
-    state.take()
+    state.update()
     threading.Timer(0.05, state.event, [GROWN[3]]).start()
     state.wait(60.0)
-    assert activity_words(state.take().job) == "training"
+    assert activity_words(state.update().job) == "training"
     threading.Timer(0.05, state.wake).start()
     state.wait(60.0)
-    state.take()
+    state.update()
     began = time.monotonic()
     state.wait(0.05)
     assert time.monotonic() - began >= 0.05
