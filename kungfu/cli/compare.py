@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
@@ -45,16 +45,13 @@ class ComparedRun:
     """A run prepared for comparison; arrays have one entry per step, or per group of steps of a long run.
 
     Attributes:
-        name: The name of the run's folder.
         count: The number of steps.
-        sizes: The sizes in their order.
         over: The axes of the plot at the end of each step: seconds since training began, the number of the step (the
             last one of a group), samples, and peer-seconds.
         figures: The loss, the size and the samples per second, in the same groups.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
         job: The job at the end of its record.
-        events: The events of the run.
     """
 
     name: str
@@ -73,14 +70,10 @@ class RunFigures:
     """The figures of a run; ``None`` means unknown or not reached.
 
     Attributes:
-        name: The name of the run's folder.
-        steps: The number of steps.
-        samples: The number of samples.
         seconds: Seconds from the beginning of training to the end of the last step.
         peer_seconds: The seconds of all peers together.
         loss: The typical loss at the end of the run.
         to_loss: Seconds, steps, samples and peer-seconds until the loss that the runs are compared by.
-        sizes: The sizes in their order.
         decisions: The number of sizes that each rule requested.
         changes: The number of changes of the membership, in words.
         stopped_s: The seconds for which these changes stopped training.
@@ -118,7 +111,9 @@ def run(given: argparse.Namespace) -> int:
         raise UsageError(f"{given.folders[0]}: one run is compared with nothing; give two folders or more")
     if given.loss is not None and not math.isfinite(given.loss):
         raise UsageError(f"--loss {given.loss}: must be a number")
-    names = _names(given.folders)
+    names = [folder.resolve().name for folder in given.folders]
+    # Equal names would not tell the runs apart.
+    names = names if len(set(names)) == len(names) else [str(folder) for folder in given.folders]
     runs = [read_run(folder, name=name) for folder, name in zip(given.folders, names, strict=True)]
     goal = _common_loss(runs) if given.loss is None else given.loss
     figures = [figures_of(one, goal=goal) for one in runs]
@@ -134,12 +129,6 @@ def run(given: argparse.Namespace) -> int:
             console.print(Text(f"note: {one.name}: {one.note}", style="yellow"), soft_wrap=True)
     console.print(Text(str(target)), soft_wrap=True)
     return 0
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The names of the folders, or their paths if two names are equal."""
-    names = [folder.resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -212,44 +201,43 @@ def _reached(compared: ComparedRun, goal: float | None) -> Mapping[str, float] |
 
 def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
     """The lowest loss that every run reaches, plus one percent; ``None`` if a run has no loss."""
-    lowest = [float(np.nanmin(one.loss)) if np.isfinite(one.loss).any() else math.nan for one in runs]
-    highest = max(lowest) if all(map(math.isfinite, lowest)) else None
+    if not all(np.isfinite(one.loss).any() for one in runs):
+        return None
+    highest = max(float(np.nanmin(one.loss)) for one in runs)
     # Slightly above, so that a run need not match its lowest loss exactly.
-    return None if highest is None else float(f"{highest + 0.01 * abs(highest):.3g}")
+    return float(f"{highest + 0.01 * abs(highest):.3g}")
 
 
 # ---- as a table ------------------------------------------------------------------------------------------------------
 
 
 def _table(figures: Sequence[RunFigures], goal: float | None) -> Table:
-    table = Table()
-    table.add_column("")
-    for one in figures:
-        table.add_column(Text(one.name), justify="right", overflow="fold")
-    reached = [one.to_loss or {} for one in figures]
-    to = f"to loss {figure(goal)}"
-    rows = [
-        ("time", [duration(one.seconds) for one in figures]),
-        (f"time {to}", [duration(one.get("time")) for one in reached]),
-        (f"steps {to}", [figure(one.get("steps")) for one in reached]),
-        (f"samples {to}", [figure(one.get("samples")) for one in reached]),
-        (f"peer-seconds {to}", [figure(one.get("peer-seconds")) for one in reached]),
-        ("loss at the end", [figure(one.loss) for one in figures]),
-        ("steps", [figure(one.steps) for one in figures]),
-        ("samples", [figure(one.samples) for one in figures]),
-        ("samples / s", [figure(one.samples / one.seconds if one.seconds else None) for one in figures]),
-        ("peer-seconds", [figure(one.peer_seconds) for one in figures]),
-        ("sizes", [sizes_passed(one.sizes) for one in figures]),
-        ("changes", [one.changes for one in figures]),
-        ("stood still", [duration(one.stopped_s) for one in figures]),
-        (
-            "decisions",
-            [", ".join(f"{rule}: {count}" for rule, count in one.decisions.items()) or "none" for one in figures],
-        ),
-    ]
-    for name, cells in rows:
-        table.add_row(name, *(Text(cell) for cell in cells))
+    columns = [_column(one, f"to loss {figure(goal)}") for one in figures]
+    table = Table("", *(Column(Text(one.name), justify="right", overflow="fold") for one in figures))
+    for name in columns[0]:
+        table.add_row(name, *(Text(column[name]) for column in columns))
     return table
+
+
+def _column(one: RunFigures, to: str) -> dict[str, str]:
+    """The cells of a run by the names of their rows."""
+    reached = one.to_loss or {}
+    return {
+        "time": duration(one.seconds),
+        f"time {to}": duration(reached.get("time")),
+        f"steps {to}": figure(reached.get("steps")),
+        f"samples {to}": figure(reached.get("samples")),
+        f"peer-seconds {to}": figure(reached.get("peer-seconds")),
+        "loss at the end": figure(one.loss),
+        "steps": figure(one.steps),
+        "samples": figure(one.samples),
+        "samples / s": figure(one.samples / one.seconds if one.seconds else None),
+        "peer-seconds": figure(one.peer_seconds),
+        "sizes": sizes_passed(one.sizes),
+        "changes": one.changes,
+        "stood still": duration(one.stopped_s),
+        "decisions": ", ".join(f"{rule}: {count}" for rule, count in one.decisions.items()) or "none",
+    }
 
 
 # ---- as a plot -------------------------------------------------------------------------------------------------------

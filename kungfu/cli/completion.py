@@ -102,16 +102,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def completion_script(shell: str) -> str:
-    """The script that lets a shell complete both commands.
-
-    Args:
-        shell: "bash", "zsh" or "fish".
-    """
+    """The script that lets a shell, one of `SHELLS`, complete both commands."""
     commands, starter = make_parser(), make_run_parser()
     for parser in (commands, starter):
-        _add_completers(parser)
-        if shell == "zsh":
-            _escape_colons(parser)
+        _add_completers(parser, shell)
     scripts = [shtab.complete(commands, shell), shtab.complete(starter, shell)]
     return "\n".join([_PREAMBLES[shell], *_MENDED[shell](scripts, starter), ""])
 
@@ -169,18 +163,13 @@ def _valued(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 # ---- the completer of each argument ----------------------------------------------------------------------------------
 
 
-def _add_completers(parser: argparse.ArgumentParser) -> None:
+def _add_completers(parser: argparse.ArgumentParser, shell: str) -> None:
     """Sets the completer of each argument of a parser and of its sub-commands."""
     for action in _actions(parser):
-        completer = _completer(action)
-        if completer is not None:
+        if (completer := _completer(action)) is not None:
             action.complete = completer  # type: ignore[attr-defined]  # shtab reads this attribute
-
-
-def _escape_colons(parser: argparse.ArgumentParser) -> None:
-    """Escapes colons in the names of values, where zsh would end the name."""
-    for action in _actions(parser):
-        if isinstance(action.metavar, str):
+        # zsh would end the name of a value at a colon.
+        if shell == "zsh" and isinstance(action.metavar, str):
             action.metavar = action.metavar.replace(":", "\\:")
 
 

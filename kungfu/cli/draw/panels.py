@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -113,23 +113,16 @@ def line_of(curve: DrawnCurve) -> Series:
 
 def draw_loss(panel: Any, run: RecordedRun) -> None:
     """Draws the loss, and marks the steps in which it is not finite."""
-    loss = run.curve("loss")
+    loss, lost = run.curve("loss"), run.lost
     smooth = smoothed(loss.values, np.zeros(len(loss.values)))
     draw_curve(panel, run.steps, loss, color=RED, line=smooth, linewidth=1.8)
     panel.set_ylabel("loss")
     fit_axis(panel, smooth)
-    _mark_lost(panel, run)
-
-
-def _mark_lost(panel: Any, run: RecordedRun) -> None:
-    """Marks each step with a non-finite loss at the foot of the panel, since a line that ends explains nothing."""
-    lost = run.lost
-    if not lost.size:
-        return
-    which = f"{run.lost_as}, first at step {figure(lost[0])}"
-    foot = panel.get_xaxis_transform()
-    panel.scatter(lost, [0.03] * len(lost), transform=foot, marker="x", s=18, color=RED, label=which)
-    panel.legend(loc="upper right", frameon=False, fontsize=9)
+    # Marks at the foot of the panel, since a line that ends explains nothing.
+    if lost.size:
+        which, foot = f"{run.lost_as}, first at step {figure(lost[0])}", panel.get_xaxis_transform()
+        panel.scatter(lost, [0.03] * len(lost), transform=foot, marker="x", s=18, color=RED, label=which)
+        panel.legend(loc="upper right", frameon=False, fontsize=9)
 
 
 def draw_speed(panel: Any, run: RecordedRun) -> None:
@@ -149,21 +142,15 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
     # All lines of a kind are one artist: a long run may have thousands of them, which would merge into a solid area.
     apart = (run.steps[-1] - run.steps[0]) / _MOST_LINES
     for topic, colour in CHANGES.items():
-        steps = _thinned(sorted(event.step for event in run.happened(topic)), apart=apart)
-        lines = [[(step, 0.0), (step, 1.0)] for step in steps]
+        steps = [-math.inf]
+        for step in sorted(event.step for event in run.happened(topic)):
+            if step - steps[-1] >= apart:
+                steps.append(step)
         drawn = LineCollection(
-            lines, transform=panel.get_xaxis_transform(), colors=colour, linewidths=1, linestyles=":", zorder=0
-        )
+            [[(step, 0.0), (step, 1.0)] for step in steps[1:]],
+            transform=panel.get_xaxis_transform(), colors=colour, linewidths=1, linestyles=":", zorder=0,
+        )  # fmt: skip
         panel.add_collection(drawn, autolim=False)
-
-
-def _thinned(steps: Sequence[int], *, apart: float) -> Iterator[int]:
-    """The rising steps, without those closer than `apart` to the last one kept."""
-    last = -math.inf
-    for step in steps:
-        if step - last >= apart:
-            last = step
-            yield step
 
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:

@@ -32,9 +32,6 @@ def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | 
         target: The path of the PNG; by default ``run.png`` in the folder.
         signals: The names of the signals to draw; by default the first few that change.
 
-    Returns:
-        The exit code.
-
     Raises:
         UsageError: The folder has no record, step or signal of that name, or `target` cannot be written.
     """

@@ -36,11 +36,7 @@ def changing_signals(run: RecordedRun) -> tuple[str, ...]:
 
 
 def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The signals to draw: the requested ones, else the first few of `changing_signals`.
-
-    Raises:
-        UsageError: The record has no such signal, or there are too many.
-    """
+    """The requested signals, else the first of `changing_signals`; raises ``UsageError`` for unknown or too many."""
     if asked is None:
         return changing_signals(run)[:_USUAL]
     names = tuple(dict.fromkeys(asked))
