@@ -31,19 +31,12 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Hosting:
-    """The hosts of the job, and the index of this one.
-
-    Attributes:
-        hosts: All hosts, in the order of the command line.
-        index: The index of this host among them.
-        job: The name of the job, if this host founds it.
-        secret: The secret in hexadecimal, the same on all hosts.
-    """
+    """The hosts of the job in the order of the command line, and the index of this one."""
 
     hosts: tuple[Host, ...]
     index: int
-    job: str
-    secret: str
+    job: str  # its name, if this host founds it
+    secret: str  # in hexadecimal, the same on all hosts
 
     @property
     def local(self) -> Host:
@@ -76,14 +69,8 @@ def read_hosting(
 ) -> Hosting:
     """The hosts of a command line; without ``--hosts`` only this machine, under a loopback address.
 
-    Args:
-        given: The parsed command line.
-        maximum: The largest number of peers that the job may have.
-        attachment: The name of the attachment: shared memory reaches one machine only.
-        environment: Holds the secret under ``KUNGFU_SECRET`` if no file is given.
-
     Raises:
-        UsageError: The hosts cannot form this job.
+        UsageError: The hosts cannot form a job of this many peers with this attachment.
     """
     # On one machine nothing is shared with other hosts, so a random secret for this job is enough.
     if given.hosts is None:

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or an argument is wrong, 130 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns its exit code; a user error prints one message and gives code 2."""
     open_closed_streams()
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which the commands do
     words = sys.argv[1:] if arguments is None else arguments
     parser = make_parser(words)
     _check_command(parser, words[:1])
@@ -123,7 +125,9 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     for name, what in _STEERING:
         brought = commands.add_parser(name, help=what, description=what)
         if words is None or name in words:
-            _add_steering(brought, name=name)
+            job_commands = importlib.import_module("kungfu.cli.job.job_commands")
+            job_commands.add_arguments(brought, name=name)
+            brought.set_defaults(act=job_commands.run, name=name)
     return parser
 
 
@@ -200,13 +204,6 @@ def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> Any:
 def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> None:
     module.add_arguments(parser)
     parser.set_defaults(act=module.run, name=name, shown=error_line)
-
-
-def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
-    from kungfu.cli.job.job_commands import add_arguments, run
-
-    add_arguments(parser, name=name)
-    parser.set_defaults(act=run, name=name)
 
 
 # Commands import on demand, so that help and errors are quick.

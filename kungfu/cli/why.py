@@ -34,11 +34,7 @@ _LINES_AT_ONCE = 500
 
 
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
-    """Prints the narrative of the run in `folder`, or the spans of its stops; returns the exit code.
-
-    Raises:
-        UsageError: The folder has no record of a run.
-    """
+    """Prints the narrative of the run in `folder`, or the spans of its stops; returns the exit code."""
     record = read_events(folder)
     console = Console(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)

@@ -96,7 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Injects the faults of a command line and prints the report; the exit code is 0 only if every guarantee held."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.runtime.job_api.client import connected
 
     for name, seconds in (("--within", given.within), ("--patience", given.patience)):

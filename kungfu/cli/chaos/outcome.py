@@ -73,15 +73,25 @@ class ViewCheck:
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """The report on a job under injected faults: the outcome of each fault, and the guarantees that failed."""
+    """The report on a job under injected faults: the outcome of each fault, and the guarantees that failed.
+
+    Args:
+        job: The name of the job.
+        faults: The outcome of each fault.
+        views: The views that began during the injection; the peers of each must hold the same state.
+        samples: The check of the samples against the record.
+        events: The events, in the words of ``kungfu why``.
+        code: The exit code of the job; ``None`` if it has not ended.
+        problems: The guarantees that did not hold, in words; none if everything held.
+    """
 
     job: str
     faults: tuple[FaultOutcome, ...]
-    views: tuple[ViewCheck, ...]  # that began during the injection; the peers of each must hold the same state
+    views: tuple[ViewCheck, ...]
     samples: SampleCheck
-    events: tuple[str, ...]  # in the words of `kungfu why`
-    code: int | None  # the exit code of the job, if it has ended
-    problems: tuple[str, ...]  # the guarantees that did not hold
+    events: tuple[str, ...]
+    code: int | None
+    problems: tuple[str, ...]
 
     @property
     def held(self) -> bool:

@@ -16,13 +16,22 @@ from kungfu.testing.faults.schedule import What
 
 @dataclass(frozen=True)
 class PrecheckedFault:
-    """The effect of a fault if it were carried out now, in words; ``obstacle`` is empty if that is possible."""
+    """The effect of a fault if it were carried out now.
+
+    Args:
+        when: The moment, in the words of the schedule.
+        what: The action, in the words of the schedule.
+        hits: The processes, in words: peer, host and process id.
+        obstacle: The reason why it cannot be carried out; empty if it can.
+        ends_job: True if the reason is that the fault would certainly end the job.
+        remark: A remark on the fault.
+    """
 
     when: str
     what: str
     hits: str
     obstacle: str = ""
-    ends_job: bool = False  # true if the obstacle is that the fault would certainly end the job
+    ends_job: bool = False
     remark: str = ""
 
 

@@ -23,7 +23,14 @@ _BEFORE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class CountedStep:
-    """A step of the whole job, with the samples ``done`` before it; ``epoch_samples`` is 0 if unknown."""
+    """A step of the whole job, as rank 0 recorded it.
+
+    Args:
+        step: The number of the step.
+        done: Samples done before the step.
+        samples: Samples of the step, of all peers.
+        epoch_samples: Samples of an epoch; 0 if unknown.
+    """
 
     step: int
     done: int
@@ -33,7 +40,14 @@ class CountedStep:
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """The number of checked samples and the finding; ``notes`` are questions that the record cannot answer."""
+    """The result of the check of samples against the record.
+
+    Args:
+        samples: The number of samples that were checked.
+        found: The finding, in words.
+        problems: The steps at which samples were lost or used twice.
+        notes: The questions that the record cannot answer.
+    """
 
     samples: int
     found: str

@@ -18,13 +18,21 @@ _STYLES: dict[Severity, str] = {"fine": "green", "remark": "yellow", "problem": 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: "remark" if kungfu works, but not as well as it could, "problem" if it does not work."""
+    """The result of one check.
+
+    Args:
+        check: The name of the check.
+        found: The finding, in words.
+        severity: "remark" if kungfu works, but not as well as it could; "problem" if it does not work.
+        advice: The remedy; empty if there is nothing to do.
+        host: The host that the finding is about; empty for this one.
+    """
 
     check: str
     found: str
     severity: Severity = "fine"
-    advice: str = ""  # the remedy
-    host: str = ""  # empty for this one
+    advice: str = ""
+    host: str = ""
 
     def as_remark_if(self, is_scarce: bool, advice: str) -> Finding:
         """The finding as a remark with advice if something is scarce; else unchanged."""

@@ -37,12 +37,19 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """The facts that a host sent, or the error if it was not reached."""
+    """The result of calling one host.
+
+    Args:
+        facts: The facts that the host sent; ``None`` if it was not reached.
+        error: The reason why the host was not reached.
+        ahead_s: The least seconds by which its clock is ahead of this host's; below 0 if it is behind.
+        has_asked: True if the host has reached this one.
+    """
 
     facts: HostFacts | None
     error: str = ""
-    ahead_s: float = 0.0  # the least by which its clock is ahead of this host's; below 0 if it is behind
-    has_asked: bool = True  # true if the host has reached this one
+    ahead_s: float = 0.0
+    has_asked: bool = True
 
 
 @dataclass
@@ -66,6 +73,14 @@ def exchange(
     clock: Callable[[], float] = time.time,
 ) -> dict[int, HostAnswer]:  # fmt: skip
     """Exchanges facts with the other hosts, which run the same command; returns their answers by host index.
+
+    Args:
+        hosts: All hosts.
+        index: The index of this host.
+        facts: The facts of this host.
+        secret: The secret of the hosts.
+        wait_s: Seconds to wait for the other hosts.
+        clock: Seconds since 1970.
 
     Raises:
         UsageError: Another program listens on this host's port.

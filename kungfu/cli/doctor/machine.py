@@ -27,7 +27,12 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding]:
-    """The findings of this machine, which must have room for as many peers as slots."""
+    """The findings of this machine.
+
+    Args:
+        slots: The number of peers that the machine must have room for.
+        attachment: The attachment of the job.
+    """
     yield _cores(slots)
     yield _devices(slots)
     yield _memory(free_memory_bytes(), slots=slots)

@@ -24,11 +24,17 @@ _ERROR_LINES = 3
 
 @dataclass(frozen=True)
 class Probe:
-    """The results of a process that tried each requirement: an "error", or values, of each finished step."""
+    """The results of a process that tried each requirement.
+
+    Args:
+        known: The results of each finished step: an "error", or a value.
+        missing: The step in which the process ended; empty if it finished all steps.
+        ended: The end of the process, in words.
+    """
 
     known: Mapping[str, Mapping[str, Any]]
-    missing: str = ""  # the step in which the process ended; empty if it finished all steps
-    ended: str = ""  # the end of the process, in words
+    missing: str = ""
+    ended: str = ""
 
 
 def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", __spec__.name)) -> Probe:

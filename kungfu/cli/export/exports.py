@@ -24,10 +24,17 @@ _ADDRESS = re.compile(r"(\S*:)?\d+")
 
 @dataclass(frozen=True)
 class Exports:
-    """The folder in which TensorBoard gets a folder for this run, and the addresses of Prometheus and of the page."""
+    """The requested exports.
+
+    Args:
+        tensorboard: The folder in which TensorBoard gets a folder for this run.
+        suffix: A suffix of that folder's name for this host, since each of several hosts writes a separate folder.
+        metrics: The address that serves metrics to Prometheus.
+        page: The address that serves the page of the job.
+    """
 
     tensorboard: Path | None = None
-    suffix: str = ""  # of the name of TensorBoard's folder, since each of several hosts writes a separate one
+    suffix: str = ""
     metrics: ListenAddress | None = None
     page: ListenAddress | None = None
 

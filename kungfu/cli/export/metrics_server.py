@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """The most open connections of a server, in all and from one address, and the seconds for a request."""
+    """The limits of a server's connections.
+
+    Args:
+        most: Open connections.
+        per_address: Open connections from one address.
+        lasting_s: Seconds for a request and its answer.
+    """
 
     most: int = 64
     per_address: int = 16
@@ -34,6 +40,12 @@ class MetricsServer:
     """Serves ``/metrics`` while the job runs; a context manager.
 
     If it cannot listen, it reports this once, and the job continues without metrics.
+
+    Args:
+        registry: The metrics that are served.
+        address: The address of the server.
+        tell: Called with remarks for the user.
+        limits: The limits of its connections.
 
     Attributes:
         port: The port of the server; 0 if it does not listen.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Runs the command of a command line; returns the exit code. Raises ``KungfuError`` if there is no such job."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.cli.job.status import print_status
     from kungfu.cli.job.submit import submit_and_report
 

@@ -45,14 +45,9 @@ class PlanForecast:
 
     Args:
         batch: Samples of a step after the change.
-        learning_rate_before: The learning rate of the newest step.
-        learning_rate: The learning rate after the change.
         rules: The rules of the job's policies that set the batch or the learning rate.
         ready_s: Seconds that joiners take to get ready, while the others train.
         pause_s: Seconds for which training stops.
-        samples_per_s_before: The throughput at the present size.
-        samples_per_s: The throughput at the new size.
-        cost_before: Peer-seconds per 1,000 samples at the present size.
         cost: Peer-seconds per 1,000 samples at the new size.
         notes: Remarks on guesses and unknown values, in words.
     """
@@ -95,14 +90,7 @@ def _wrapped(line: str, *, width: int) -> str:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The measurements of a job so far.
-
-    Args:
-        job: The job according to its record, including its rescales.
-        speeds: Samples per second at each size.
-        learning_rate: The learning rate of the newest step; ``None`` if unknown.
-        notes: Remarks on unreadable parts of the record, in words.
-    """
+    """The measurements of a job so far: samples per second at each size, and the newest learning rate if known."""
 
     job: Job
     speeds: Mapping[int, float]
@@ -116,10 +104,9 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
     batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
     pause_s, ready_s = _pause_and_ready_s(measured.job.rescales, plan, notes)
-    costs = [None if speed is None else 1000 * size / speed for size, speed in
-             ((plan.before, before), (plan.after, after))]  # fmt: skip
+    cost_before, cost = before and 1000 * plan.before / before, after and 1000 * plan.after / after
     return PlanForecast(
-        batch, rate, rate_after, rules, ready_s, pause_s, before, after, costs[0], costs[1], tuple(notes)
+        batch, rate, rate_after, rules, ready_s, pause_s, before, after, cost_before, cost, tuple(notes)
     )
 
 
@@ -146,10 +133,8 @@ def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[f
             continue
         wanted[size] -= int(last - first) + 1
         # The span ends where the next one begins: both are read as one.
-        if spans and spans[-1][0] == last + 1:
-            spans[-1] = first, spans[-1][1]
-        else:
-            spans.append((first, last))
+        end = spans.pop()[1] if spans and spans[-1][0] == last + 1 else last
+        spans.append((first, end))
     return spans[::-1]
 
 
@@ -188,9 +173,8 @@ def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | 
         notes.append(f"{peers} were never seen, nor any size but {seen[0]}: `kungfu profile` measures sizes")
         return None
     if size not in speeds:
-        how = (
-            "on a line between the sizes beside them" if seen[0] < size < seen[-1] else f"from {seen[0]} to {seen[-1]}"
-        )
+        is_between = seen[0] < size < seen[-1]
+        how = "on a line between the sizes beside them" if is_between else f"from {seen[0]} to {seen[-1]}"
         notes.append(f"{peers} were never seen: their throughput is a guess {how}; `kungfu profile` measures it")
     return speed
 
@@ -250,9 +234,7 @@ def _newest(rows: Rows, name: str) -> float | None:
 
 def plan_lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
     """A plan and its expected effects, as lines of text."""
-    sizes = (
-        f"{plan.before} -> {counted(plan.after, 'peer')}" if plan.after != plan.before else counted(plan.after, "peer")
-    )
+    sizes = f"{f'{plan.before} -> ' if plan.after != plan.before else ''}{counted(plan.after, 'peer')}"
     if plan.refusal:
         yield f"{plan.words} would be refused: {plan.refusal}"
     else:
@@ -266,9 +248,8 @@ def plan_lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
 
 
 def _details(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
-    yield f"  starts    {_named(plan.joins)}" + (
-        f"; {plan.missing} more: no host has a free slot" if plan.missing else ""
-    )
+    missing = f"; {plan.missing} more: no host has a free slot" if plan.missing else ""
+    yield f"  starts    {_named(plan.joins)}{missing}"
     yield f"  leaves    {_named(plan.leaves)}"
     rules = f", as {' and '.join(expected.rules)} sets it" if expected.rules else ""
     per_peer = "" if expected.batch is None else f", {figure(expected.batch / plan.after)} per peer"

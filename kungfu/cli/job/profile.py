@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
@@ -24,31 +24,19 @@ from kungfu.runtime.job_api.status import RequestProgress
 
 @dataclass(frozen=True)
 class Measure:
-    """The measurement at one size.
-
-    Attributes:
-        size: The number of peers.
-        samples_per_s: Samples per second of all peers together.
-        efficiency: Throughput per peer relative to the best size; 1 at that size.
-        steps: The number of measured steps.
-        batch: The mean samples of a step, of all peers together.
-    """
+    """The measurement at one size, of all peers together."""
 
     size: int
     samples_per_s: float
-    efficiency: float
+    efficiency: float  # throughput per peer relative to the best size; 1 at that size
     steps: int
-    batch: float
+    batch: float  # mean samples of a step
 
 
 def run_profile(
     folder: Path, request: Asked, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
 ) -> int:
-    """Makes the job profile itself, prints the figures, writes STEM.json and STEM.png; returns the exit code.
-
-    Raises:
-        UsageError: The files cannot be written.
-    """
+    """Makes the job profile itself, prints the figures, writes STEM.json and STEM.png; returns the exit code."""
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     measures = efficiencies(progress.points)
     started = read_start(folder) if measures else None
@@ -87,24 +75,19 @@ def efficiencies(points: Sequence[Point]) -> list[Measure]:
         Amoeba (Wu et al., 2019), section 3.1.
     """
     best = max((one.samples_per_s / one.size for one in points), default=0.0)
-    return [
-        Measure(
-            one.size,
-            one.samples_per_s,
-            one.samples_per_s / one.size / best if best else 0.0,
-            one.steps,
-            one.samples / one.steps if one.steps else 0.0,
-        )
-        for one in sorted(points, key=lambda one: one.size)
-    ]
+    found = list[Measure]()
+    for one in sorted(points, key=lambda one: one.size):
+        efficiency = one.samples_per_s / one.size / best if best else 0.0
+        batch = one.samples / one.steps if one.steps else 0.0
+        found.append(Measure(one.size, one.samples_per_s, efficiency, one.steps, batch))
+    return found
 
 
 def _print(progress: RequestProgress, measures: Sequence[Measure]) -> None:
     console = Console(highlight=False)
     if measures:
-        table = Table()
-        for name in ("peers", "samples/s", "a peer", "efficiency", "steps"):
-            table.add_column(name, justify="right")
+        names = ("peers", "samples/s", "a peer", "efficiency", "steps")
+        table = Table(*(Column(name, justify="right") for name in names))
         for one in measures:
             speeds = (figure(one.samples_per_s), figure(one.samples_per_s / one.size))
             table.add_row(str(one.size), *speeds, f"{one.efficiency:.0%}", str(one.steps))

@@ -39,9 +39,6 @@ def write_traces(
 
     Returns:
         The exit code: 0, or 1 if a peer could not be traced.
-
-    Raises:
-        UsageError: There is no such job or peer, or `seconds` is out of its range.
     """
     if not 0 < seconds <= _LONGEST_S:
         raise UsageError(f"--seconds {seconds:g}: must be above 0, and {_LONGEST_S:g} at most")

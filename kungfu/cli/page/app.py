@@ -74,7 +74,14 @@ class PageLimits:
 
 
 class PageApp:
-    """The page as an ASGI application; ``is_known`` is true if the values of the ``Host`` headers name this page."""
+    """The page as an ASGI application.
+
+    Args:
+        feed: The feed of the page.
+        control: Submits requests to the job.
+        is_known: True if the values of a request's ``Host`` headers name this page.
+        limits: The limits for browsers.
+    """
 
     def __init__(
         self, feed: PageFeed, control: JobControl, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits

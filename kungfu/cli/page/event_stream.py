@@ -43,7 +43,13 @@ class WakeUp:
 
 
 class EventStream:
-    """The updates of a page for one browser, after the update with the id ``last``; empty for none."""
+    """The updates of a page for one browser.
+
+    Args:
+        feed: The feed with the updates.
+        waking: Wakes the stream when there is an update.
+        last: The id of the browser's last update; empty for none.
+    """
 
     def __init__(self, feed: PageFeed, waking: WakeUp, *, last: str) -> None:
         self._feed, self._waking = feed, waking

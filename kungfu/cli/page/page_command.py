@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +42,6 @@ def run(given: argparse.Namespace) -> int:
         return _print_secret(folder)
     address = parse_address(given.port, option="--port", example=8080)
     check_record(folder)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
     from kungfu.cli.page.server import PageServer, url_of
 
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.compiler import CompiledPolicies, FiredRule
@@ -136,9 +136,8 @@ def forecast_as_text(estimate: Forecast) -> Iterator[Text | Table]:
 
 
 def _table(estimate: Forecast, run: SimulatedRun) -> Table:
-    job, table = estimate.job, Table()
-    for heading in ("", "was", "would have been", "difference"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    job, headings = estimate.job, ("was", "would have been", "difference")
+    table = Table("", *(Column(heading, justify="right") for heading in headings))
     rows = (("time", job.seconds, estimate.seconds), ("peer-seconds", job.peer_seconds, estimate.peer_seconds))
     for name, was, would in rows:
         show = duration if name == "time" else figure

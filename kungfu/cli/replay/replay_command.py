@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.cli.replay.forecast import Forecast, forecast, forecast_as_json, forecast_as_text
@@ -33,23 +33,14 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class _Replay:
-    """A replay with its recorded run.
-
-    Attributes:
-        trace: The recorded steps.
-        whose: The owner of the replayed plan: the run, or another policy.
-        replayed: The decisions of the replay.
-        events: The events of the run.
-        rows: The timeline of the replay and the run.
-        forecast: The estimated cost of another plan on the whole job; ``None`` for the run's plan.
-    """
+    """A replay with its recorded run."""
 
     trace: Trace
-    whose: Literal["the run's", "another"]
+    whose: Literal["the run's", "another"]  # plan
     replayed: Replayed
     events: Sequence[LoggedEvent]
     rows: Sequence[TimelineRow]
-    forecast: Forecast | None = None
+    forecast: Forecast | None = None  # the estimated cost of another plan on the whole job
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -103,8 +94,8 @@ def _own(trace: Trace) -> CompiledPolicies:
 
 def _events(folder: Path) -> Sequence[LoggedEvent]:
     """The events of the run; empty if the folder has only a trace, which is enough for a replay."""
-    place = folder.parent if folder.suffix == ".jsonl" else folder
-    return read_events(place).events if (place / "events.jsonl").exists() else ()
+    record = folder.parent if folder.suffix == ".jsonl" else folder
+    return read_events(record).events if (record / "events.jsonl").exists() else ()
 
 
 # ---- as JSON -------------------------------------------------------------------------------------------------------
@@ -154,10 +145,8 @@ def _print(result: _Replay, console: Console) -> None:
 
 
 def _table(rows: Sequence[TimelineRow]) -> Table:
-    table = Table()
-    table.add_column("step", justify="right")
-    for name in ("rule", "in the replay", "in the run"):
-        table.add_column(name, overflow="fold")
+    names = ("rule", "in the replay", "in the run")
+    table = Table(Column("step", justify="right"), *(Column(name, overflow="fold") for name in names))
     for row in rows:
         again = f", {row.times} times up to step {row.last}" if row.times > 1 else ""
         table.add_row(*(Text(cell) for cell in (str(row.step), row.rule, row.replayed + again, row.run)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kungfu.compiler import FiredRule
@@ -48,6 +48,11 @@ class TimelineRow:
     times: int = 1
     last: int = 0
 
+    @property
+    def request(self) -> str:
+        """The request in the replay without its inputs."""
+        return self.replayed.partition(" (")[0]
+
 
 def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, start: int = 0) -> list[TimelineRow]:
     """The decisions of a replay and the events of the run, by step; repeated decisions of a rule are one row."""
@@ -60,20 +65,17 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
     # A decision of the replay is paired with the run's events of the same rule and step.
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule), [])
-        rows.append(
-            TimelineRow(one.step, one.rule, replayed_in_words(one), "; ".join(_happened(event) for event in matched))
-        )
+        rows.append(TimelineRow(one.step, one.rule, replayed_in_words(one), "; ".join(map(_happened, matched))))
     # The remaining events happened only in the run.
     rows += [TimelineRow(step, rule, "", _happened(event)) for (step, rule), left in by_rule.items() for event in left]
-    return list(_collapsed(sorted(rows, key=lambda row: row.step)))
+    return _collapsed(sorted(rows, key=lambda row: row.step))
 
 
 def replayed_in_words(decision: FiredRule) -> str:
     """The request of a rule in the replay, with its inputs."""
-    what = _asked(decision)
     shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
     saw = reasons(decision.inputs)
-    return f"{shadow}{what}" + (f" ({saw})" if saw else "")
+    return f"{shadow}{_asked(decision)}" + (f" ({saw})" if saw else "")
 
 
 def action_of(action: Action) -> str:
@@ -88,7 +90,7 @@ def action_of(action: Action) -> str:
 
 
 def _asked(decision: FiredRule) -> str:
-    ranks = " and ".join(str(rank) for rank in decision.ranks)
+    ranks = " and ".join(map(str, decision.ranks))
     match decision.action:
         case Rescale():
             return f"wants {counted(decision.value, 'peer')}"
@@ -118,21 +120,16 @@ def _happened(event: LoggedEvent) -> str:
     return said.partition(": ")[2] or said
 
 
-def _collapsed(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
+def _collapsed(rows: Iterable[TimelineRow]) -> list[TimelineRow]:
     """Joins equal requests of a rule in a row into one line, as long as the run did nothing about them."""
-    open_rows: dict[str, int] = {}
+    newest: dict[str, int] = {}  # by rule, the index of its newest request
     kept: list[TimelineRow] = []
     for row in rows:
-        before = open_rows.get(row.rule)
-        if before is not None and not row.run and not kept[before].run and _same(row, kept[before]):
-            kept[before] = replace(kept[before], times=kept[before].times + 1, last=row.step)
+        at = newest.get(row.rule)
+        if at is not None and row.request == kept[at].request and not (row.run or kept[at].run):
+            kept[at] = replace(kept[at], times=kept[at].times + 1, last=row.step)
             continue
-        kept.append(row)
         if row.replayed:
-            open_rows[row.rule] = len(kept) - 1
-    yield from kept
-
-
-def _same(one: TimelineRow, other: TimelineRow) -> bool:
-    """True if two rows have equal requests, whatever their inputs."""
-    return one.replayed.partition(" (")[0] == other.replayed.partition(" (")[0]
+            newest[row.rule] = len(kept)
+        kept.append(row)
+    return kept

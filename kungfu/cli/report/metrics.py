@@ -60,11 +60,7 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
 
 
 def newest_step(folder: Path) -> float:
-    """The newest step of a record, from its last lines.
-
-    Raises:
-        UsageError: There is no such file, or its last lines have no step.
-    """
+    """The newest step of a record, from its last lines; raises ``UsageError`` if they have none."""
     with open_record(folder, _METRICS) as file:
         file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
         rows = filter(None, map(row_in, file))

@@ -11,7 +11,6 @@ from kungfu.event_log.events import (
     LoggedEvent,
     LostEvent,
     PeerEndedEvent,
-    Percentiles,
     SetEvent,
     SettingRun,
     joined_to_run,
@@ -82,7 +81,11 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
     lasting = _lasting_s(job, now if runs else None)
     stood = stood_still(job)
     share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
-    details = [f"{changes(job)}{stood}{share}", *_finishers(job), *_not_a_number(job)]
+    details = [f"{changes(job)}{stood}{share}", *_finishers(job)]
+    details += [
+        f"the {one.what} is no number since step {figure(one.step)}, where it became {figure(one.value)}"
+        for one in job.not_finite.values()
+    ]
     # The totals above cover only the recorded events.
     if job.tally.unrecorded:
         lost = counted(job.tally.unrecorded, "event")
@@ -103,13 +106,6 @@ def _so_far(job: Job, lasting: float | None) -> str:
     if job.finished:
         return f"the job runs: its training is over after {duration(lasting)}, and its program continues"
     return f"the job runs: {counted(job.size, 'peer')} train, for {duration(lasting)} so far"
-
-
-def _not_a_number(job: Job) -> list[str]:
-    return [
-        f"the {one.what} is no number since step {figure(one.step)}, where it became {figure(one.value)}"
-        for one in job.not_finite.values()
-    ]
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
@@ -136,12 +132,11 @@ def paces(job: Job) -> list[str]:
     # Losses stop the training as well, and count here.
     stop = "a stop" if job.tally.counts.get("recovered") else "a rescale"
     named = {"a step": job.longest.step_s, stop: job.longest.stop_s}
-    return [_pace(name, took) for name, took in named.items() if took is not None and took.count]
-
-
-def _pace(name: str, took: Percentiles) -> str:
-    marks = f"{duration(took.p50)} (median), {duration(took.p90)} (90 %), {duration(took.p99)} (99 %)"
-    return f"{name} took {marks}, at most {duration(took.max)}; {figure(took.count)} counted"
+    return [
+        f"{name} took {duration(took.p50)} (median), {duration(took.p90)} (90 %), {duration(took.p99)} (99 %), "
+        f"at most {duration(took.max)}; {figure(took.count)} counted"
+        for name, took in named.items() if took is not None and took.count
+    ]  # fmt: skip
 
 
 def changes(job: Job) -> str:

@@ -44,11 +44,7 @@ def read_events(folder: Path) -> EventRecord:
 
 
 def read_start(folder: Path) -> StartedEvent | None:
-    """Reads only the start of a job at the beginning of its record; ``None`` if the job has not started.
-
-    Raises:
-        UsageError: As `read_events`.
-    """
+    """Reads only the start of a job at the beginning of its record; ``None`` if it has not started. Raises as above."""
     path = folder / "events.jsonl"
     with open_record(folder, path.name) as lines:
         events = (event for line in lines if (event := event_in(line)) is not None)
@@ -59,11 +55,7 @@ def read_start(folder: Path) -> StartedEvent | None:
 
 
 def open_record(folder: Path, name: str) -> BinaryIO:
-    """Opens a file of the record in `folder`.
-
-    Raises:
-        UsageError: There is no such file, or it cannot be read.
-    """
+    """Opens a file of the record in `folder`; raises ``UsageError`` if there is none, or if it cannot be read."""
     try:
         return (folder / name).open("rb")
     except (FileNotFoundError, NotADirectoryError):

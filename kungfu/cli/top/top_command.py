@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.console.packed_lines import packed
-from kungfu.cli.top.find_jobs import FoundJob, find_jobs
+from kungfu.cli.top.find_jobs import find_jobs
 from kungfu.cli.top.row import JobRow, UsageMeter, row_of
 from kungfu.errors import UsageError
 from kungfu.event_log.numbers import as_json
@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Shows the jobs of this machine until the user ends it; returns the exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is later
     if not 0.2 <= given.every <= _LONGEST_S:
         raise UsageError(f"--every {given.every:g}: must be from 0.2 to {_LONGEST_S:g} seconds")
     top = TopOfJobs(given.folders)
@@ -70,11 +69,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 class TopOfJobs:
-    """Watches the jobs of this machine; jobs that end meanwhile stay listed, with their result.
-
-    Args:
-        folders: The folders of jobs that are always shown.
-    """
+    """Watches the jobs of this machine and those in ``folders``; jobs that end meanwhile stay listed."""
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders, self._meter = list(folders), UsageMeter()
@@ -84,15 +79,9 @@ class TopOfJobs:
         jobs = find_jobs(self._folders)
         known = {folder.resolve() for folder in self._folders}
         self._folders += [job.folder for job in jobs if job.folder is not None and job.folder.resolve() not in known]
-        if not jobs:
-            return []
-
-        def row(job: FoundJob) -> JobRow:
-            return row_of(job, self._meter)
-
         # In parallel: a job that does not answer delays the others by some seconds at most.
-        with ThreadPoolExecutor(min(16, len(jobs))) as calls:
-            return list(calls.map(row, jobs))
+        with ThreadPoolExecutor(16) as calls:
+            return list(calls.map(lambda job: row_of(job, self._meter), jobs))
 
 
 def _show_live(top: TopOfJobs, *, every_s: float) -> None:
@@ -129,9 +118,7 @@ def _without_keys(seconds: float) -> bool:
 def _ends_within(handle: int, seconds: float) -> bool:
     """Waits for up to `seconds`; returns True if the user pressed a key that ends the display."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if not select.select([handle], [], [], left)[0]:
-            break
+    while (left := until - time.monotonic()) > 0 and select.select([handle], [], [], left)[0]:
         pressed = os.read(handle, 64).decode(errors="replace")
         # The terminal is closed, or the user ends the display.
         if not pressed or any(key in _KEYS for key in pressed):
