@@ -18,8 +18,8 @@ import numpy as np
 from rich.console import Console
 
 from kungfu.cli.draw.picture import draw_command
-from kungfu.cli.report import read_events
 from kungfu.cli.report.narrative import paragraph
+from kungfu.cli.report.reader import read_events
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RefusedEvent, RescaleEvent
 
 DEVICE_MS, THREE_FROM = 40.0, 900

@@ -277,7 +277,7 @@ def _run(given: argparse.Namespace) -> int:
     settings = replace(settings, checkpoints=replace(settings.checkpoints, folder=str(kept)))
     _raise_descriptor_limit()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
-    from kungfu.cli.console import make_console
+    from kungfu.cli.console.run_console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec
     from kungfu.runtime.agent.journal.journal import Journal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -13,17 +13,12 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from kungfu.cli.report import (
-    EventRecord,
-    Paragraph,
-    missing_steps,
-    narrative,
-    read_events,
-    read_rows,
-)
+from kungfu.cli.report.metrics import Row, read_rows, rows_in_order
+from kungfu.cli.report.narrative import Paragraph, narrative
+from kungfu.cli.report.reader import EventRecord, read_events
 from kungfu.errors import UsageError
-from kungfu.event_log.events import GapEvent, LoggedEvent, SpanEvent, SpanPart
-from kungfu.event_log.values import duration, figure
+from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, SpanEvent, SpanPart, of_topics
+from kungfu.event_log.values import duration, figure, finite_number
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
 Form = Literal["narrative", "spans"]
@@ -31,6 +26,8 @@ Form = Literal["narrative", "spans"]
 _MARGIN = 11
 _NARROW = 60
 _LINES_AT_ONCE = 500
+# Seconds from the end of a step on a peer until it is written, on a busy machine.
+_REPORT_S = 5.0
 
 
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
@@ -125,3 +122,57 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 def _moment(at_s: float) -> str:
     return f"+{at_s:.1f} s" if at_s < 1 else f"+{duration(at_s)}"
+
+
+# ---- missing steps ---------------------------------------------------------------------------------------------------
+
+
+def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list[str]:
+    """A remark on each row of missing steps, from the first step in `metrics` to the last step that was done.
+
+    Rank 0 sends its steps every `--report-every` seconds, so a lost rank 0 loses its last steps.
+
+    Args:
+        events: The events of the run, which give the last step and the losses of peers.
+        metrics: The measured steps.
+
+    >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
+    ['steps 41 to 44 are not in metrics.jsonl']
+    """
+    recovered, found = {event.step for event in of_topics(events, "recovery")}, list[str]()
+    for first, last, before, after in _gaps(events, metrics, recovered):
+        steps, them = (f"step {first} is", "it") if first == last else (f"steps {first} to {last} are", "them")
+        why = _unwritten(events, before, after)
+        # Survivors continue from the last step of a lost rank 0, or repeat the step before it.
+        if any(first <= step <= last or step == last - 1 for step in recovered):
+            why = f": rank 0 was lost before it reported {them}"
+        found.append(f"{steps} not in metrics.jsonl{why}")
+    return found
+
+
+def _gaps(
+    events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]
+) -> Iterator[tuple[int, int, float | None, float | None]]:
+    """The first and the last step of each gap, and the times of the steps before and after it."""
+    newest, reported_at = None, None
+    for step, row in rows_in_order(metrics):
+        at = finite_number(row.get("time"))
+        if newest is not None and step > newest + 1:
+            yield newest + 1, int(step) - 1, reported_at, at
+        newest, reported_at = int(step), at
+    # There are no measured steps.
+    if newest is None:
+        return
+    last = max([newest, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
+    if last > newest:
+        yield newest + 1, last, reported_at, None
+
+
+def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
+    """The reason for a gap if the record could not be written then; the end of the last gap is unknown."""
+    for event in events:
+        if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
+            continue
+        if (before is None or before <= event.until) and (after is None or event.since <= after + _REPORT_S):
+            return f": their figures could not be written ({event.error})"
+    return ""

@@ -68,7 +68,7 @@ def test_every_policy_of_the_line_is_one_of_the_job(tmp_path: Path) -> None:
 
 _IN_NO_ROOM = """
 import pathlib, re, resource, sys
-import kungfu.cli.console, kungfu.cli.run, kungfu.runtime.agent.agent
+import kungfu.cli.console.run_console, kungfu.cli.run, kungfu.runtime.agent.agent
 used = int(re.search(r"VmSize:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 20),) * 2)
 sys.exit(kungfu.cli.run.main(sys.argv[1:]))

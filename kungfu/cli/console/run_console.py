@@ -17,7 +17,7 @@ from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState
 from kungfu.cli.console.screens import LiveScreen, PlainScreen
-from kungfu.cli.report import paces
+from kungfu.cli.report.narrative import paces
 from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 

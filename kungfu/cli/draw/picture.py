@@ -11,7 +11,7 @@ from kungfu.cli.draw.panels import draw_changes, draw_loss, draw_noise, draw_siz
 from kungfu.cli.draw.recorded_run import RecordedRun, read_run
 from kungfu.cli.draw.signal_panels import MOST_SIGNALS, changing_signals, chosen_signals, draw_signal
 from kungfu.cli.png import blank_figure, write_png
-from kungfu.cli.report import changes, stood_still
+from kungfu.cli.report.narrative import changes, stood_still
 from kungfu.event_log.job import fold
 from kungfu.event_log.values import counted
 

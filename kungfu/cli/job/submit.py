@@ -12,7 +12,7 @@ from typing import Literal, cast
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.report import read_events
+from kungfu.cli.report.reader import read_events
 from kungfu.errors import UsageError
 from kungfu.event_log.job import fold
 from kungfu.event_log.values import counted, duration

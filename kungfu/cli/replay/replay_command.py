@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kungfu.cli.replay.forecast import Forecast, forecast, forecast_as_json, forecast_as_text
 from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
-from kungfu.cli.report import read_events
+from kungfu.cli.report.reader import read_events
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json

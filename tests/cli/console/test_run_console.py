@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.console import PlainScreen, RunConsole, make_console
+from kungfu.cli.console.run_console import RunConsole, make_console
 from kungfu.cli.console.screen_state import ScreenUpdate
+from kungfu.cli.console.screens import PlainScreen
 from kungfu.event_log.events import GapEvent
 from kungfu.runtime.agent.agent import Ending
 from kungfu.runtime.core.failure import Failure
@@ -30,7 +31,7 @@ PROGRAM = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from kungfu.cli.console import LiveScreen, make_console
+    from kungfu.cli.console.run_console import make_console
     from kungfu.event_log.events import ViewEvent
     from kungfu.runtime.agent.agent import Ending
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from kungfu.cli.console import LiveScreen, PlainScreen
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenUpdate
+from kungfu.cli.console.screens import LiveScreen, PlainScreen
 from kungfu.event_log.job import Job, fold
 from tests.cli.recorded import GROWN, measured
 

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.export.prometheus import PrometheusMetrics
-from kungfu.cli.report import changes
+from kungfu.cli.report.narrative import changes
 from kungfu.event_log.job import fold
 from kungfu.runtime.core.request import Leave, Migrate, Profile, Resize, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured

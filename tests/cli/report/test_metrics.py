@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.report import missing_steps, read_rows, rows_between, rows_in_order
-from kungfu.cli.report.metrics import newest_step
+from kungfu.cli.report.metrics import newest_step, read_rows, rows_between, rows_in_order
+from kungfu.cli.why import missing_steps
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import row_in
 from tests.cli.recorded import measured

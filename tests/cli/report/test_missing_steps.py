@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.cli.report import missing_steps
+from kungfu.cli.why import missing_steps
 from tests.event_log.made import made
 
 

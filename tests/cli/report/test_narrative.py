@@ -6,7 +6,7 @@ import math
 
 from msgspec.structs import replace
 
-from kungfu.cli.report import changes, narrative, paces
+from kungfu.cli.report.narrative import changes, narrative, paces
 from kungfu.event_log.events import AnyEvent
 from kungfu.event_log.job import fold
 from tests.cli.recorded import FAILED, GROWN, Events

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kungfu.cli.report import narrative, read_events
-from kungfu.cli.report.reader import read_start
+from kungfu.cli.report.narrative import narrative
+from kungfu.cli.report.reader import read_events, read_start
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent, ViewEvent
