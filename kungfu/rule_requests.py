@@ -52,17 +52,11 @@ _REPLACEMENTS_USED_UP = "its budget of replacements is used up"
 
 @dataclass(frozen=True)
 class HookAnswer:
-    """The requests that a hook made when it was called.
-
-    Args:
-        requests: The requests to the barrier.
-        asked: The requested size, granted by the budget or not; ``None`` if no size was requested.
-        ignored: The reason why some requests are ignored; empty if none are.
-    """
+    """The requests that a hook made when it was called."""
 
     requests: tuple[HookRequest, ...]
-    asked: int | None
-    ignored: str = ""
+    asked: int | None  # the requested size, granted by the budget or not; ``None`` if no size was requested
+    ignored: str = ""  # the reason why some requests are ignored; empty if none are
 
     def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
         """The answer without requests of some kinds; adds ``why`` to `ignored` if there were any."""

@@ -88,25 +88,16 @@ class LossRecovery:
 
 @dataclass(frozen=True)
 class BarrierResult:
-    """The result of a barrier, or of the entry into a view, on one peer.
+    """The result of a barrier, or of the entry into a view, on one peer."""
 
-    Args:
-        before: The decision that was in force before; ``None`` for a joiner.
-        after: The decision in force now; only the coordinator knows its ``superseded`` and ``slow``.
-        peer: The id of the peer.
-        offer: The agent's offer on which the coordinator decided; only the coordinator knows it.
-        parts: The seconds that each part of the barrier took, by name.
-        recovery: The recovery of this peer, if others were lost.
-        sources: The ranks of the new view that held the state when the view began.
-    """
-
-    before: Decision | None
-    after: Decision
+    before: Decision | None  # the decision that was in force before; ``None`` for a joiner
+    after: Decision  # the decision in force now; only the coordinator knows its ``superseded`` and ``slow``
     peer: int
+    # The agent's offer on which the coordinator decided; only the coordinator knows it.
     offer: JoinerOffer | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
-    recovery: LossRecovery | None = None
-    sources: tuple[int, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)  # the seconds that each part of the barrier took, by name
+    recovery: LossRecovery | None = None  # the recovery of this peer, if others were lost
+    sources: tuple[int, ...] = ()  # the ranks of the new view that held the state when the view began
 
     @property
     def rank(self) -> int | None:

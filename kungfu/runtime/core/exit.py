@@ -20,23 +20,16 @@ _KINDS: Mapping[type[BaseException], ExitKind] = {
 
 @dataclass(frozen=True)
 class Exit:
-    """The exit of a peer's program from its training.
+    """The exit of a peer's program from its training."""
 
-    Args:
-        kind: "loop" if the program left the training loop and continues, "exit" at the end of the script or after
-            ``sys.exit`` (the exit code says which), "usage" for a request that cannot work, "loss" and "deadline" for
-            the loss of other peers or an expired wait for them, and "exception" for any other exception.
-        step: The number of steps done.
-        name: The class of the exception; empty without an exception.
-        error: The exception with its message.
-        where: The file and the line of the program that raised the exception.
-    """
-
+    # "loop" if the program left the training loop and continues, "exit" at the end of the script or after ``sys.exit``
+    # (the exit code says which), "usage" for a request that cannot work, "loss" and "deadline" for the loss of other
+    # peers or an expired wait for them, and "exception" for any other exception.
     kind: ExitKind
-    step: int = 0
-    name: str = ""
-    error: str = ""
-    where: str = ""
+    step: int = 0  # the number of steps done
+    name: str = ""  # the class of the exception; empty without an exception
+    error: str = ""  # the exception with its message
+    where: str = ""  # the file and the line of the program that raised the exception
 
     def repeats(self, other: Exit) -> bool:
         """True if two programs raised the same class of exception at the same line."""

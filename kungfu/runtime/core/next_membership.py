@@ -60,70 +60,48 @@ from kungfu.runtime.settings import Limits
 
 @dataclass(frozen=True)
 class JoinerOffer:
-    """The agent's report on the joiners that it was asked to prepare.
+    """The agent's report on the joiners that it was asked to prepare."""
 
-    Args:
-        ready: The peers that are ready to join.
-        missing: The ids of the joiners that will not come.
-        reason: The reason why joiners are missing.
-        parts: The seconds that each part of the preparation took, by name: ``spawn`` and ``ready``.
-        number: The number that the leading agent assigns, so that the later of two offers counts; 0 before it is sent.
-    """
-
-    ready: tuple[Peer, ...] = ()
-    missing: tuple[int, ...] = ()
+    ready: tuple[Peer, ...] = ()  # the peers that are ready to join
+    missing: tuple[int, ...] = ()  # the ids of the joiners that will not come
     reason: str = ""
+    # The seconds that each part of the preparation took, by name: ``spawn`` and ``ready``.
     parts: Mapping[str, float] = field(default_factory=dict)
+    # The number that the leading agent assigns, so that the later of two offers counts; 0 before it is sent.
     number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision of a barrier; the agent is notified if it has processes to start or to end.
+    """The decision of a barrier; the agent is notified if it has processes to start or to end."""
 
-    Args:
-        view: The view after the barrier.
-        terms: The terms of the view.
-        prepare: The number of processes that the agent should provide, including the peers that leave once their
-            replacements have come; ``None`` if the agent has nothing to do.
-        host: The number of the host on which new processes should run; ``None`` for any.
-        requests: The membership requests that are carried out together; the request for a size comes first, if there
-            is one.
-        settings: The requests for a new batch or learning rate, and for the end of training.
-        superseded: The superseded requests.
-        slow: The peers removed because they are slow: their speeds, as fractions of the median peer's, by id in the
-            order of removal. Peers that a request names are excluded.
-    """
-
-    view: View
+    view: View  # the view after the barrier
     terms: Terms
+    # The number of processes that the agent should provide, including the peers that leave once their replacements have
+    # come; ``None`` if the agent has nothing to do.
     prepare: int | None = None
-    host: int | None = None
+    host: int | None = None  # the number of the host on which new processes should run; ``None`` for any
+    # The membership requests that are carried out together; the request for a size comes first, if there is one.
     requests: tuple[Asked, ...] = ()
-    settings: tuple[Asked, ...] = ()
+    settings: tuple[Asked, ...] = ()  # the requests for a new batch or learning rate, and for the end of training
     superseded: tuple[Asked, ...] = ()
+    # The peers removed because they are slow: their speeds, as fractions of the median peer's, by id in the order of
+    # removal. Peers that a request names are excluded.
     slow: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class BarrierInput:
-    """The input of a barrier's decision.
+    """The input of a barrier's decision."""
 
-    Args:
-        view: The view that holds the barrier.
-        terms: The terms of the view.
-        limits: The smallest and the largest number of peers of the job.
-        requests: The requests to the barrier; for `next_membership` only the membership requests to carry out, led by
-            the request for a size, if there is one.
-        offer: The agent's newest offer, if there is one.
-        speeds: The measured speeds of peers by id, as fractions of the median peer's.
-    """
-
-    view: View
+    view: View  # the view that holds the barrier
     terms: Terms
-    limits: Limits
+    limits: Limits  # the smallest and the largest number of peers of the job
+    # The requests to the barrier; for `next_membership` only the membership requests to carry out, led by the request
+    # for a size, if there is one.
     requests: Sequence[Asked] = ()
-    offer: JoinerOffer | None = None
+    offer: JoinerOffer | None = None  # the agent's newest offer, if there is one
+    # The measured speeds of peers by id, as fractions of the median peer's.
     speeds: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -289,21 +267,13 @@ def _accounts_for(offer: JoinerOffer, asked: int, view: View) -> bool:
 
 @dataclass(frozen=True)
 class _Named:
-    """The peers named by requests, in rank order.
+    """The peers named by requests, in rank order."""
 
-    Args:
-        now: The peers that leave now.
-        replaced: The peers that leave once their replacements have come, including earlier exchanges.
-        kept: The number of peers that should leave now, but must stay for the job's minimum.
-        noticed_only: True if all peers that leave now are preempted by their platform.
-        host: The number of the host on which the replacements should run.
-    """
-
-    now: tuple[int, ...]
-    replaced: tuple[int, ...]
-    kept: int
-    noticed_only: bool
-    host: int | None
+    now: tuple[int, ...]  # the peers that leave now
+    replaced: tuple[int, ...]  # the peers that leave once their replacements have come, including earlier exchanges
+    kept: int  # the number of peers that should leave now, but must stay for the job's minimum
+    noticed_only: bool  # True if all peers that leave now are preempted by their platform
+    host: int | None  # the number of the host on which the replacements should run
 
 
 def _let_named_leave(at: BarrierInput) -> Decision:

@@ -36,17 +36,11 @@ class Identity:
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """One part of a program that must be the same on all peers.
+    """One part of a program that must be the same on all peers."""
 
-    Args:
-        section: The section of the description that it belongs to.
-        shown: The part in words, for display; empty for a part that is derived from other parts.
-        content: A hash; two parts are equal if their hashes are.
-    """
-
-    section: str
-    shown: str
-    content: str
+    section: str  # the section of the description that it belongs to
+    shown: str  # the part in words, for display; empty for a part that is derived from other parts
+    content: str  # a hash; two parts are equal if their hashes are
 
     @classmethod
     def of(cls, section: str, shown: str, content: str | None = None) -> ProgramPart:

@@ -26,22 +26,14 @@ class Position:
 
 @dataclass(frozen=True)
 class Stamp:
-    """The position for which a batch was cut; a step at any other position refuses the batch.
-
-    Args:
-        epoch: The epoch.
-        offset: The number of samples of the epoch done before the batch.
-        version: The version of the view.
-        micro: The index, from 0, of the micro-batch in this peer's share of the step.
-        micros: The number of micro-batches into which the share was cut.
-        empty: True if the share has no sample; the batch is then a sample of another peer, and is not counted.
-    """
+    """The position for which a batch was cut; a step at any other position refuses the batch."""
 
     epoch: int
-    offset: int
+    offset: int  # the number of samples of the epoch done before the batch
     version: int
-    micro: int = 0
-    micros: int = 1
+    micro: int = 0  # the index, from 0, of the micro-batch in this peer's share of the step
+    micros: int = 1  # the number of micro-batches into which the share was cut
+    # True if the share has no sample; the batch is then a sample of another peer, and is not counted.
     empty: bool = False
 
 

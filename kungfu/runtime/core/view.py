@@ -32,18 +32,15 @@ class Peer:
 class View:
     """A numbered membership.
 
-    Args:
-        version: The number of the view; 0 for a program that runs alone, 1 for the first view of a job.
-        peers: The members, in rank order.
-        begins_phase: True for the first view of every phase after the job's first; see ``core.cluster.phases``.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])
     View(version=2, peers=(Peer(id=0, address='a:1'), Peer(id=3, address='b:1')), begins_phase=False)
     """
 
-    version: int
-    peers: tuple[Peer, ...]
+    version: int  # the number of the view; 0 for a program that runs alone, 1 for the first view of a job
+    peers: tuple[Peer, ...]  # the members, in rank order
+    # True for the first view of every phase after the job's first; see ``core.cluster.phases``.
     begins_phase: bool = False
 
     @property

@@ -22,27 +22,16 @@ _START_TICKS = 18  # index among the fields after the state in /proc/PID/stat, s
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of the job file.
-
-    Args:
-        job: The name of the job.
-        agent: The address of the job's agent on this host.
-        secret: The secret of the job; empty when the job is over.
-        pid: The process id of its kungfu-run.
-        started: The start of the job, in seconds since 1970.
-        ended: The end of the job, in seconds since 1970; ``None`` while it runs.
-        code: The exit code of its kungfu-run; ``None`` while it runs.
-        process: The result of ``identify_process`` for ``pid``, since another process may get this pid later.
-    """
+    """The contents of the job file."""
 
     job: str
-    agent: str
-    secret: str
-    pid: int
-    started: float
-    ended: float | None = None
-    code: int | None = None
-    process: str = ""
+    agent: str  # the address of the job's agent on this host
+    secret: str  # the secret of the job; empty when the job is over
+    pid: int  # the process id of its kungfu-run
+    started: float  # the start of the job, in seconds since 1970
+    ended: float | None = None  # the end of the job, in seconds since 1970; ``None`` while it runs
+    code: int | None = None  # the exit code of its kungfu-run; ``None`` while it runs
+    process: str = ""  # the result of ``identify_process`` for ``pid``, since another process may get this pid later
 
 
 def write_job_file(folder: Path, content: JobFile) -> None:

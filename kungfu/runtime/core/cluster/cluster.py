@@ -33,23 +33,16 @@ class JobLimits:
 
 @dataclass(frozen=True)
 class Starting:
-    """A joiner: a peer on its way into the job. Times are seconds of the agent's clock.
+    """A joiner: a peer on its way into the job. Times are seconds of the agent's clock."""
 
-    Args:
-        since: The time at which it was spawned.
-        attached: The time at which it called ``attach``.
-        ready: The time at which it was ready to be admitted.
-        said: Its report that it is ready, with its program and phase; its program is compared before ``ready`` is set.
-        replaces: The id of the lost peer that it replaces; ``None`` for a joiner that was requested.
-        reads: The time of its last report of a delay, while it reads its data up to the others' position or compiles;
-            0 without a report.
-    """
-
-    since: float
-    attached: float | None = None
-    ready: float | None = None
+    since: float  # the time at which it was spawned
+    attached: float | None = None  # the time at which it called ``attach``
+    ready: float | None = None  # the time at which it was ready to be admitted
+    # Its report that it is ready, with its program and phase; its program is compared before ``ready`` is set.
     said: PeerProgressed | None = None
-    replaces: int | None = None
+    replaces: int | None = None  # the id of the lost peer that it replaces; ``None`` for a joiner that was requested
+    # The time of its last report of a delay, while it reads its data up to the others' position or compiles; 0 without
+    # a report.
     reads: float = 0.0
 
     @property
@@ -65,46 +58,30 @@ class Starting:
 
 @dataclass(frozen=True)
 class Phases:
-    """The phases of the job: the consecutive trainings of its program; see ``phases``.
+    """The phases of the job: the consecutive trainings of its program; see ``phases``."""
 
-    Args:
-        number: The number of the phase that the view trains, from 1.
-        is_over: True if a member has reached the end of the phase, so that another phase may follow.
-        ready: The former members that are ready for the next phase, by id.
-        lost: The exit codes of the former members that have failed since the end of the phase, by id.
-        is_forming: True if the view was formed for the phase but does not train yet.
-        since: The time at which the view was formed, in seconds of the agent's clock.
-        replaced: The peers lost between the phases that are replaced once the phase is under way.
-    """
-
-    number: int = 1
-    is_over: bool = False
+    number: int = 1  # the number of the phase that the view trains, from 1
+    is_over: bool = False  # True if a member has reached the end of the phase, so that another phase may follow
+    # The former members that are ready for the next phase, by id.
     ready: Mapping[int, Starting] = field(default_factory=dict)
+    # The exit codes of the former members that have failed since the end of the phase, by id.
     lost: Mapping[int, int] = field(default_factory=dict)
-    is_forming: bool = False
-    since: float = 0.0
-    replaced: tuple[int, ...] = ()
+    is_forming: bool = False  # True if the view was formed for the phase but does not train yet
+    since: float = 0.0  # the time at which the view was formed, in seconds of the agent's clock
+    replaced: tuple[int, ...] = ()  # the peers lost between the phases that are replaced once the phase is under way
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of the job, by the ids of their peers.
+    """The processes of the job, by the ids of their peers."""
 
-    Args:
-        alive: The peers that run.
-        released: The peers that were removed or dismissed.
-        finished: The peers that have finished training.
-        to_kill: The peers to kill.
-        ended_well: The peers that ended with exit code 0 while they were in the view, before the end of training.
-        next_id: The id of the next peer.
-    """
-
-    alive: frozenset[int] = frozenset()
-    released: frozenset[int] = frozenset()
-    finished: frozenset[int] = frozenset()
-    to_kill: frozenset[int] = frozenset()
+    alive: frozenset[int] = frozenset()  # the peers that run
+    released: frozenset[int] = frozenset()  # the peers that were removed or dismissed
+    finished: frozenset[int] = frozenset()  # the peers that have finished training
+    to_kill: frozenset[int] = frozenset()  # the peers to kill
+    # The peers that ended with exit code 0 while they were in the view, before the end of training.
     ended_well: frozenset[int] = frozenset()
-    next_id: int = 0
+    next_id: int = 0  # the id of the next peer
 
 
 # The slots of the only host of a job, whose number of peers is limited by the job alone.
@@ -113,27 +90,20 @@ UNBOUNDED = 1 << 30
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of the job, by their numbers in the order of the job's list.
+    """The hosts of the job, by their numbers in the order of the job's list."""
 
-    Args:
-        slots: The number of peers that each host accepts.
-        leaving: The hosts that were given notice and still run peers.
-        of: The host on which each peer was started, by id.
-        goal: The size that the job would have if it had lost no peer.
-        departures: The host and the time of removal of each peer that a decision has removed: the host may be slow.
-        shares: The threads per peer on each host with which the job began.
-        queue: The times at which the joiners were requested that wait for the slots of members with a notice.
-        lacked_slot: True if a requested peer has found no free slot since the last host came.
-    """
-
+    # The number of peers that each host accepts.
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
-    leaving: frozenset[int] = frozenset()
-    of: Mapping[int, int] = field(default_factory=dict)
-    goal: int = 0
+    leaving: frozenset[int] = frozenset()  # the hosts that were given notice and still run peers
+    of: Mapping[int, int] = field(default_factory=dict)  # the host on which each peer was started, by id
+    goal: int = 0  # the size that the job would have if it had lost no peer
+    # The host and the time of removal of each peer that a decision has removed: the host may be slow.
     departures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    # The threads per peer on each host with which the job began.
     shares: Mapping[int, int] = field(default_factory=dict)
+    # The times at which the joiners were requested that wait for the slots of members with a notice.
     queue: tuple[float, ...] = ()
-    lacked_slot: bool = False
+    lacked_slot: bool = False  # True if a requested peer has found no free slot since the last host came
 
     @property
     def threads(self) -> int:
@@ -148,21 +118,13 @@ class Hosts:
 
 @dataclass(frozen=True)
 class Departure:
-    """A peer that has reported the exit of its program.
-
-    Args:
-        exit: The reported exit.
-        since: The time of the report, in seconds of the agent's clock.
-        trained: True if the peer was a member at that time.
-        killed: True if the peer was killed for taking too long to end.
-        code: The exit code of its process; ``None`` while it runs.
-    """
+    """A peer that has reported the exit of its program."""
 
     exit: Exit
-    since: float
-    trained: bool = False
-    killed: bool = False
-    code: int | None = None
+    since: float  # the time of the report, in seconds of the agent's clock
+    trained: bool = False  # True if the peer was a member at that time
+    killed: bool = False  # True if the peer was killed for taking too long to end
+    code: int | None = None  # the exit code of its process; ``None`` while it runs
 
     @property
     def is_gone(self) -> bool:
@@ -172,24 +134,17 @@ class Departure:
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of peers so far, with notices and reported exits.
+    """The losses of peers so far, with notices and reported exits."""
 
-    Args:
-        failures: The number of failed peers.
-        preemptions: The number of peers preempted by their platform.
-        untrained: The number of consecutive replacements that never trained.
-        noticed: The members that were given notice of a preemption.
-        broken_after: The failures of scripts after the end of their training, by id.
-        exiting: The peers that have reported the exits of their programs, while they run or are in the view.
-        raised: The exits of the peers that were lost to an exception of their program, by id.
-    """
-
-    failures: int = 0
-    preemptions: int = 0
-    untrained: int = 0
-    noticed: frozenset[int] = frozenset()
+    failures: int = 0  # the number of failed peers
+    preemptions: int = 0  # the number of peers preempted by their platform
+    untrained: int = 0  # the number of consecutive replacements that never trained
+    noticed: frozenset[int] = frozenset()  # the members that were given notice of a preemption
+    # The failures of scripts after the end of their training, by id.
     broken_after: Mapping[int, str] = field(default_factory=dict)
+    # The peers that have reported the exits of their programs, while they run or are in the view.
     exiting: Mapping[int, Departure] = field(default_factory=dict)
+    # The exits of the peers that were lost to an exception of their program, by id.
     raised: Mapping[int, Exit] = field(default_factory=dict)
 
     def with_failed(self, *peers: int) -> Losses:
@@ -208,52 +163,32 @@ class Losses:
 
 @dataclass(frozen=True)
 class Regrouping:
-    """The recovery of a view that lost members, until another view is in force.
+    """The recovery of a view that lost members, until another view is in force."""
 
-    Args:
-        since: The time of the first known loss, or at which the view of the survivors was formed.
-        version: The newest version of a view in use.
-        lost: The ends of lost members, by id.
-        reports: The reports of the survivors that wait for a new view.
-        formed: The view to which the survivors were admitted; each of them may report again.
-        stuck: The number of consecutive views that broke before they trained.
-        killed: The members that were killed for being late, once each.
-    """
-
-    since: float
-    version: int
-    lost: Mapping[int, str] = field(default_factory=dict)
+    since: float  # the time of the first known loss, or at which the view of the survivors was formed
+    version: int  # the newest version of a view in use
+    lost: Mapping[int, str] = field(default_factory=dict)  # the ends of lost members, by id
+    # The reports of the survivors that wait for a new view.
     reports: Mapping[int, LossReport] = field(default_factory=dict)
-    formed: View | None = None
-    stuck: int = 0
-    killed: frozenset[int] = frozenset()
+    formed: View | None = None  # the view to which the survivors were admitted; each of them may report again
+    stuck: int = 0  # the number of consecutive views that broke before they trained
+    killed: frozenset[int] = frozenset()  # the members that were killed for being late, once each
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The agent's knowledge of its job.
-
-    Args:
-        limits: The limits of the whole job.
-        view: The view in force; ``None`` before the first view.
-        starting: The joiners, by id.
-        missing: The reasons why requested peers will not come, by id, until they are reported to the coordinator.
-        processes: The processes of the job.
-        losses: The losses so far.
-        regrouping: The recovery under way, if any.
-        hosts: The hosts.
-        identity: The program and machine of the first peer of the first view; renewed for each phase.
-        phases: The phases of the job.
-    """
+    """The agent's knowledge of its job."""
 
     limits: JobLimits
-    view: View | None = None
-    starting: Mapping[int, Starting] = field(default_factory=dict)
+    view: View | None = None  # the view in force; ``None`` before the first view
+    starting: Mapping[int, Starting] = field(default_factory=dict)  # the joiners, by id
+    # The reasons why requested peers will not come, by id, until they are reported to the coordinator.
     missing: Mapping[int, str] = field(default_factory=dict)
     processes: Processes = field(default_factory=Processes)
     losses: Losses = field(default_factory=Losses)
-    regrouping: Regrouping | None = None
+    regrouping: Regrouping | None = None  # the recovery under way, if any
     hosts: Hosts = field(default_factory=Hosts)
+    # The program and machine of the first peer of the first view; renewed for each phase.
     identity: Identity = field(default_factory=Identity)
     phases: Phases = field(default_factory=Phases)
 

@@ -48,42 +48,27 @@ class ViewStarted:
 
 @dataclass(frozen=True)
 class TrainingFinished:
-    """A peer's training is over: it is complete, or a view removed the peer.
-
-    Args:
-        peer: The id of the peer.
-        leaving: True if a view removed the peer.
-        phase: The number of the phase that is over, after which another may follow; 0 if none can.
-    """
+    """A peer's training is over: it is complete, or a view removed the peer."""
 
     peer: int
-    leaving: bool
-    phase: int = 0
+    leaving: bool  # True if a view removed the peer
+    phase: int = 0  # the number of the phase that is over, after which another may follow; 0 if none can
 
 
 @dataclass(frozen=True)
 class LossReport:
-    """The report of a peer that lost others.
+    """The report of a peer that lost others."""
 
-    Args:
-        version: The version of the newest view that the peer knows.
-        step: The number of steps that the peer has done.
-        holds: True if the peer holds the state, registered values included; a joiner does not before its first step.
-        error: The error by which the peer noticed the loss.
-        suspects: The ids of the peers that the error names.
-        late: True if a deadline expired; else a connection ended.
-        stage: The stage between that step and the next: 0 in the barrier of that step, 1 after it, plus one for each
-            exchange of the peers that began since, and one for each that ended.
-        digest: The checksum of the replicated state once an exchange has begun, since the peers' states may differ.
-    """
-
-    version: int
-    step: int
-    holds: bool
-    error: str
-    suspects: tuple[int, ...] = ()
-    late: bool = False
+    version: int  # the version of the newest view that the peer knows
+    step: int  # the number of steps that the peer has done
+    holds: bool  # True if the peer holds the state, registered values included; a joiner does not before its first step
+    error: str  # the error by which the peer noticed the loss
+    suspects: tuple[int, ...] = ()  # the ids of the peers that the error names
+    late: bool = False  # True if a deadline expired; else a connection ended
+    # The stage between that step and the next: 0 in the barrier of that step, 1 after it, plus one for each exchange of
+    # the peers that began since, and one for each that ended.
     stage: int = 0
+    # The checksum of the replicated state once an exchange has begun, since the peers' states may differ.
     digest: int = 0
 
 
@@ -183,21 +168,13 @@ ReportedEvent = PeerProgressed | Decision | ViewStarted | PeersLost | PeerNotice
 
 @dataclass(frozen=True)
 class Spawn:
-    """Starts a peer.
-
-    Args:
-        peer: The id of the peer.
-        host: The number of the host that starts it.
-        leaving: The leaving peers of that host, whose processors the new peer may use.
-        joins: True if the peer joins a view, and so receives the state from others instead of a checkpoint.
-        threads: The threads of every peer of the job within an op; 0 for the default of its host.
-    """
+    """Starts a peer."""
 
     peer: int
-    host: int = 0
-    leaving: tuple[int, ...] = ()
-    joins: bool = True
-    threads: int = 0
+    host: int = 0  # the number of the host that starts it
+    leaving: tuple[int, ...] = ()  # the leaving peers of that host, whose processors the new peer may use
+    joins: bool = True  # True if the peer joins a view, and so receives the state from others instead of a checkpoint
+    threads: int = 0  # the threads of every peer of the job within an op; 0 for the default of its host
 
 
 @dataclass(frozen=True)
@@ -217,17 +194,11 @@ class AdmitFirstView:
 
 @dataclass(frozen=True)
 class AdmitPhase:
-    """Admits these peers to the first view of a phase.
+    """Admits these peers to the first view of a phase."""
 
-    Args:
-        view: The view; all its peers begin with the state of its rank 0.
-        number: The number of the phase.
-        target: The size of the job once the joiners on their way have come; 0 if there are none.
-    """
-
-    view: View
+    view: View  # the view; all its peers begin with the state of its rank 0
     number: int
-    target: int
+    target: int  # the size of the job once the joiners on their way have come; 0 if there are none
 
 
 @dataclass(frozen=True)
@@ -248,19 +219,12 @@ class ReportMachines:
 
 @dataclass(frozen=True)
 class AdmitSurvivors:
-    """Admits the survivors to a view.
-
-    Args:
-        view: The view.
-        sources: The ranks that hold the state and send it to the others.
-        target: The size of the job once the replacements have come; 0 if none come.
-        lost: The ends of the lost peers, by id.
-    """
+    """Admits the survivors to a view."""
 
     view: View
-    sources: tuple[int, ...]
-    target: int
-    lost: Mapping[int, str]
+    sources: tuple[int, ...]  # the ranks that hold the state and send it to the others
+    target: int  # the size of the job once the replacements have come; 0 if none come
+    lost: Mapping[int, str]  # the ends of the lost peers, by id
 
 
 @dataclass(frozen=True)
@@ -274,25 +238,17 @@ class AnnounceFailure:
 
 @dataclass(frozen=True)
 class Fail:
-    """Ends the job with a failure.
+    """Ends the job with a failure."""
 
-    Args:
-        peer: The id of the peer whose end is the root cause; -1 for none.
-        reason: The reason of the failure, in words.
-        late: True if a deadline expired.
-        others: The ends of peers that were lost together with this peer, by id.
-        code: The exit code of the job, if it is known; then no other cause is searched for.
-        chosen: True if the program chose the code, by ``sys.exit``.
-        kind: The kind of failure of a peer whose process still runs. If it lost others, for example, their end is the
-            root cause.
-    """
-
-    peer: int
+    peer: int  # the id of the peer whose end is the root cause; -1 for none
     reason: str
-    late: bool = False
+    late: bool = False  # True if a deadline expired
+    # The ends of peers that were lost together with this peer, by id.
     others: Mapping[int, str] = field(default_factory=dict)
-    code: int | None = None
-    chosen: bool = False
+    code: int | None = None  # the exit code of the job, if it is known; then no other cause is searched for
+    chosen: bool = False  # True if the program chose the code, by ``sys.exit``
+    # The kind of failure of a peer whose process still runs. If it lost others, for example, their end is the root
+    # cause.
     kind: ExitKind | None = None
 
 

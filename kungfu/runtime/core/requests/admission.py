@@ -29,27 +29,16 @@ MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class AdmissionContext:
-    """The agent's knowledge of its job when a request arrives.
+    """The agent's knowledge of its job when a request arrives."""
 
-    Args:
-        view: The view in force; ``None`` before the first view.
-        limits: The smallest and the largest number of peers.
-        scaling: "elastic" if peers may be changed from outside.
-        hosts: The numbers of the hosts that have an agent, by name.
-        patience_s: Seconds after which a request expires.
-        end_reason: The reason why the job ended or is ending; empty before.
-        batch: The global batch size, in samples; ``None`` before steps were measured.
-        free: The free slots of the hosts, by number.
-    """
-
-    view: View | None
-    limits: Limits
-    scaling: Scaling
-    hosts: Mapping[str, int]
-    patience_s: float
-    end_reason: str = ""
-    batch: int | None = None
-    free: Mapping[int, int] = field(default_factory=dict)
+    view: View | None  # the view in force; ``None`` before the first view
+    limits: Limits  # the smallest and the largest number of peers
+    scaling: Scaling  # "elastic" if peers may be changed from outside
+    hosts: Mapping[str, int]  # the numbers of the hosts that have an agent, by name
+    patience_s: float  # seconds after which a request expires
+    end_reason: str = ""  # the reason why the job ended or is ending; empty before
+    batch: int | None = None  # the global batch size, in samples; ``None`` before steps were measured
+    free: Mapping[int, int] = field(default_factory=dict)  # the free slots of the hosts, by number
 
 
 def refusal_of(request: Asked, context: AdmissionContext) -> str | None:

@@ -40,23 +40,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Survey:
-    """The progress of a profile.
+    """The progress of a profile."""
 
-    Args:
-        remaining: The sizes still to be measured, the present size first.
-        initial_size: The size that the job had when the profile began.
-        steps: The number of steps measured at each size.
-        skip: The number of steps of the present size that still count as warm-up.
-        current: The measurements of the present size.
-        measured: The measurements of the completed sizes.
-    """
-
-    remaining: tuple[int, ...]
-    initial_size: int
-    steps: int
-    skip: int = WARM_UP_STEPS
-    current: Point | None = None
-    measured: tuple[Point, ...] = ()
+    remaining: tuple[int, ...]  # the sizes still to be measured, the present size first
+    initial_size: int  # the size that the job had when the profile began
+    steps: int  # the number of steps measured at each size
+    skip: int = WARM_UP_STEPS  # the number of steps of the present size that still count as warm-up
+    current: Point | None = None  # the measurements of the present size
+    measured: tuple[Point, ...] = ()  # the measurements of the completed sizes
 
     @property
     def goal(self) -> int:

@@ -24,57 +24,36 @@ _LINE = 12  # characters of a digest and its line end
 
 @dataclass(frozen=True)
 class Answer:
-    """The progress of a request.
-
-    Args:
-        state: The state of the request.
-        reason: The reason for a refusal, or the outcome; empty if there is none.
-        view: The version of the view at the time of the answer.
-        points: The throughputs that a profile has measured so far.
-    """
+    """The progress of a request."""
 
     state: RequestState
-    reason: str = ""
-    view: int = 0
-    points: tuple[Point, ...] = ()
+    reason: str = ""  # the reason for a refusal, or the outcome; empty if there is none
+    view: int = 0  # the version of the view at the time of the answer
+    points: tuple[Point, ...] = ()  # the throughputs that a profile has measured so far
 
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """A request with its answers and its remaining work.
-
-    Args:
-        request: The request.
-        first: The first answer to the sender, which a repeated request receives again.
-        newest: The newest answer.
-        asked_at: The time of the request, in seconds of the agent's clock.
-        until: The time at which the request expires.
-        external: The last request sent to the coordinator.
-        survey: The progress of a profile.
-    """
+    """A request with its answers and its remaining work."""
 
     request: Asked
-    first: Answer
+    first: Answer  # the first answer to the sender, which a repeated request receives again
     newest: Answer
-    asked_at: float
-    until: float
-    external: Asked | None = None
+    asked_at: float  # the time of the request, in seconds of the agent's clock
+    until: float  # the time at which the request expires
+    external: Asked | None = None  # the last request sent to the coordinator
     survey: Survey | None = None
 
 
 @dataclass(frozen=True)
 class RequestLog:
-    """All requests of a job.
+    """All requests of a job."""
 
-    Args:
-        entries: The remembered requests by id, in the order of their arrival.
-        under_way: The id of the request under way.
-        forgotten: A line with the digest of the id of each older request, so that none is carried out again during the
-            job. It is one text, since it is sent to all agents with every change of the job's state.
-    """
-
+    # The remembered requests by id, in the order of their arrival.
     entries: Mapping[str, LoggedRequest] = field(default_factory=dict)
-    under_way: str | None = None
+    under_way: str | None = None  # the id of the request under way
+    # A line with the digest of the id of each older request, so that none is carried out again during the job. It is
+    # one text, since it is sent to all agents with every change of the job's state.
     forgotten: str = ""
 
     @property
@@ -86,17 +65,11 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class CoordinatorReplied:
-    """The coordinator's answer to an external request.
+    """The coordinator's answer to an external request."""
 
-    Args:
-        external: The id of the request.
-        refusal: The reason why the request cannot be carried out; empty if it was carried out.
-        result: The result of the request.
-    """
-
-    external: str
-    refusal: str = ""
-    result: str = ""
+    external: str  # the id of the request
+    refusal: str = ""  # the reason why the request cannot be carried out; empty if it was carried out
+    result: str = ""  # the result of the request
 
 
 @dataclass(frozen=True)
