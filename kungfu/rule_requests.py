@@ -27,16 +27,6 @@ from kungfu.runtime.core.view import View, is_slow
 from kungfu.runtime.settings import Limits
 from kungfu.signal.source_location import location_in_traceback
 
-__all__ = [
-    "HookAnswer",
-    "asked_by",
-    "call_hook",
-    "call_last_hook",
-    "requests_of",
-    "rescale_sources",
-    "within_replacements",
-]
-
 _CHANGING_THE_SIZE: tuple[HookRequestKind, ...] = ("rescale", "evict")
 _REPLACING: tuple[HookRequestKind, ...] = ("replace",)
 _CHANGING_THE_CLUSTER = (*_CHANGING_THE_SIZE, *_REPLACING)

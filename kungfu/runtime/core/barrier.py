@@ -149,11 +149,11 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
 
 def with_requests(decision: Decision, merged: Sequence[Asked]) -> Decision:
     """The decision with the requests from ``merge``: membership requests, settings, and superseded requests."""
-    taken = [one for one in merged if not one.superseded_by]
+    chosen = [one for one in merged if not one.superseded_by]
     return replace(
         decision,
-        requests=tuple(one for one in taken if changes_membership(one)),
-        settings=tuple(one for one in taken if isinstance(one.what, Setting)),
+        requests=tuple(one for one in chosen if changes_membership(one)),
+        settings=tuple(one for one in chosen if isinstance(one.what, Setting)),
         superseded=tuple(one for one in merged if one.superseded_by),
     )
 

@@ -52,7 +52,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
+from kungfu.runtime.core.request import Asked, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
@@ -312,9 +312,10 @@ def _let_named_leave(at: BarrierInput) -> Decision:
     pending = wanted > shrunk.size or bool(leaving)
     if gone:
         # Some peers leave at this barrier.
-        stays, asked_for = named.noticed_only and (pending or isinstance(lead, Leave)), terms
-        terms = replace(terms, by_command=by_command)
-        shrunk, terms = _after_leaving(view, shrunk, terms, lead.keep, batch_stays=stays)
+        asked_for, terms = terms, replace(terms, by_command=by_command)
+        # A preemption does not change the training: the batch stays until replacements have come.
+        if not (named.noticed_only and (pending or isinstance(lead, Leave))):
+            shrunk, terms = _with_batch_of_size(view, shrunk, replace(terms, keep=lead.keep))
         if pending and preparing:
             # Joiners under way come on the terms under which they were requested.
             terms = replace(terms, keep=asked_for.keep, by_command=asked_for.by_command)
@@ -364,13 +365,6 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
         return max(staying, terms.target_size)
     # The present size, plus the joiners for peers that were lost since the request.
     return max(staying, min(lead.size, terms.target_size))
-
-
-def _after_leaving(before: View, view: View, terms: Terms, keep: Keep, *, batch_stays: bool) -> tuple[View, Terms]:
-    if batch_stays:
-        # A preemption does not change the training: the batch stays until replacements have come.
-        return view, replace(terms, target_size=0, leaving=())
-    return _with_batch_of_size(before, view, replace(terms, keep=keep))
 
 
 # ---- sizes and batches -----------------------------------------------------------------------------------------------

@@ -99,13 +99,13 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
     >>> difference(one, one, names=("peer 0", "peer 1"))
     ''
     """
-    told = []
+    differences = []
     for section in dict.fromkeys(part.section for part in (*reference.parts, *other.parts)):
         here, there = ([part for part in one.parts if part.section == section] for one in (reference, other))
         if [part.content for part in here] != [part.content for part in there]:
-            told.append(f"{section}: {_first(here, there, names)}")
-    left = len(told) - _MOST_SECTIONS
-    return "; ".join(told[:_MOST_SECTIONS]) + (f"; and {left} more" if left > 0 else "")
+            differences.append(f"{section}: {_first(here, there, names)}")
+    left = len(differences) - _MOST_SECTIONS
+    return "; ".join(differences[:_MOST_SECTIONS]) + (f"; and {left} more" if left > 0 else "")
 
 
 def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
@@ -125,10 +125,11 @@ def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tup
             more = f" and {count - 1} more" if count > 1 else ""
             return f"{who} has {part.shown}{more}, {others} does not"
     # Both programs have the same parts, in a different order or a different number of times.
-    place = next((place for place, (a, b) in enumerate(zip(here, there, strict=False)) if a.content != b.content), None)
-    if place is None:
+    pairs = zip(here, there, strict=False)
+    pair = next(((mine, yours) for mine, yours in pairs if mine.content != yours.content), None)
+    if pair is None:
         return f"{names[0]} has {len(here)} parts, {names[1]} has {len(there)}"
-    return f"in their order {names[0]} has {here[place].shown} where {names[1]} has {there[place].shown}"
+    return f"in their order {names[0]} has {pair[0].shown} where {names[1]} has {pair[1].shown}"
 
 
 def _only(these: Sequence[ProgramPart], others: Sequence[ProgramPart]) -> tuple[ProgramPart | None, int]:

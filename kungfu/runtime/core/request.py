@@ -212,10 +212,10 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
         return one if before is None else winner(before)
 
     merged = (one if (won := winner(one)) is one else replace(one, superseded_by=won.by) for one in ordered)
-    return tuple(sorted(merged, key=_rank_among_taken))
+    return tuple(sorted(merged, key=_merge_order))
 
 
-def _rank_among_taken(asked: Asked) -> tuple[bool, ...]:
+def _merge_order(asked: Asked) -> tuple[bool, ...]:
     """The sort key of a merge: requests to carry out come first, and among them a request for a size."""
     return bool(asked.superseded_by), not isinstance(asked.what, Resize), not changes_membership(asked)
 

@@ -68,8 +68,8 @@ def slice_indices(
     >>> [len(slice_indices(Position(0, 90), **batch, size=4, rank=rank)) for rank in range(4)]
     [3, 3, 2, 2]
     """
-    taken = min(global_batch_size, samples - position.offset)
-    counts = spread(taken, size)
+    step_samples = min(global_batch_size, samples - position.offset)
+    counts = spread(step_samples, size)
     start = position.offset + sum(counts[:rank])
     return shuffled(samples, seed=seed, epoch=position.epoch)[start : start + counts[rank]]
 

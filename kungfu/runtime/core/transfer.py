@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from kungfu.runtime.core.view import View, even_slices
 
@@ -58,8 +59,8 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
     transfers: dict[int, Transfer] = {}
     # Peers with a holder on their host share its memory: all receive the state at the same time.
     for host in [host for host in lacking if host in holders]:
-        for place, rank in enumerate(lacking.pop(host)):
-            transfers[rank] = Transfer(0, _parts(_from(holders[host], place), total_bytes))
+        for index, rank in enumerate(lacking.pop(host)):
+            transfers[rank] = Transfer(0, _parts(_from(holders[host], index), total_bytes))
     # The other hosts receive the state in turns: each host that holds it serves one of them.
     turn, waiting = 0, list(lacking)
     while waiting:
@@ -75,16 +76,16 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
 
 def queue_of(source: int, view: View, transfers: Mapping[int, Transfer]) -> tuple[int, ...]:
     """The ranks on other hosts to which ``source`` sends the state, one after the other."""
-    taking = [rank for rank in _takers(source, transfers) if view.peers[rank].host != view.peers[source].host]
-    return tuple(sorted(taking, key=lambda rank: (transfers[rank].turn, rank)))
+    others = [rank for rank in _receivers(source, transfers) if view.peers[rank].host != view.peers[source].host]
+    return tuple(sorted(others, key=lambda rank: (transfers[rank].turn, rank)))
 
 
 def near_of(source: int, view: View, transfers: Mapping[int, Transfer]) -> tuple[int, ...]:
     """The ranks on the same host to which ``source`` sends the state, all at the same time."""
-    return tuple(rank for rank in _takers(source, transfers) if view.peers[rank].host == view.peers[source].host)
+    return tuple(rank for rank in _receivers(source, transfers) if view.peers[rank].host == view.peers[source].host)
 
 
-def _takers(source: int, transfers: Mapping[int, Transfer]) -> list[int]:
+def _receivers(source: int, transfers: Mapping[int, Transfer]) -> list[int]:
     return [rank for rank, transfer in transfers.items() if any(part.source == source for part in transfer.parts)]
 
 
@@ -95,21 +96,17 @@ def _by_host(view: View, ranks: Sequence[int]) -> dict[str, list[int]]:
     return hosts
 
 
-def _from(holders: Sequence[int], place: int) -> list[int]:
+def _from(holders: Sequence[int], index: int) -> list[int]:
     """The sources of the peer with index ``place`` on a host; each peer starts at another holder to spread the load."""
-    first = place % len(holders)
+    first = index % len(holders)
     return [*holders[first:], *holders[:first]][:_MOST_SOURCES]
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
     """The sources for each of ``count`` hosts; no host serves two, and sources alternate between hosts to add links."""
     hosts = list(holders.values())
-    return [_alternating(hosts[place::count]) for place in range(count)]
-
-
-def _alternating(groups: Sequence[Sequence[int]]) -> list[int]:
-    longest = max(len(group) for group in groups)
-    return [group[place] for place in range(longest) for group in groups if place < len(group)]
+    rows = [zip_longest(*hosts[first::count]) for first in range(count)]
+    return [[rank for row in group for rank in row if rank is not None] for group in rows]
 
 
 def _parts(sources: Sequence[int], total_bytes: int) -> tuple[SourceSlice, ...]:

@@ -27,8 +27,6 @@ def _of_its_name(kind: type[Value], **unspecified: str) -> tuple[Callable[[Value
     return converters(kind, getattr(pb, kind.__name__), unspecified=unspecified)
 
 
-# ---- views and decisions ---------------------------------------------------------------------------------------
-
 from_peer, to_peer = converters(Peer, pb.PeerInfo)
 from_view, to_view = converters(View, pb.ViewInfo)
 _from_decision, to_decision = _of_its_name(Decision, keep="local_batch_size")
@@ -45,8 +43,6 @@ def from_decision(decision: Decision) -> Any:
     return _from_decision(decision)
 
 
-# ---- requests at barriers ----------------------------------------------------------------------------------------
-
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
 # A request from outside must not change the training unless it says so: the global batch size stays.
 from_asked, to_asked = _of_its_name(Asked, keep="global_batch_size", when="now", unit="steps")
@@ -54,11 +50,7 @@ from_offer, to_offer = _of_its_name(JoinerOffer)
 from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)
 from_spawn, to_spawn = _of_its_name(Spawn)
 
-# ---- programs ----------------------------------------------------------------------------------------------------
-
 from_description, to_description = converters(Description, pb.ProgramDescription)
-
-# ---- lost peers and the reasons ----------------------------------------------------------------------------------
 
 _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
     pb.FAILURE_KIND_PEER: PeerFailure,

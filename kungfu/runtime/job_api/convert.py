@@ -12,8 +12,6 @@ from kungfu.runtime.ipc.convert import from_asked, to_asked
 from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
-# ---- requests ----------------------------------------------------------------------------------------------------
-
 
 def from_request(request: Asked) -> pb.Asked:
     """The message of a request; raises ``UsageError`` if a message cannot represent one of its values."""
@@ -32,8 +30,6 @@ def to_request(message: pb.Asked) -> Asked:
         raise UsageError("the request has no id; give one that no other request has")
     return replace(to_asked(message), superseded_by="")
 
-
-# ---- progress, plans and status --------------------------------------------------------------------------------------
 
 from_progress, to_progress = converters(RequestProgress, pb.RequestProgress)
 from_plan, to_plan = converters(RequestPlan, pb.RequestPlan)

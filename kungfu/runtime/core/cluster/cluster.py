@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from signal import Signals
 
 from kungfu.runtime.core.cluster.events import Command, LossReport, PeerProgressed
 from kungfu.runtime.core.exit import Exit
@@ -241,6 +242,4 @@ def exit_in_words(code: int) -> str:
     >>> exit_in_words(3), exit_in_words(-9)
     ('exit code 3', 'killed by SIGKILL')
     """
-    from signal import Signals
-
     return f"exit code {code}" if code >= 0 else f"killed by {Signals(-code).name}"

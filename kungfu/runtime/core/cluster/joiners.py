@@ -95,27 +95,15 @@ def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
     cluster = replace(cluster, missing={}, hosts=replace(cluster.hosts, queue=()))
     if size > have:
         # Some peers are missing.
-        waiting = 0 if host is not None else _waiting_for_slots(cluster, size - have, leaving)
+        lacking = max(0, size - have - sum(placement.free_slots(cluster).values()))
+        # The members with a notice that the same barrier removes have their slots for another moment.
+        waiting = 0 if host is not None else min(lacking, placement.about_to_be_free(cluster, leaving))
         cluster, spawns = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
         return offer_if_ready(replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting)), spawns)
     # There are enough peers or too many: the least advanced joiners are dismissed, since they cost least.
     order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
     reason = f"the job wants {size} peer{'' if size == 1 else 's'} now"
     return offer_if_ready(*dismiss(cluster, order[: have - size], reason))
-
-
-def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
-    """The number of new peers that must wait for the slots of members with a notice.
-
-    The coordinator requests replacements in the barrier that removes these members, just before their slots are free.
-
-    Args:
-        cluster: The cluster.
-        count: The number of new peers.
-        leaving: The members that leave only once their replacements have come.
-    """
-    lacking = max(0, count - sum(placement.free_slots(cluster).values()))
-    return min(lacking, placement.about_to_be_free(cluster, {*leaving}))
 
 
 def spawn_queued(cluster: Cluster, now: float) -> Transition:
@@ -150,8 +138,8 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         # The joiner is ready for another phase: it finds out, and gets ready for the present one.
         return cluster, []
     entry = replace(entry, said=event)
-    if not runs_same_program(cluster, entry):
-        # The joiner does not count as ready; the difference is looked up first.
+    if cluster.view is not None and entry.identity.program != cluster.identity.program:
+        # The joiner does not count as ready; the difference is looked up first. First peers are compared together.
         cluster = cluster.with_joiner(event.peer.id, entry)
         return cluster, compare_waiting(cluster)
     usual, machine = cluster.identity.machine, entry.identity.machine
@@ -164,9 +152,7 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
 def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transition:
     """Forms the first view, or offers the joiners to the coordinator, once all of them are ready.
 
-    Args:
-        cluster: The cluster after the preceding decision.
-        commands: The commands of the preceding decision, to which the new commands are appended.
+    The new commands are appended to ``commands``, those of the preceding decision.
     """
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
         # Some joiners are still on their way, or wait for a slot.
@@ -269,11 +255,6 @@ def form_first_view(cluster: Cluster) -> Transition:
     return cluster, [*remarks, AdmitFirstView(View(1, peers))]
 
 
-def runs_same_program(cluster: Cluster, entry: Starting) -> bool:
-    """True if this ready peer may join the view; before the first view, all programs are compared together."""
-    return cluster.view is None or entry.identity.program == cluster.identity.program
-
-
 def compare_waiting(cluster: Cluster) -> list[Command]:
     """The comparisons under way: those of joiners that have reported ready and run a different program."""
     if cluster.view is None:
@@ -283,10 +264,8 @@ def compare_waiting(cluster: Cluster) -> list[Command]:
     if not members:
         # No member is left that could describe the job's program.
         return []
-    waiting = [
-        entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None and not entry.ready
-    ]
-    return [ComparePrograms(members, peer) for peer in waiting]
+    waiting = [entry for _, entry in sorted(cluster.starting.items()) if not entry.ready]
+    return [ComparePrograms(members, entry.peer) for entry in waiting if entry.peer is not None]
 
 
 def fail_as_different(how: str) -> Fail:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.cluster import Cluster, Losses, Phases, Starting, Transition, mark_to_kill
+from kungfu.runtime.core.cluster.cluster import Cluster, Phases, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.cluster.events import (
     AdmitPhase,
     AnnounceFailure,
@@ -61,13 +61,13 @@ def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float)
     if event.phase != phases.number + 1:
         # The joiner does not know yet that the phase is over.
         return cluster, []
-    told = Starting(now, attached=now, ready=now, said=event)
+    reported = Starting(now, attached=now, ready=now, said=event)
     if peer in cluster.starting:
         before = cluster.starting[peer]
-        entry = replace(told, since=before.since, attached=before.attached, replaces=before.replaces)
+        entry = replace(reported, since=before.since, attached=before.attached, replaces=before.replaces)
         return cluster.with_joiner(peer, entry), []
     if peer in cluster.between_phases and peer not in phases.ready:
-        return replace(cluster, phases=replace(phases, ready={**phases.ready, peer: told})), []
+        return replace(cluster, phases=replace(phases, ready={**phases.ready, peer: reported})), []
     # The report is repeated, or the peer was dismissed.
     return cluster, []
 
@@ -119,7 +119,9 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
     losses = cluster.losses
     for peer, code in cluster.phases.lost.items():
         losses = losses.with_ended(peer, code)
-    replaced = _to_be_replaced(cluster, losses)
+    # Peers lost in the last barrier or after it are replaced within the budgets.
+    regrouping = cluster.regrouping
+    replaced = within_budgets(cluster, losses, (*(regrouping.lost if regrouping else ()), *cluster.phases.lost))
     coming = _number_coming(cluster, view, replaced)
     if view.size + coming < cluster.limits.minimum:
         # The job would continue below its minimum of peers.
@@ -137,12 +139,6 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
         identity=entries[0].identity,
     )  # fmt: skip
     return cluster, repeat_admission(cluster)
-
-
-def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
-    """The peers lost in the last barrier or after it that are replaced within the budgets."""
-    regrouping = cluster.regrouping
-    return within_budgets(cluster, losses, (*(regrouping.lost if regrouping else ()), *cluster.phases.lost))
 
 
 def on_phase_began(cluster: Cluster, now: float) -> Transition:

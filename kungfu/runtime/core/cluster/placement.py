@@ -25,10 +25,7 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
     """The number of slots of members with a notice, which the next view removes in any case.
 
-    Args:
-        cluster: The cluster.
-        leaving: The members that leave only once their replacements have come; their slots do not count.
-    """
+    The members in ``leaving`` leave only once their replacements have come, so their slots do not count."""
     going = cluster.losses.noticed & {*cluster.members} - {*leaving}
     return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)
 
@@ -92,13 +89,6 @@ def release_empty_hosts(cluster: Cluster) -> Transition:
         return cluster, []
     hosts: Hosts = replace(cluster.hosts, leaving=cluster.hosts.leaving - set(empty))
     return replace(cluster, hosts=hosts), [ReleaseHost(host) for host in empty]
-
-
-def forget_places(cluster: Cluster) -> Cluster:
-    """Forgets the hosts of peers that neither run nor are in the view."""
-    known = cluster.alive | set(cluster.view.ids if cluster.view else ())
-    of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
-    return replace(cluster, hosts=replace(cluster.hosts, of=of))
 
 
 def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:

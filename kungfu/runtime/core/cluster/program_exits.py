@@ -40,7 +40,7 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
     if not departure.is_gone:
         # The peer left its loop, and may return for the last barrier; if the others miss it, they report the loss.
         return cluster, []
-    first = _raised_before(cluster, peer, exit)
+    first = next((one for one, other in cluster.losses.raised.items() if one != peer and exit.repeats(other)), None)
     if first is not None and (trains or is_between or peer in cluster.starting):
         # A second peer raised the same exception at the same line, so a replacement would as well.
         reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
@@ -73,11 +73,6 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
     # A ready joiner must no longer be offered, and peers that wait for it in a view are notified.
     cluster, commands = give_up_joiner(cluster, peer, described(exit), now)
     return cluster, [AnnounceFailure(peer, 0, described(exit)), *commands]
-
-
-def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
-    """The id of another peer that was lost to the same exception at the same line; ``None`` if there is none."""
-    return next((one for one, other in cluster.losses.raised.items() if one != peer and exit.repeats(other)), None)
 
 
 def _count_failure(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
@@ -144,10 +139,3 @@ def kill_late_exits(cluster: Cluster, now: float) -> Transition:
         departed[peer] = replace(one, killed=True)
         kills.append(Kill(peer, f"{described(one.exit)}, and its process had not ended {grace_s:g} s later (--grace)"))
     return (replace(cluster, losses=replace(cluster.losses, exiting=departed)), kills) if kills else (cluster, [])
-
-
-def forget_exits(cluster: Cluster) -> Cluster:
-    """Forgets the reported exits of peers that neither run nor are in the view."""
-    known = cluster.alive | set(cluster.view.ids if cluster.view else ())
-    departed = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}
-    return replace(cluster, losses=replace(cluster.losses, exiting=departed))

@@ -54,7 +54,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
         # The lost peer was the last member.
         return cluster, [failed]
     # The others may have reported already, and wait only for this peer's end.
-    cluster, commands = _form_view(cluster, now)
+    cluster, commands = form_view(cluster, now)
     return cluster, [AnnounceFailure(peer, version, how), *commands]
 
 
@@ -98,7 +98,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
     cluster, kills = _dismiss_stalled(replace(cluster, regrouping=regrouping), report, now)
-    cluster, commands = _form_view(cluster, now)
+    cluster, commands = form_view(cluster, now)
     return cluster, [*announced, *kills, *commands]
 
 
@@ -124,22 +124,21 @@ def _departure_text(cluster: Cluster, peer: int) -> str:
     return QUIT if departure is None else described(departure.exit)
 
 
-def _form_view(cluster: Cluster, now: float) -> Transition:
+def form_view(cluster: Cluster, now: float) -> Transition:
     """Forms the next view once all running members have reported."""
-    regrouping, members = cluster.regrouping, cluster.members
-    assert regrouping is not None
-    assert cluster.view is not None
-    if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
-        # The view is formed already, or some running members have not reported yet.
+    view, regrouping, members = cluster.view, cluster.regrouping, cluster.members
+    if view is None or regrouping is None or regrouping.formed is not None:
+        # No member was lost, or the view is formed already.
+        return cluster, []
+    if not members or not regrouping.reports or set(members) - set(regrouping.reports):
+        # Some running members have not reported yet.
         return cluster, []
     if (defect := _reason_to_fail(cluster)) is not None:
         # The survivors cannot continue: the job ends.
         return cluster, [defect]
-    peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
     # The lost coordinator may have announced the next version to some peers, so that version is skipped.
-    view = View(regrouping.version + 2, peers)
-    formed = replace(regrouping, formed=view, version=view.version, since=now)
-    cluster = replace(cluster, regrouping=formed)
+    view = View(regrouping.version + 2, tuple(peer for peer in view.peers if peer.id in members))
+    cluster = replace(cluster, regrouping=replace(regrouping, formed=view, version=view.version, since=now))
     return cluster, [_admit_survivors(cluster, view)]
 
 
@@ -164,7 +163,7 @@ def resume(cluster: Cluster, now: float) -> Transition:
     if regrouping.formed is not None:
         # The view is formed: its coordinator may not know of its role.
         return cluster, [_admit_survivors(cluster, regrouping.formed)]
-    cluster, commands = _form_view(cluster, now)
+    cluster, commands = form_view(cluster, now)
     return cluster, [*gone, *commands]
 
 
@@ -183,11 +182,6 @@ def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
     regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {coordinator})
     why = f"it did not answer when it was to lead view {view.version}"
     return replace(cluster, regrouping=regrouping), [Kill(coordinator, why)]
-
-
-def retry(cluster: Cluster, now: float) -> Transition:
-    """Forms a view if all running members have reported and no view is formed yet."""
-    return (cluster, []) if cluster.regrouping is None else _form_view(cluster, now)
 
 
 def _reason_to_fail(cluster: Cluster) -> Fail | None:
@@ -249,10 +243,10 @@ def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tup
     """The lost peers to replace, failed peers before preempted ones: the last of each kind, within its budget."""
     lost, limits = list(lost), cluster.limits.replacements
     failed = tuple(peer for peer in lost if peer not in losses.noticed)
-    taken = tuple(peer for peer in lost if peer in losses.noticed)
+    preempted = tuple(peer for peer in lost if peer in losses.noticed)
     over_failures = max(0, losses.failures - limits.failures)
     over_preemptions = max(0, losses.preemptions - limits.preemptions)
-    return failed[over_failures:] + taken[over_preemptions:]
+    return failed[over_failures:] + preempted[over_preemptions:]
 
 
 def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:

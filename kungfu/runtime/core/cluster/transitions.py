@@ -83,16 +83,7 @@ def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None =
 
 
 def react(cluster: Cluster, event: Event, now: float) -> Transition:
-    """The reaction to an event, by the table of this module.
-
-    Args:
-        cluster: The agent's knowledge of the job.
-        event: The event.
-        now: The time, in seconds of the agent's clock.
-
-    Returns:
-        The next cluster, and the commands to perform, in this order.
-    """
+    """The next cluster, and the commands to perform, in this order; ``now`` is in seconds of the agent's clock."""
     cluster, commands = _react(cluster, event, now)
     # The programs are compared once, when the last peer is ready.
     cluster, forms = (cluster, []) if isinstance(event, Tick | ProgramDiffers) else phases.form_phase(cluster, now)
@@ -152,15 +143,25 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """Handles a view that trains: members with a notice that no coordinator could remove earlier are removed now."""
-    goal, left = _goal_size(cluster, event.view), _removed_peers(cluster, event.view)
+    left = _removed_peers(cluster, event.view)
+    # The size of the job had it lost no peer: a view from which a decision removed peers sets a smaller goal.
+    goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
     # Removed peers also report this themselves, but a request right after the view must not use their slots first.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster = replace(cluster, hosts=hosts)
     begins = cluster.phases.is_forming and cluster.view == event.view
     cluster, commands = phases.on_phase_began(cluster, now) if begins else recovery.on_view_started(cluster, event, now)
-    cluster, spawns = joiners.spawn_queued(program_exits.forget_exits(placement.forget_places(cluster)), now)
+    cluster, spawns = joiners.spawn_queued(_forget_ended(cluster), now)
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
     return cluster, [*commands, *spawns, *_request_leave(cluster, missed)]
+
+
+def _forget_ended(cluster: Cluster) -> Cluster:
+    """Forgets the hosts and the reported exits of peers that neither run nor are in the view."""
+    known = cluster.alive | set(cluster.view.ids if cluster.view else ())
+    of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
+    exiting = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}
+    return replace(cluster, hosts=replace(cluster.hosts, of=of), losses=replace(cluster.losses, exiting=exiting))
 
 
 def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
@@ -196,8 +197,7 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     people = len(cluster.members) + len(cluster.starting)
     beyond_budget = max(0, cluster.losses.preemptions - cluster.limits.replacements.preemptions)
     size = people - min(len(peers), beyond_budget)
-    notice = Asked(Leave(tuple(peers), "noticed", size), "preemption notice", id=AGENT)
-    return [notice]
+    return [Asked(Leave(tuple(peers), "noticed", size), "preemption notice", id=AGENT)]
 
 
 def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
@@ -236,11 +236,6 @@ def _on_host_joined(cluster: Cluster) -> Transition:
         return cluster, [Asked(Resize(goal), why, id=AGENT)]
     # The coordinator was informed that no host had a free slot: it may request peers again.
     return cluster, [Asked(Retry(), why, id=AGENT)] if lacked_slot else []
-
-
-def _goal_size(cluster: Cluster, view: View) -> int:
-    """The size of the job had it lost no peer; a view from which a decision removed peers sets a smaller goal."""
-    return view.size if _removed_peers(cluster, view) else max(cluster.hosts.goal, view.size)
 
 
 def _removed_peers(cluster: Cluster, view: View) -> set[int]:
@@ -397,7 +392,7 @@ def _no_training_reason(entry: Starting) -> str:
 
 def _on_tick(cluster: Cluster, now: float) -> Transition:
     """Handles members, programs and joiners that are late by now."""
-    cluster, commands = recovery.retry(cluster, now)
+    cluster, commands = recovery.form_view(cluster, now)
     cluster, kills = recovery.kill_late_members(cluster, now)
     cluster, overdue = program_exits.kill_late_exits(cluster, now)
     cluster, late_for_phase = phases.kill_late_for_phase(cluster, now)
