@@ -35,7 +35,6 @@ def test_the_deadline_is_that_computed_by_hand(steps_s: list[float], longest_s: 
 def test_the_deadline_stays_between_its_bounds_and_above_the_pauses_so_far(
     steps_s: list[float], more_s: float, floor_s: float, span_s: float
 ) -> None:
-    """The deadline stays between floor and ceiling, and above the pauses that were lived through."""
     longest, ceiling = max(steps_s) + more_s, floor_s + span_s
     found = plausible_wait_s(steps_s, longest_s=longest, floor_s=floor_s, ceiling_s=ceiling)
     assert floor_s <= found <= ceiling

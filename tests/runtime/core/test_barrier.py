@@ -24,9 +24,6 @@ def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms 
     return decided(view, asked.terms, offer=offer)
 
 
-# ---- the table ------------------------------------------------------------------------------------------------------
-
-
 def test_a_smaller_request_lets_the_newest_go_at_once() -> None:
     decision = decided(view_of(4), terms_of(4), asked=size_request(2))
     assert decision == Decision(View(6, peers(0, 1)), Terms(64, 32.0), prepare=None)
@@ -43,9 +40,6 @@ def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
     decision = decided(view_of(2), terms_of(2, target=4), offer=offer)
     assert decision.view.ids == (0, 1, 7)
     assert decision.terms == Terms(96, 32.0, target_size=0, refused_size=4)
-
-
-# ---- the newest request wins -----------------------------------------------------------------------------------------
 
 
 def test_a_newer_request_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:
@@ -74,13 +68,9 @@ def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_req
 
 
 def test_the_agent_hears_of_a_join_by_the_view_alone() -> None:
-    """The agent hears of a join by the view alone, or it would offer the same peers again."""
     offer = JoinerOffer(peers(7, 8))
     assert decided(view_of(2), terms_of(2, target=4), offer=offer).prepare is None
     assert decided(view_of(2), terms_of(2, target=4), asked=size_request(3), offer=offer).prepare is None
-
-
-# ---- limits ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_beyond_the_limits_goes_to_the_limit_and_is_marked_as_refused() -> None:
@@ -103,9 +93,6 @@ def test_a_batch_of_three_samples_that_stays_or_is_the_most_takes_three_peers() 
         assert (decision.prepare, decision.terms.refused_size) == (3, 6)
 
 
-# ---- the batch ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("keep", "after"),
     [("local_batch_size", Terms(128, 32.0)), ("global_batch_size", Terms(64, 16.0, keep="global_batch_size"))],
@@ -122,7 +109,6 @@ def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> No
 
 
 def test_beyond_its_limit_the_global_batch_stays() -> None:
-    """Beyond its limit the global batch stays, and below it each peer has its share again."""
     up = size_request(6, most=100)
     asked = decided(view_of(2), Terms(64, 32.0), asked=up)
     large = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms

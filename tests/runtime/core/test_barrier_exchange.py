@@ -29,12 +29,8 @@ def replaced(*ids: int) -> Asked:
     return leaving(*ids, when="replaced", size=2)
 
 
-# ---- what adds up ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_one_wave_serves_a_growth_and_an_exchange_in_either_order(order: int) -> None:
-    """A growth and an exchange add up, whichever comes first, and one wave serves both."""
     terms = under_way(3, *[size_request(5), replaced(0)][::order])
     assert (terms.target_size, terms.leaving) == (5, (0,))
     decision = decided(view_of(3), terms, offer=JoinerOffer(peers(7, 8, 9)))
@@ -58,7 +54,6 @@ def test_an_older_offer_waits_for_the_joiners_that_were_asked_for_since() -> Non
 
 
 def test_an_offer_beside_a_request_for_peers_under_exchange_is_taken() -> None:
-    """An offer beside a request for peers that are under exchange already is taken."""
     terms = under_way(3, replaced(0))
     decision = decided(view_of(3), terms, asked=replaced(0), offer=JoinerOffer(peers(7)))
     assert (decision.view.ids, decision.terms) == ((1, 2, 7), terms_of(3))
@@ -95,9 +90,6 @@ def test_a_peer_that_a_hook_evicts_leaves_the_exchange_of_the_others_as_it_is() 
     assert decision.prepare == 5, "two that leave, two that stay and one that comes"
 
 
-# ---- outside comes first ---------------------------------------------------------------------------------------------
-
-
 def test_a_size_from_outside_ends_the_exchange_and_the_growth() -> None:
     terms = under_way(3, size_request(5), replaced(0))
     decision = decided(view_of(3), terms, outside=size_request(4))
@@ -127,9 +119,6 @@ def test_a_notice_to_a_peer_that_has_left_leaves_all_that_is_under_way() -> None
     assert decision.view.ids == (1, 2, 7, 8)
 
 
-# ---- when fewer come -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ready", "ids", "refused"),
     [
@@ -142,7 +131,6 @@ def test_a_notice_to_a_peer_that_has_left_leaves_all_that_is_under_way() -> None
 def test_a_wave_that_is_too_small_serves_the_exchange_before_the_size(
     ready: int, ids: tuple[int, ...], refused: int
 ) -> None:
-    """A wave that is too small serves the exchange first, and the size is refused."""
     terms = under_way(3, size_request(5), replaced(0))
     offer = JoinerOffer(peers(7, 8, 9)[:ready], missing=(7, 8, 9)[ready:], reason="no host has a free slot")
     decision = decided(view_of(3), terms, offer=offer)

@@ -84,9 +84,6 @@ def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int],
         assert gone == ids & set(view_of(size).ids) or decision.view.size == 1
 
 
-# ---- a view always keeps a holder -----------------------------------------------------------------------------------
-
-
 def swapped(size: int, *, keep: Keep = "local_batch_size") -> Decision:
     """All peers of a view have been replaced: those who replace them have just joined."""
     asked = decided(view_of(size), terms_of(size, keep=keep), asked=leaving(*range(size), when="replaced"))
@@ -103,7 +100,6 @@ def test_the_only_peer_stays_until_the_one_in_its_place_holds_the_state(keep: Ke
 
 
 def test_the_lowest_of_several_replaced_ranks_stays_until_the_next_barrier() -> None:
-    """If several peers are all replaced, the lowest rank stays until the next barrier."""
     joined = swapped(3)
     assert (joined.view.ids, joined.terms) == ((0, 50, 51, 52), Terms(96, 32.0, departing=(0,)))
     assert decided(joined.view, joined.terms) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
@@ -122,7 +118,6 @@ def test_what_a_barrier_is_asked_for_is_decided_about_those_who_stay() -> None:
 
 
 def test_a_departing_peer_stays_if_the_one_in_its_place_is_lost() -> None:
-    """A peer that was about to leave stays when the one in its place is lost, and leaves when another has come."""
     alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
     assert decided(alone, terms).view == alone
     joined = decided(alone, terms, offer=JoinerOffer(peers(51)))
@@ -175,9 +170,6 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
         view, terms = decision.view, decision.terms
 
 
-# ---- a size and peers by name in one request ------------------------------------------------------------------------
-
-
 def together(target: int | None, *named: Asked, keep: Keep = "local_batch_size") -> Requests:
     return named if target is None else (size_request(target, keep), *named)
 
@@ -225,7 +217,6 @@ def test_the_batch_that_stays_is_that_of_the_size() -> None:
 
 
 def test_the_batch_stays_while_others_come_for_a_peer_that_was_taken_away() -> None:
-    """The batch stays while others come for a peer that was taken away, also beside a size."""
     decision = decided(view_of(4), terms_of(4), asked=together(5, leaving(1, when="noticed", size=4)))
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
     joined = decided(decision.view, decision.terms, offer=JoinerOffer(peers(7, 8)))

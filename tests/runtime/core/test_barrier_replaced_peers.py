@@ -87,7 +87,6 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
 
 
 def test_a_peer_that_its_platform_takes_away_makes_the_job_smaller() -> None:
-    """A peer that its platform takes away is not replaced but makes the job smaller."""
     noticed = held(start(3), Asked(Leave((1,), "noticed", 3, "local_batch_size"), "notice", 10))
     back = joined(noticed, ready=1)
     assert (noticed.view.ids, back.view.ids, counts(noticed, back)) == ((0, 2), (0, 2, 50), [0, 0])

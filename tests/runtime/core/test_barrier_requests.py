@@ -91,7 +91,6 @@ anything = st.lists(st.builds(size, st.integers(-2, 9), rule=rules_called) | nam
 def test_requests_made_together_are_taken_or_superseded_and_leave_work(
     peers_now: int, rules: list[Asked], outside: Asked | None
 ) -> None:
-    """Requests that are made together are taken or superseded, and leave a job with work."""
     given_ones = [*rules, *from_outside(outside)]
     merged = merge(given_ones)
     parts = [one for one in merged if not one.superseded_by]

@@ -67,7 +67,6 @@ def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
 
 
 def test_a_loss_while_the_first_view_was_formed_yields_to_the_peer_that_ended() -> None:
-    """A peer that lost others while the first view was formed yields to the one that ended."""
     ended = {0: "lost rank 1, about to install view 1", 1: "exit code 0"}
     found = find_root_cause(ended, {}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss"})
     assert (found.peer, found.text) == (1, "rank 1 (peer 1): exit code 0")

@@ -59,7 +59,6 @@ def clusters(draw: st.DrawFn) -> tuple[View, list[int]]:
 
 @given(clusters(), st.integers(0, 1000))
 def test_every_peer_gets_each_byte_once_and_links_are_not_shared(cluster: tuple[View, list[int]], total: int) -> None:
-    """Every peer gets each byte once, from a peer that has it by then, and links are not shared."""
     view, sources = cluster
     transfers = plan(view, sources, total_bytes=total)
     assert set(transfers) == set(range(view.size)) - set(sources)

@@ -24,7 +24,6 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def test_the_code_is_of_the_oldest_protobuf_and_fits_the_installed_one() -> None:
-    """The code was made by the oldest protobuf that is accepted, and fits the installed one."""
     source = Path(messages_pb2.__file__).read_text()
     made_by = version_of(re.search(r"Protobuf Python Version: ([\d.]+)", source)[1])
     assert made_by[:2] == oldest_taken("protobuf"), "make proto with the grpcio-tools of the oldest protobuf"

@@ -26,9 +26,6 @@ from tests.runtime.core.cluster.cluster_steps import USUAL, after, peer, ready, 
 WHY = "its program is not that of the job"
 
 
-# ---- the first peers -----------------------------------------------------------------------------------------------
-
-
 def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_reason() -> None:
     cluster, commands = after(started(3), ready(1), ready(2, program="other"), ready(0))
     assert commands == [ComparePrograms((peer(0),), peer(2))], "with the first peer, when all are ready"
@@ -44,11 +41,7 @@ def test_machines_that_differ_are_told_with_the_first_view() -> None:
     assert commands == [ReportMachines(USUAL, {1: "4 threads"}), AdmitFirstView(View(1, (peer(0), peer(1), peer(2))))]
 
 
-# ---- joiners -------------------------------------------------------------------------------------------------------
-
-
 def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() -> None:
-    """A joiner that differs is compared with the peers that train, and is not offered."""
     cluster, commands = after(training(0, 1), wants(3), ready(2, program="other"))
     assert commands == [Spawn(2), ComparePrograms((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []

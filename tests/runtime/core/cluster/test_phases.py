@@ -61,7 +61,6 @@ def in_second(*ids: int, limits: JobLimits = JOB_LIMITS) -> Cluster:
 
 
 def test_former_members_form_the_next_first_view_when_the_last_one_is_ready() -> None:
-    """All former members form the first view of the next phase when the last one is ready."""
     cluster, commands = after(training(0, 1, 2), *over(0, 1, 2), ready(1, 2), ready(0, 2))
     assert commands == []
     cluster, commands = after(cluster, ready(2, 2))
@@ -88,9 +87,6 @@ def test_a_job_whose_peers_train_no_more_is_done() -> None:
     assert after(in_second(0, 1), *over(0, 1, phase=2), ProcessEnded(0, 0), ProcessEnded(1, 0))[1] == [Done()]
 
 
-# ---- joiners ---------------------------------------------------------------------------------------------------------
-
-
 def joining(*, is_ready: bool) -> Cluster:
     """Two peers train, and a third one is on its way."""
     cluster = after(training(0, 1), wants(3))[0]
@@ -99,7 +95,6 @@ def joining(*, is_ready: bool) -> Cluster:
 
 @pytest.mark.parametrize("is_ready", [False, True])
 def test_a_joiner_at_the_end_of_a_phase_comes_in_with_the_next_one(is_ready) -> None:
-    """A joiner that is on its way at the end of a phase comes in with the next one."""
     cluster, commands = after(joining(is_ready=is_ready), *over(0, 1), ready(2, 1))
     assert not all_of(Kill, commands), "nobody knows that there is no other phase"
     cluster, commands = after(cluster, ready(0, 2), ready(2, 2), ready(1, 2))
@@ -122,7 +117,6 @@ def test_a_joiner_that_is_not_ready_keeps_nobody_waiting_and_is_offered_later() 
 
 
 def test_a_joiner_that_passed_through_the_last_phase_is_not_started_again() -> None:
-    """A joiner that has passed through the last phase ends well and is not started again."""
     cluster, commands = after(joining(is_ready=False), *over(0, 1), ProcessEnded(2, 0))
     assert commands == []
     assert after(cluster, ProcessEnded(0, 0), ProcessEnded(1, 0))[1] == [Done()]
@@ -143,9 +137,6 @@ def test_a_job_that_is_resumed_may_begin_with_a_later_phase() -> None:
 def test_peers_between_two_phases_keep_their_slots() -> None:
     cluster = training(0, 1, hosts=Hosts({0: 3}))
     assert free_slots(after(cluster, *over(0, 1))[0]) == {0: 1}
-
-
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
 def test_a_peer_killed_between_two_phases_is_replaced_once_the_next_one_trains() -> None:
@@ -175,7 +166,6 @@ def test_the_job_fails_where_fewer_are_left_than_it_may_have() -> None:
 
 
 def test_a_loss_in_the_last_barrier_of_a_phase_does_not_stop_the_next_phase() -> None:
-    """The loss of a peer in the last barrier of a phase does not keep the others from the next one."""
     cluster, _ = after(training(0, 1), *over(0), ready(0, 2))
     cluster, commands = after(cluster, ProcessEnded(1, -9))
     admission = one_of(AdmitPhase, commands)

@@ -61,7 +61,6 @@ def report(version: int = 1, step_: int = 40) -> LossReport:
 
 
 def test_the_slot_of_a_straggler_that_was_let_go_is_avoided_for_a_while() -> None:
-    """The slot that a straggler was let go from is avoided for a while when there is another."""
     evicted, left = TrainingFinished(1, leaving=True), ViewStarted(view_of(0, 2, version=2))
     cluster, _ = after(training(3, 2, 2), evicted, left, ProcessEnded(1, 0), now=10.0)
     assert after(cluster, wants(3), now=20.0)[1] == [Spawn(3, 1)]
@@ -70,7 +69,6 @@ def test_the_slot_of_a_straggler_that_was_let_go_is_avoided_for_a_while() -> Non
 
 
 def test_a_slot_is_avoided_as_soon_as_the_view_has_begun() -> None:
-    """A slot is avoided as soon as the view has begun, even if its peer is slow to say that it leaves."""
     left = ViewStarted(view_of(0, 2, version=2))
     cluster, _ = after(training(3, 2, 2), left, now=10.0)
     assert after(cluster, wants(3), now=20.0)[1] == [Spawn(3, 1)]
@@ -163,7 +161,6 @@ def noticed_on_full_hosts(*noticed: int) -> Cluster:
 
 
 def test_a_peer_taken_from_a_full_host_is_replaced_when_the_view_has_let_it_go() -> None:
-    """A peer that is taken away from a full host is replaced when the view has let it go."""
     cluster = noticed_on_full_hosts(1)
     cluster, commands = after(cluster, ViewStarted(view_of(0, 2, version=2)))
     assert commands == [Spawn(3, 0, leaving=(1,))]
@@ -209,7 +206,6 @@ def test_a_smaller_size_is_newer_than_the_wait_for_a_slot() -> None:
 
 
 def test_the_replacement_of_the_only_peer_cannot_wait_for_its_slot() -> None:
-    """The only peer waits for its replacement, so that one cannot wait for its slot."""
     cluster, _ = after(training(1, 1), PeerNoticed(0))
     offer = JoinerOffer((), (1,), f"peer 1: {NO_SLOT}")
     assert after(cluster, wants(2, leaving=(0,)))[1] == [offer]
@@ -327,7 +323,6 @@ def test_an_end_that_the_head_did_not_live_to_tell_of_is_decided_again() -> None
 
 
 def test_a_new_leader_kills_the_peers_that_the_former_one_did_not_live_to_kill() -> None:
-    """Peers that the former leader did not live to kill are killed, and none of those that may end by themselves."""
     cluster, _ = after(
         training(2, 2, 2), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)), wants(3)
     )

@@ -94,7 +94,6 @@ def test_it_does_so_though_the_others_have_a_view_without_it_by_then() -> None:
 
 
 def test_a_program_that_chooses_its_exit_code_may_take_longer_to_end() -> None:
-    """A chosen exit code ends the job, though the program takes longer to end than the others to train to the end."""
     cluster, commands = after(training(0, 1), ProgramExiting(1, ENDED), missing(0, 1))
     cluster, _ = after(
         cluster, ViewStarted(view_led(commands)), TrainingFinished(0, leaving=False), ProgramExiting(0, ENDED)
@@ -257,7 +256,6 @@ def test_who_left_its_loop_is_waited_for_as_long_as_the_others_do_not_miss_it() 
 
 
 def test_a_peer_that_left_its_loop_is_lost_when_the_others_miss_it() -> None:
-    """A peer that left its loop is lost when the others miss it, and is not killed before its grace."""
     cluster, _ = after(training(0, 1), ProgramExiting(1, LOOP), missing(0, 1), now=10.0)
     assert after(cluster, Tick(), now=12.0)[1] == []
     cluster, commands = after(cluster, Tick(), now=12.1)

@@ -147,7 +147,6 @@ def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
 
 
 def test_a_peer_that_does_not_answer_when_it_is_to_lead_is_ended() -> None:
-    """A peer that lives and does not answer when it is to lead is ended, and another one leads."""
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
     cluster, commands = after(cluster, CoordinatorUnreachable(lead.view), CoordinatorUnreachable(lead.view), Tick())
     kill = sole(Kill, commands)
@@ -302,7 +301,6 @@ def test_a_coordinator_that_dies_when_the_others_are_through_fails_no_job() -> N
 
 
 def test_a_peer_that_missed_the_leaders_last_word_ends_alone() -> None:
-    """A peer that did not hear the coordinator's last word ends alone, whatever the job needs to train."""
     limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0), minimum=2)
     cluster, _ = after(training(0, 1, 2, limits=limits), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
@@ -354,7 +352,6 @@ def test_a_report_of_somebody_who_is_not_in_the_view_changes_nothing(suspects: t
 
 
 def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended() -> None:
-    """A joiner that holds a view up until its deadline is ended and offered no more."""
     cluster, _ = after(training(0, 1), wants(3), ready(2))
     late = LossReport(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
     cluster, commands = after(cluster, PeersLost(0, late))

@@ -93,7 +93,6 @@ def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> Non
 
 
 def test_a_peer_that_says_that_it_reads_data_is_on_its_way() -> None:
-    """A peer that says that it reads data to where the others are is on its way as long as it says so."""
     cluster = after(started(2), ready(0), attached(1))[0]
     for now in (60.0, 120.0, 180.0):
         cluster, commands = after(cluster, attached(1), Tick(), now=now)
@@ -249,7 +248,6 @@ def test_the_end_of_the_very_last_process_is_the_end_whoever_it_was() -> None:
 
 @pytest.mark.parametrize("left", [1, 2])
 def test_the_job_fails_if_its_peers_were_let_go_and_none_came_to_an_end(left: int) -> None:
-    """When all peers that trained were let go and none came to an end, the job has failed."""
     cluster, _ = after(growing(left, left + 1), ready(left))
     for id_ in range(left):
         cluster, _ = after(cluster, TrainingFinished(id_, leaving=True), ProcessEnded(id_, 0))
@@ -259,7 +257,6 @@ def test_the_job_fails_if_its_peers_were_let_go_and_none_came_to_an_end(left: in
 
 
 def test_a_waiting_joiner_is_offered_to_the_next_coordinator() -> None:
-    """A waiting joiner is offered to the peer that leads after a coordinator that left by decision."""
     cluster, _ = after(growing(2, 3), ready(2))
     left, commands = after(cluster, ViewStarted(view_of(1, version=2)))
     offer = sole(JoinerOffer, commands)

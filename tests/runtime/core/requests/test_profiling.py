@@ -10,7 +10,6 @@ from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, Point, TimedSt
 
 
 def test_throughput_leaves_out_the_first_steps_of_the_size() -> None:
-    """Throughput is all samples over all seconds, without the first steps of the size."""
     survey = start_survey(Profile(2, 3, 2), initial_size=1)
     cold = [TimedStep(3, 10, 100.0)] * WARM_UP_STEPS
     survey = with_measured(survey, [*cold, TimedStep(3, 30, 1.0), TimedStep(3, 10, 1.0)])
@@ -36,7 +35,6 @@ def test_steps_of_other_sizes_and_steps_without_a_time_do_not_count() -> None:
 def test_every_size_is_measured_once_from_the_largest_down(
     minimum: int, more: int, initial_size: int, steps: int, others: list[int]
 ) -> None:
-    """Every size is measured once, from the largest down, and then the job returns to its initial size."""
     survey = start_survey(Profile(minimum, minimum + more, steps), initial_size=initial_size)
     while not survey.is_measured:
         goal = survey.goal

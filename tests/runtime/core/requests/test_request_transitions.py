@@ -132,7 +132,6 @@ def test_a_view_that_is_not_as_asked_for_may_have_a_new_coordinator_who_is_told_
 
 
 def test_a_request_for_the_present_size_is_carried_out_and_still_forwarded() -> None:
-    """A request for the present size is carried out, and the coordinator still hears that the size should stay."""
     job = Job()
     assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
     assert (job.state("r"), job.reason("r")) == ("carried out", "it was so already")
