@@ -133,13 +133,7 @@ def rescale_sources(
 ) -> dict[str, float]:
     """The source values for rules on a rescale, except the learning rate.
 
-    Args:
-        sizes: The numbers of peers before and after the rescale.
-        terms: The terms in force before the rescale, and the decided terms.
-        limits: The minimum and the maximum number of peers.
-        step: The steps done.
-        epoch_samples: The samples of an epoch; 0 without a loader.
-    """
+    ``sizes`` and ``terms`` are those before and after the rescale; ``epoch_samples`` is 0 without a loader."""
     (previous_size, size), (before, decided) = sizes, terms
     base_batch, base_size = before.base(previous_size)
     return {

@@ -167,12 +167,7 @@ def with_settings(
 ) -> Terms:
     """The terms of a decision after the settings of its rescale, and then those of the decision, are applied.
 
-    Args:
-        decision: The decision; its settings take effect after those of the rescale.
-        before: The view before the barrier and its terms.
-        position: The position of the job.
-        on_rescale: Returns the settings that rules choose for a rescale, given the sizes before and after.
-    """
+    ``on_rescale`` returns the settings that rules choose for a rescale, given the sizes before and after."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
     terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)

@@ -33,16 +33,7 @@ def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
 
 
 def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: int) -> int:
-    """Receives the memory that the peer at the other end passes.
-
-    Args:
-        connection: The connection to that peer.
-        bytes_: The expected size of the memory.
-        deadline_s: Seconds to wait.
-        rank: The rank of that peer, for errors.
-
-    Returns:
-        The descriptor of the memory; the caller closes it.
+    """Receives the memory that the peer of ``rank`` passes; returns its descriptor, which the caller closes.
 
     Raises:
         DeadlineExceeded: No memory arrived in time.

@@ -262,13 +262,9 @@ class Channel:
 
 
 def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
-    """A channel to ``address``; its first call connects.
+    """A channel to ``address`` (``HOST:PORT``); its first call connects.
 
-    Args:
-        address: ``HOST:PORT`` of the service.
-        secret: The job's secret.
-        shared: True to share one connection with other channels of this process to this address.
-    """
+    A ``shared`` channel shares one connection with other channels of this process to this address."""
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
@@ -380,13 +376,9 @@ def named(error: Any, *, what: str, deadline_s: float, peer: int | None = None) 
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unanswered(what, deadline_s, peer)
     kind = SecretRefused if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure
-    return kind(f"lost {what}: {error.details() or error.code().name}", peers=_as_peers(peer))
+    return kind(f"lost {what}: {error.details() or error.code().name}", peers=() if peer is None else (peer,))
 
 
 def _unanswered(what: str, waited_s: float, peer: int | None) -> DeadlineExceeded:
     text = f"waited {waited_s:.1f} s for {what} and had no answer"
-    return DeadlineExceeded(text, waited_s=waited_s, peers=_as_peers(peer))
-
-
-def _as_peers(peer: int | None) -> tuple[int, ...]:
-    return () if peer is None else (peer,)
+    return DeadlineExceeded(text, waited_s=waited_s, peers=() if peer is None else (peer,))

@@ -93,17 +93,8 @@ def is_running(content: JobFile) -> bool:
 
 
 def identify_process(pid: int) -> str:
-    """An identity that no other process of this machine ever gets.
-
-    It consists of the boot id and the clock ticks from the boot to the start of the process; the time of day would be
-    unreliable, because clocks can be set.
-
-    Args:
-        pid: The id of a process.
-
-    Returns:
-        The identity; empty if the process does not exist or has ended.
-    """
+    """An identity that no other process of this machine ever gets; empty if the process does not exist or has ended."""
+    # The boot id and the clock ticks from boot to start: the time of day is unreliable, because clocks can be set.
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else f"{_BOOT.read_text().strip()} {fields[_START_TICKS]}"

@@ -12,13 +12,15 @@ from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.placement import free_slots
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint
-from kungfu.runtime.core.requests import request_log as requests
 from kungfu.runtime.core.requests.admission import AdmissionContext, Scaling
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.core.requests.request_log import (
     Answer,
+    CoordinatorReplied,
+    Event,
     LoggedRequest,
     RequestLog,
+    StepsMeasured,
     current,
     first_answer,
     refusal_of_id,
@@ -69,7 +71,7 @@ class RequestHandler:
         self._noted_cluster: Cluster | None = None
         self._measured: tuple[TimedStep, ...] = ()
         self._over = ""
-        self._unreached: requests.CoordinatorReplied | None = None  # a recorded failure of joiners, not yet handled
+        self._unreached: CoordinatorReplied | None = None  # a recorded failure of joiners, not yet handled
         self._replies: list[tuple[Query, Any]] = []
 
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[Asked]:
@@ -86,7 +88,11 @@ class RequestHandler:
             externals += self._answer(event, cluster, now)
         # Rank 0 has reported steps, or the outcome of a request.
         elif isinstance(event, NewRecords):
-            self._add_records(event, cluster)
+            steps = [self._recent.add_step(line) for line in event.rows]
+            # Steps during the start of a joiner do not count for a profile.
+            self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
+            for reported in event.events:
+                self._recent.add_event(reported)
         # The first peer has reached the end of training: no later request can be met.
         if isinstance(event, TrainingFinished) and not event.leaving and not event.phase:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
@@ -113,28 +119,21 @@ class RequestHandler:
         # A request that waits for the joiners is refused with their reason; later requests did not wait for them.
         match self._request_log.external:
             case Asked(what=Resize() | Leave(when="replaced"), id=id):
-                self._unreached = requests.CoordinatorReplied(id, refusal=event.reason)
+                self._unreached = CoordinatorReplied(id, refusal=event.reason)
 
-    def _add_records(self, reported: NewRecords, cluster: Cluster) -> None:
-        """Remembers reported steps and events. Steps during the start of a joiner do not count for a profile."""
-        steps = [self._recent.add_step(line) for line in reported.rows]
-        self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
-        for event in reported.events:
-            self._recent.add_event(event)
-
-    def _request_events(self, event: Any) -> Iterator[requests.Event]:
+    def _request_events(self, event: Any) -> Iterator[Event]:
         """Yields the consequences of an event for the request under way."""
         external = self._request_log.external
         match event:
             # A profile counts the steps; a checkpoint was written, or writing it failed.
             case NewRecords(events, _):
-                yield requests.StepsMeasured(self._measured)
+                yield StepsMeasured(self._measured)
                 is_asked = external is not None and isinstance(external.what, SaveCheckpoint)
                 for one in events if is_asked else ():
                     # Rank 0 has carried out the external request for a checkpoint, or has failed to.
                     if isinstance(one, CheckpointEvent) and external is not None and one.rule == external.by:
                         why = f"{one.path}: {one.error}" if one.error else ""
-                        yield requests.CoordinatorReplied(external.id, why, one.path)
+                        yield CoordinatorReplied(external.id, why, one.path)
             case ViewStarted() | TrainingFinished() | Tick():
                 yield event
         # Joiners did not get ready.
@@ -167,7 +166,7 @@ class RequestHandler:
         assert answer is not None
         return self._request_log.entries[request.id], answer
 
-    def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Asked]:
+    def _step(self, event: Event, cluster: Cluster, now: float) -> list[Asked]:
         before = self._request_log
         # No request is under way that the event could change, and building the context takes time.
         if current(before) is None and not isinstance(event, Asked):

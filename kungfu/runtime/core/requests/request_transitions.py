@@ -56,14 +56,7 @@ LogTransition = tuple[RequestLog, list[Asked]]
 
 
 def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
-    """The next log, and the requests to send to the coordinator.
-
-    Args:
-        log: The requests so far.
-        event: The event.
-        context: The state of the job after the event.
-        now: The time, in seconds of the agent's clock.
-    """
+    """The next log, and the requests to send to the coordinator; ``context`` is the state after the event."""
     if isinstance(event, Asked):
         return _on_submitted(log, event, context, now)
     entry = current(log)
