@@ -52,3 +52,9 @@ def decided(
     news = [one for one in given if not is_under_way(one, at)]
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, news))
     return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))
+
+
+def admitted(size: int, terms: Terms, request: Asked, *joiners: int) -> Decision:
+    """The decision of the second of two barriers: one with a request, and one to which these joiners are offered."""
+    requested = decided(view_of(size), terms, asked=request)
+    return decided(view_of(size), requested.terms, offer=JoinerOffer(peers(*joiners)))

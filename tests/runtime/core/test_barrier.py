@@ -11,28 +11,12 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, apply_settings
 from kungfu.runtime.core.request import Asked, Keep, Leave, SetBatch
 from kungfu.runtime.core.terms import RunPosition, Terms
-from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
-from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
+from tests.runtime.core.deciding import LIMITS, admitted, decided, leaving, peers, size_request, terms_of, view_of
 
 
 def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms | None = None) -> Decision:
-    """Two barriers: one that asks for peers, one at which they are all there."""
-    view = view_of(size)
-    asked = decided(view, terms or terms_of(size), asked=size_request(target, keep))
-    offer = JoinerOffer(peers(*range(100, 100 + target - size)))
-    return decided(view, asked.terms, offer=offer)
-
-
-def test_a_smaller_request_lets_the_newest_go_at_once() -> None:
-    decision = decided(view_of(4), terms_of(4), asked=size_request(2))
-    assert decision == Decision(View(6, peers(0, 1)), Terms(64, 32.0), prepare=None)
-
-
-def test_prepared_peers_join_behind_the_others() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), offer=JoinerOffer(peers(8, 7)))
-    assert decision.view == View(6, peers(0, 1, 7, 8))
-    assert decision.terms == Terms(128, 32.0, target_size=0, refused_size=0)
+    return admitted(size, terms or terms_of(size), size_request(target, keep), *range(100, 100 + target - size))
 
 
 def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
@@ -110,8 +94,7 @@ def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> No
 
 def test_beyond_its_limit_the_global_batch_stays() -> None:
     up = size_request(6, most=100)
-    asked = decided(view_of(2), Terms(64, 32.0), asked=up)
-    large = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
+    large = admitted(2, Terms(64, 32.0), up, 7, 8, 9, 10).terms
     assert large == Terms(100, 32.0, max_global_batch=100)
     # A peer that goes by name leaves the limit as it is.
     evicted = Asked(Leave((5,), "now", 0, "local_batch_size"), "rule", 10)
@@ -127,34 +110,28 @@ def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_mo
     assert large == Terms(160, 32.0, max_global_batch=100)
     # An exchange of peers changes no size.
     exchange = Asked(Leave((4,), "replaced", 5, "local_batch_size"), "rule", 10)
-    asked = decided(view_of(5), large, asked=exchange)
-    exchanged = decided(view_of(5), asked.terms, offer=JoinerOffer(peers(7)))
+    exchanged = admitted(5, large, exchange, 7)
     assert (exchanged.view.ids, exchanged.terms) == ((0, 1, 2, 3, 7), large)
     # Another peer makes no more of it, and a smaller size makes less, from where the limit holds again.
-    limited = size_request(6, most=100)
-    asked = decided(view_of(5), large, asked=limited)
-    assert decided(view_of(5), asked.terms, offer=JoinerOffer(peers(7))).terms == large
+    assert admitted(5, large, size_request(6, most=100), 7).terms == large
     small = decided(view_of(5), large, asked=size_request(2, most=100)).terms
     assert small == Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), small, asked=size_request(4, most=100))
-    again = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8))).terms
-    assert again == Terms(100, 32.0, max_global_batch=100)
+    assert admitted(2, small, size_request(4, most=100), 7, 8).terms == Terms(100, 32.0, max_global_batch=100)
 
 
-@pytest.mark.parametrize("keep", Keep.__args__)
-def test_a_size_that_names_no_limit_keeps_that_of_the_policy(keep: Keep) -> None:
-    limited = Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), limited, asked=size_request(6, keep))
-    grown = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
-    assert (grown.max_global_batch, grown.keep) == (100, keep)
-    assert grown.global_batch_size == (100 if keep == "local_batch_size" else 64)
-
-
-def test_a_rule_without_a_limit_takes_the_one_in_force_away() -> None:
-    limited = Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), limited, asked=size_request(6, most=0))
-    grown = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
-    assert grown == Terms(192, 32.0)
+@pytest.mark.parametrize(
+    ("request_", "after"),
+    [
+        (size_request(6), Terms(100, 32.0, max_global_batch=100)),
+        (
+            size_request(6, "global_batch_size"),
+            Terms(64, 64 / 6, keep="global_batch_size", max_global_batch=100),
+        ),
+        (size_request(6, most=0), Terms(192, 32.0)),  # without a limit
+    ],
+)
+def test_a_size_that_names_no_limit_keeps_that_of_the_policy(request_: Asked, after: Terms) -> None:
+    assert admitted(2, Terms(64, 32.0, max_global_batch=100), request_, 7, 8, 9, 10).terms == after
 
 
 def test_a_policy_takes_up_the_share_that_a_command_has_put_aside() -> None:

@@ -11,7 +11,7 @@ LOST = ["Traceback (most recent call last):", "kungfu.errors.PeerFailure: lost r
 WAITED = ["kungfu.errors.DeadlineExceeded: waited 60.0 s at barrier 3 for rank 1"]
 RAISED = ["Traceback (most recent call last):", "ValueError: no such layer"]
 USAGE = ["kungfu.errors.PolicyError: rescale takes an agreed signal; write ops.all_reduce(x)"]
-RANKS = {0: 0, 1: 1}
+RANKS, FAILED = {0: 0, 1: 1}, "exit code 1"
 # What a peer tells of its end that has printed these lines; the others were killed before they could tell anything.
 TOLD: list[tuple[list[str], ExitKind]] = [(LOST, "loss"), (WAITED, "deadline"), (RAISED, "exception"), (USAGE, "usage")]
 
@@ -25,22 +25,13 @@ def root(tails: dict[int, list[str]], *, first: int = 0, late: bool = False, **e
 @pytest.mark.parametrize(
     ("tails", "first", "peer"),
     [
-        ({0: LOST, 1: RAISED}, 0, 1),
-        ({0: LOST, 1: []}, 0, 1),
-        ({0: WAITED, 1: LOST}, 0, 1),
-        ({0: WAITED, 1: RAISED, 2: LOST}, 2, 1),
-        ({0: RAISED, 1: RAISED}, 1, 1),
+        ({0: LOST, 1: RAISED}, 0, 1),  # an error of its own before a loss
+        ({0: LOST, 1: []}, 0, 1),  # a silent death before a loss
+        ({0: WAITED, 1: LOST}, 0, 1),  # a loss before a wait
+        ({0: WAITED, 1: RAISED, 2: LOST}, 2, 1),  # its own error before both, though it was not the first to be seen
+        ({0: RAISED, 1: RAISED}, 1, 1),  # the first of two like ones
         ({0: LOST, 1: LOST}, 1, 1),
         ({0: WAITED, 1: WAITED}, 0, 0),
-    ],
-    ids=[
-        "an own error before a loss",
-        "a silent death before a loss",
-        "a loss before a wait",
-        "an own error before loss and wait, though it was not the first to be seen",
-        "of two own errors the first",
-        "of two losses the first",
-        "of two waits the first",
     ],
 )
 def test_the_root_is_the_end_that_no_other_explains(tails: dict[int, list[str]], first: int, peer: int) -> None:
@@ -66,24 +57,34 @@ def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
     assert (alone.peer, alone.text, alone.code) == (-1, lost[-1], 1)
 
 
-def test_a_loss_while_the_first_view_was_formed_yields_to_the_peer_that_ended() -> None:
-    ended = {0: "lost rank 1, about to install view 1", 1: "exit code 0"}
-    found = find_root_cause(ended, {}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss"})
-    assert (found.peer, found.text) == (1, "rank 1 (peer 1): exit code 0")
-
-
-def test_a_peer_that_was_killed_is_the_root_whatever_it_had_printed_before() -> None:
-    ended = {0: "killed by SIGKILL", 1: "exit code 1"}
-    found = find_root_cause(ended, {0: LOST, 1: LOST}, ranks=RANKS, first=1, late=False, exit_kinds={1: "loss"})
-    assert (found.peer, found.code) == (0, 1)
-
-
-def test_what_a_peer_said_itself_counts_and_not_what_it_printed() -> None:
-    ended = {0: "exit code 1", 1: "exit code 1"}
-    found = find_root_cause(
-        ended, {0: RAISED, 1: LOST}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss", 1: "usage"}
-    )
-    assert (found.peer, found.code) == (1, 2)
+@pytest.mark.parametrize(
+    ("ended", "tails", "exit_kinds", "text", "code"),
+    [
+        # a loss while the first view was formed yields to the peer that ended
+        ({0: "lost rank 1, about to install view 1", 1: "exit code 0"}, {}, {0: "loss"}, "exit code 0", 1),
+        # a peer that was killed, whatever it had printed before
+        (
+            {0: "exit code 1", 1: "killed by SIGKILL"},
+            {0: LOST, 1: LOST},
+            {0: "loss"},
+            "killed by SIGKILL: " + LOST[1],
+            1,
+        ),
+        # what a peer reported counts, and not what it printed
+        (
+            dict.fromkeys((0, 1), "exit code 1"),
+            {0: RAISED, 1: LOST},
+            {0: "loss", 1: "usage"},
+            "exit code 1: " + LOST[1],
+            2,
+        ),
+    ],
+)
+def test_reports_decide_and_outputs_do_not(
+    ended: dict[int, str], tails: dict[int, list[str]], exit_kinds: dict[int, ExitKind], text: str, code: int
+) -> None:
+    found = find_root_cause(ended, tails, ranks=RANKS, first=0, late=False, exit_kinds=exit_kinds)
+    assert (found.peer, found.text, found.code) == (1, f"rank 1 (peer 1): {text}", code)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,6 @@ def test_any_history_keeps_ids_unique_stayers_in_order_and_versions_rising(
         view = after
 
 
-def test_the_newest_are_the_highest_ranks_whatever_their_ids() -> None:
-    assert view_of(4, 2, 9).leave_order() == (9, 2, 4)
-
-
 @pytest.mark.parametrize(
     ("speeds", "order"),
     [
@@ -68,15 +64,6 @@ def test_everybody_has_one_place_in_the_order_of_leaving(ids: list[int], speeds:
     assert list(order[: len(slow)]) == slow
     assert [speeds[peer] for peer in slow] == sorted(speeds[peer] for peer in slow)
     assert [peer for peer in order if peer not in slow] == [peer for peer in reversed(ids) if peer not in slow]
-
-
-def test_who_is_not_a_member_has_no_rank() -> None:
-    assert view_of(4, 2).rank_of(2) == 1
-    assert view_of(4, 2).rank_of(3) is None
-
-
-def test_a_peer_is_known_by_its_host() -> None:
-    assert Peer(0, "10.0.0.1:5000").host == "10.0.0.1"
 
 
 def test_a_view_of_nobody_or_with_a_peer_twice_is_refused() -> None:

@@ -75,6 +75,11 @@ def admit(address: str, *, secret: str, version: int = 3) -> None:
         rpc.call(PeerServiceStub(channel).Admit, message, deadline_s=60.0, what="rank 1")
 
 
+def arrive(channel: rpc.Channel, *, deadline_s: float = 60.0, what: str = "rank 0", **options: Any) -> Any:
+    """Waits at a barrier of the service."""
+    return rpc.call(PeerServiceStub(channel).Arrive, pb.BarrierArrival(), deadline_s=deadline_s, what=what, **options)
+
+
 def test_a_call_with_the_secret_is_answered() -> None:
     with served() as (service, address):
         admit(address, secret=SECRET)
@@ -246,30 +251,18 @@ atexit.register(rpc.serve(host="127.0.0.1", secret="ab", threads=1).stop)
 def test_a_deadline_names_whom_we_waited_for_and_how_long() -> None:
     waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.2 s for rank 0 at barrier 3 and had no answer$")
     with served() as (_, address), rpc.connect(address, secret=SECRET) as channel, waited as late:
-        rpc.call(
-            PeerServiceStub(channel).Arrive, pb.BarrierArrival(), deadline_s=0.2, what="rank 0 at barrier 3", peer=4
-        )
+        arrive(channel, deadline_s=0.2, what="rank 0 at barrier 3", peer=4)
     assert (late.value.peers, late.value.waited_s) == ((4,), 0.2)
 
 
 def test_a_server_that_goes_while_it_is_asked_is_named() -> None:
-    lost: list[BaseException] = []
-
-    def ask(address: str) -> None:
-        with rpc.connect(address, secret=SECRET) as channel:
-            try:
-                rpc.call(PeerServiceStub(channel).Arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0")
-            except PeerFailure as error:
-                lost.append(error)
-
     service = _Held()
-    with serving(service, threads=2) as server:
-        asking = threading.Thread(target=ask, args=(server.address,))
-        asking.start()
+    with serving(service, threads=2) as server, rpc.connect(server.address, secret=SECRET) as channel:
+        thread, came = asking(partial(arrive, channel))
         assert service.inside.wait(180.0)
         server.stop()
-        asking.join(180.0)
-    assert [str(error).startswith("lost rank 0: ") for error in lost] == [True]
+        thread.join(180.0)
+    assert [str(error).startswith("lost rank 0: ") for error in came] == [True]
 
 
 @dataclass
@@ -312,20 +305,18 @@ def test_a_call_waits_for_its_connection_until_its_deadline() -> None:
         thread.join(180.0)
         assert (came, service.admitted) == ([None], [3])
         broken.down()
-        with rpc.connect(broken.address, secret=SECRET) as channel:
-            waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.3 s for rank 1 and had no answer$")
-            with waited:
-                rpc.call(PeerServiceStub(channel).Admit, pb.Admission(), deadline_s=0.3, what="rank 1")
+        waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.3 s for rank 0 and had no answer$")
+        with rpc.connect(broken.address, secret=SECRET) as channel, waited:
+            arrive(channel, deadline_s=0.3)
 
 
 def test_a_call_whose_connection_breaks_is_made_again() -> None:
     held = _Held()
     with served(held) as (_, address), link(address) as net, rpc.connect(net.address, secret=SECRET) as channel:
-        for call in (rpc.call, partial(rpc.call, abandoned=lambda: None)):
+        for options in ({}, {"abandoned": lambda: None}):
             held.inside.clear()
             held.may_end.clear()
-            arrive = PeerServiceStub(channel).Arrive
-            thread, came = asking(partial(call, arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0"))
+            thread, came = asking(partial(arrive, channel, **options))
             assert held.inside.wait(180.0)
             held.inside.clear()
             net.cut()
@@ -341,20 +332,17 @@ def test_nobody_waits_for_a_port_that_refuses() -> None:
     began = time.monotonic()
     with pytest.raises(PeerFailure, match=r"^lost rank 1: "):
         admit(address, secret=SECRET)
-    with rpc.connect(address, secret=SECRET) as channel:
-        arrive = PeerServiceStub(channel).Arrive
-        with pytest.raises(PeerFailure, match=r"^lost rank 0: "):
-            rpc.call(arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0", abandoned=lambda: None)
+    with rpc.connect(address, secret=SECRET) as channel, pytest.raises(PeerFailure, match=r"^lost rank 0: "):
+        arrive(channel, abandoned=lambda: None)
     assert time.monotonic() - began < 60.0, "of the 120 s that they had"
 
 
 def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None:
     with served() as (_, address), link(address) as broken, rpc.connect(broken.address, secret=SECRET) as channel:
         broken.down()
-        arrive = PeerServiceStub(channel).Arrive
         gone = PeerFailure("its process has ended", peers=[5])
         with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$") as lost:
-            rpc.call(arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0", peer=7, abandoned=lambda: gone)
+            arrive(channel, peer=7, abandoned=lambda: gone)
     assert lost.value.peers == (5,), "and not the one that was called"
 
 

@@ -14,9 +14,6 @@ from msgspec.structs import replace
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.request import Asked, Resize
-from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
 from kungfu.runtime.job_api.client import JobOver, connected
 from kungfu.runtime.job_api.job_file import end_job_file, read_job_file, write_job_file
 from tests.runtime.job_api.served_job import SECRET, serve_job, view
@@ -69,16 +66,6 @@ def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> 
             with pytest.raises(UsageError, match="does not take the secret"):
                 ask()
         assert (place.told, place.journal) == ([], [])
-
-
-def test_a_request_of_an_unknown_kind_or_of_none_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    newer = pb.Asked.FromString(pb.Asked(id="r").SerializeToString() + bytes([0xFA, 0x01, 0]))  # field 31
-    with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
-        for message in (newer, pb.Asked(id="r")):
-            with pytest.raises(rpc.RpcError) as caught:
-                JobServiceStub(channel).SubmitRequest(message, timeout=60.0)
-            assert "a message came without its what, or with one that is not known" in caught.value.details()
-            assert "it is one of resize, leave, scale_out, migrate" in caught.value.details()
 
 
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from kungfu.runtime.job_api.convert import (
     to_status,
 )
 from kungfu.runtime.job_api.request_plan import RequestPlan
-from kungfu.runtime.job_api.status import JobStatus, PeerStatus, RequestProgress
+from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from tests.runtime.ipc.test_convert import values_of
 
 SENT: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -42,21 +42,6 @@ def test_a_value_comes_over_the_wire_as_it_was(kind: type, data: st.DataObject) 
     assert receive(type(message).FromString(message.SerializeToString())) == value
 
 
-NEWER: Any = 99
-ELASTIC = pb.SCALING_ELASTIC
-OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
-    "progress": lambda: to_progress(pb.RequestProgress(id="r", state=NEWER)),
-    "scaling": lambda: to_status(pb.JobStatus(scaling=NEWER)),
-    "a peer": lambda: to_status(pb.JobStatus(scaling=ELASTIC, peers=[pb.PeerStatus(state=NEWER)])),
-}
-
-
-@pytest.mark.parametrize("read", OF_A_NEWER_VERSION.values(), ids=OF_A_NEWER_VERSION)
-def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[], Any]) -> None:
-    with pytest.raises(UsageError, match=r"99 is not known to kungfu .*: run the same version on all hosts"):
-        read()
-
-
 @pytest.mark.parametrize("action", [Resize(10**20), Leave((2**70,)), Profile(1, 2, 10**30)])
 def test_a_number_that_no_message_can_carry_is_a_usage_error_with_the_request(action: Any) -> None:
     with pytest.raises(UsageError, match=r"^(resize|scale-in|profile) .* cannot be asked for: .*out of range"):
@@ -72,9 +57,3 @@ def test_a_request_without_an_id_of_its_own_is_refused(id: str) -> None:
 def test_what_superseded_a_request_is_for_the_barrier_to_say_and_not_for_its_sender() -> None:
     message = from_request(Asked(StopTraining(), "me", id="1", superseded_by="nobody"))
     assert to_request(message) == Asked(StopTraining(), "me", id="1")
-
-
-def test_what_an_older_agent_does_not_tell_of_a_peer_is_not_known() -> None:
-    message = pb.PeerStatus(id=3, rank=1, host="a", pid=7, state=pb.PEER_STATE_TRAINING, for_s=2.0)
-    (peer,) = to_status(pb.JobStatus(scaling=ELASTIC, peers=[message])).peers
-    assert peer == PeerStatus(3, 1, "a", 7, "training", 2.0, speed=None, is_straggler=None)
