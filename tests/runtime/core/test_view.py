@@ -9,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import InternalError
-from kungfu.runtime.core.view import Peer, View, even_slices, is_slow, spread
-
-
-def view_of(*ids: int, version: int = 1) -> View:
-    return View(version, tuple(Peer(id_, f"host:{id_}") for id_ in ids))
+from kungfu.runtime.core.view import Peer, even_slices, is_slow, spread
+from tests.runtime.core.cluster.cluster_steps import view_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 30), max_size=4)), max_size=12))

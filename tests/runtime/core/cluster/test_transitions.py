@@ -70,19 +70,19 @@ def test_a_peer_that_says_it_is_ready_twice_forms_no_second_view() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "reason"),
+    ("seen", "code", "failed"),
     [
-        ([], "the script ended without calling kf.attach(): nothing was trained under kungfu-run"),
-        ([attached(0)], "the script called kf.attach() but never called a function marked @training.step"),
+        ([], 0, Fail(0, "the script ended without calling kf.attach(): nothing was trained under kungfu-run", code=2)),
+        (
+            [attached(0)], 0,
+            Fail(0, "the script called kf.attach() but never called a function marked @training.step", code=2),
+        ),
+        ([], -9, Fail(0, "killed by SIGKILL")),
+        ([], 3, Fail(0, "exit code 3")),
     ],
-)
-def test_a_first_peer_that_ends_well_before_it_trained_fails_the_job(seen: list[Event], reason: str) -> None:
-    assert after(started(2), *seen, ProcessEnded(0, 0))[1] == [Fail(0, reason, code=2)]
-
-
-def test_a_first_peer_that_dies_fails_the_job() -> None:
-    assert after(started(2), ProcessEnded(1, -9))[1] == [Fail(1, "killed by SIGKILL")]
-    assert after(started(2), ProcessEnded(1, 3))[1] == [Fail(1, "exit code 3")]
+)  # fmt: skip
+def test_a_first_peer_that_ends_fails_the_job(seen: list[Event], code: int, failed: Fail) -> None:
+    assert after(started(2), *seen, ProcessEnded(0, code))[1] == [failed]
 
 
 def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> None:
@@ -137,19 +137,14 @@ def test_who_was_started_and_not_needed_is_dismissed_when_the_others_train() -> 
     )
 
 
-def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_joiner_that_ends_is_missing_in_the_offer_of_the_others(code: int) -> None:
     cluster, commands = after(growing(2, 4), ready(3), now=12.0)
     assert commands == []
-    _, commands = after(cluster, ProcessEnded(2, 1), now=14.0)
-    reason = "peer 2: ended (exit code 1) 4.0 s after its start"
-    offer = JoinerOffer((peer(3),), (2,), reason)
-    assert commands == [AnnounceFailure(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
-
-
-def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
-    _, commands = after(growing(2, 3), ProcessEnded(2, 0), now=11.0)
-    reason = "peer 2: ended (exit code 0) 1.0 s after its start"
-    assert commands == [AnnounceFailure(2, 0, "exit code 0"), JoinerOffer((), (2,), reason)]
+    _, commands = after(cluster, ProcessEnded(2, code), now=14.0)
+    offer = JoinerOffer((peer(3),), (2,), f"peer 2: ended (exit code {code}) 4.0 s after its start")
+    heard = AnnounceFailure(2, 0, f"exit code {code}")
+    assert commands == [heard, offer], "who waits for it in a view to be hears of it"
 
 
 def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> None:
@@ -166,35 +161,27 @@ def test_what_was_missing_once_is_not_told_twice() -> None:
     assert commands == [Spawn(3), JoinerOffer((peer(3),))]
 
 
-def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
-    cluster, _ = after(growing(2, 5), ready(3))
-    _, commands = after(cluster, wants(4))
-    assert commands == [Kill(4, "the job wants 4 peers now")]
-
-
-def test_surplus_ready_ones_are_dismissed_and_the_others_offered_anew() -> None:
-    cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    _, commands = after(cluster, wants(3))
-    assert commands == [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]
-
-
-def test_a_coordinator_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
-    cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    assert after(cluster, wants(4))[1] == [JoinerOffer((peer(2), peer(3)))]
-
-
-def test_nobody_left_to_come_is_no_offer() -> None:
-    assert after(growing(2, 3), wants(2))[1] == [Kill(2, "the job wants 2 peers now")]
-    assert after(growing(1, 2), wants(1))[1] == [Kill(1, "the job wants 1 peer now")]
+@pytest.mark.parametrize(
+    ("target", "ready_ones", "size", "commands"),
+    [
+        (5, [3], 4, [Kill(4, "the job wants 4 peers now")]),  # the one that came least far
+        (4, [2, 3], 3, [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]),
+        (4, [2, 3], 4, [JoinerOffer((peer(2), peer(3)))]),  # asked again, offered again
+        (3, [], 2, [Kill(2, "the job wants 2 peers now")]),  # without an offer
+        (3, [], 1, [Kill(2, "the job wants 1 peer now")]),
+        (4, [], 5, [Spawn(4)]),  # only the rest
+    ],
+)
+def test_a_newer_size_is_reached_from_those_on_their_way(
+    target: int, ready_ones: list[int], size: int, commands: list[Command]
+) -> None:
+    cluster, _ = after(growing(2, target), *map(ready, ready_ones))
+    assert after(cluster, wants(size))[1] == commands
 
 
 def test_a_dismissed_joiner_is_not_heard_any_more() -> None:
     cluster, _ = after(growing(2, 3), wants(2))
     assert after(cluster, attached(2), ready(2), ProcessEnded(2, -9))[1] == []
-
-
-def test_more_wanted_while_some_are_under_way_spawns_only_the_rest() -> None:
-    assert after(growing(2, 4), wants(5))[1] == [Spawn(4)]
 
 
 # ---- ends -----------------------------------------------------------------------------------------------------------
@@ -209,11 +196,10 @@ def test_a_script_that_fails_after_its_training_fails_the_job() -> None:
 
 
 def test_a_peer_that_left_by_decision_may_end_as_it_likes() -> None:
-    cluster, commands = after(
-        training(0, 1, 2), TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2))
-    )
-    assert commands == []
-    assert after(cluster, ProcessEnded(2, 1))[1] == []
+    cluster, commands = after(growing(3, 4), TrainingFinished(2, leaving=True))
+    assert (commands, set(cluster.starting)) == ([], {3}), "and dismisses nobody"
+    left = ViewStarted(view_of(0, 1, version=2))
+    assert after(cluster, left, ProcessEnded(2, 1))[1] == []
 
 
 def test_who_finishes_dismisses_those_who_would_still_join() -> None:
@@ -228,11 +214,6 @@ def test_who_finishes_dismisses_those_who_would_still_join() -> None:
         ProcessEnded(0, 0),
     )
     assert commands == [Done()]
-
-
-def test_a_peer_that_leaves_dismisses_nobody() -> None:
-    cluster, _ = after(growing(3, 4), TrainingFinished(2, leaving=True))
-    assert set(cluster.starting) == {3}
 
 
 def test_joiners_do_not_wait_for_members_that_are_gone() -> None:

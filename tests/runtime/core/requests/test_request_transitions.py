@@ -85,8 +85,15 @@ class Job:
     def state(self, name: str) -> str:
         return self.log.entries[name].newest.state
 
-    def reason(self, name: str) -> str:
-        return self.log.entries[name].newest.reason
+    def outcome(self, name: str) -> tuple[str, str]:
+        return self.state(name), self.log.entries[name].newest.reason
+
+
+def growing() -> Job:
+    """A job of two peers that was asked for a third by request r."""
+    job = Job()
+    job.asked("r", Resize(3))
+    return job
 
 
 def size_of(external: Asked) -> int:
@@ -134,7 +141,7 @@ def test_a_view_that_is_not_as_asked_for_may_have_a_new_coordinator_who_is_told_
 def test_a_request_for_the_present_size_is_carried_out_and_still_forwarded() -> None:
     job = Job()
     assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
-    assert (job.state("r"), job.reason("r")) == ("carried out", "it was so already")
+    assert job.outcome("r") == ("carried out", "it was so already")
     assert [size_of(external) for external in job.told] == [2]
 
 
@@ -145,69 +152,55 @@ def test_a_checkpoint_is_done_when_the_coordinator_says_so() -> None:
     job.hears(CoordinatorReplied("another"))
     assert job.state("r") == "accepted"
     job.hears(CoordinatorReplied("r", result="written to ckpt-4"))
-    assert (job.state("r"), job.reason("r")) == ("carried out", "written to ckpt-4")
-
-
-def test_a_resize_is_not_done_because_the_coordinator_says_so() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
-    job.hears(CoordinatorReplied("r"))
-    assert job.state("r") == "accepted"
+    assert job.outcome("r") == ("carried out", "written to ckpt-4")
 
 
 def test_what_the_coordinator_cannot_do_is_refused_with_its_reason() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
+    job = growing()
+    job.hears(CoordinatorReplied("r"))
+    assert job.state("r") == "accepted", "only its view shows that it is carried out"
     job.hears(CoordinatorReplied("r", refusal="peer 2: ended (exit code 5)"))
-    assert (job.state("r"), job.reason("r")) == ("refused", "peer 2: ended (exit code 5)")
+    assert job.outcome("r") == ("refused", "peer 2: ended (exit code 5)")
     assert job.asked("s", Resize(1)).state == "accepted"
 
 
 def test_only_one_request_is_under_way_and_the_other_hears_which() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
+    job = growing()
     job.now = 4.0
     assert job.asked("s", Leave((1,))).reason == "resize 3 is under way, asked for 4 s ago as 'r'"
     assert len(job.told) == 1
 
 
 def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_over() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
+    job = growing()
     assert job.asked("s", StopTraining()).state == "accepted"
-    assert (job.state("r"), job.reason("r")) == ("refused", "the job was told to stop")
+    assert job.outcome("r") == ("refused", "the job was told to stop")
     assert "stop is under way" in job.asked("t", StopTraining()).reason
     job.end_reason = "training is over"
     job.hears(ENDED)
-    assert (job.state("s"), job.reason("s")) == ("carried out", "training has ended")
+    assert job.outcome("s") == ("carried out", "training has ended")
 
 
 def test_a_job_that_ends_by_itself_refuses_what_is_under_way() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
+    job = growing()
     job.end_reason = "training is over"
     job.hears(ENDED)
-    assert (job.state("r"), job.reason("r")) == ("refused", "training is over")
+    assert job.outcome("r") == ("refused", "training is over")
 
 
 def test_what_is_not_carried_out_in_time_expires_and_another_request_may_come() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
+    job = growing()
     job.now = PATIENCE_S
     job.hears(Tick())
     assert job.state("r") == "accepted"
     job.now = PATIENCE_S + 0.1
     job.hears(Tick())
-    assert (job.state("r"), job.reason("r")) == (
-        "expired",
-        "not carried out within 60 s; the job may still carry it out",
-    )
+    assert job.outcome("r") == ("expired", "not carried out within 60 s; the job may still carry it out")
     assert job.asked("s", Resize(1)).state == "accepted"
 
 
 def test_an_id_that_was_given_to_another_request_is_refused_and_changes_nothing() -> None:
-    job = Job()
-    job.asked("r", Resize(3))
+    job = growing()
     log = job.log
     answer = job.asked("r", Resize(4))
     assert answer == Answer("refused", "the id 'r' was given to another request, resize 3; choose a new one")
