@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
@@ -65,45 +67,35 @@ def test_a_size_that_is_out_of_reach_stays_refused_while_a_peer_is_exchanged() -
     assert (exchanged.target_size, exchanged.leaving, exchanged.refused_size) == (3, (0,), 9)
 
 
-def test_a_smaller_size_lets_those_under_exchange_go_first_and_nobody_comes_for_them() -> None:
-    terms = under_way(4, replaced(0, 1))
-    one = decided(view_of(4), terms, asked=size_request(3))
-    assert (one.view.ids, one.terms.leaving, one.terms.target_size) == ((1, 2, 3), (1,), 3)
-    assert one.prepare == 5, "the agent still counts the one that leaves: three stay, one comes"
-    both = decided(view_of(4), terms, asked=size_request(2))
-    assert (both.view.ids, both.terms, both.prepare) == ((2, 3), terms_of(2), 2)
-    three = decided(view_of(4), terms, asked=size_request(1))
-    assert (three.view.ids, three.prepare) == ((2,), 1), "then the newest"
+def outside(asked: Asked) -> Asked:
+    return replace(asked, id="r")
 
 
-def test_the_present_size_asked_for_by_a_hook_dismisses_a_growth_and_no_exchange() -> None:
-    terms = under_way(3, size_request(5), replaced(1))
-    decision = decided(view_of(3), terms, asked=size_request(3))
-    assert (decision.view, decision.terms.target_size, decision.terms.leaving) == (view_of(3), 3, (1,))
-    assert decision.prepare == 4
-
-
-def test_a_peer_that_a_hook_evicts_leaves_the_exchange_of_the_others_as_it_is() -> None:
-    terms = under_way(4, replaced(0, 1))
-    decision = decided(view_of(4), terms, asked=leaving(1, 3))
-    assert (decision.view.ids, decision.terms.target_size, decision.terms.leaving) == ((0, 2), 2, (0,))
-    assert decision.prepare == 5, "two that leave, two that stay and one that comes"
-
-
-def test_a_size_from_outside_ends_the_exchange_and_the_growth() -> None:
-    terms = under_way(3, size_request(5), replaced(0))
-    decision = decided(view_of(3), terms, outside=size_request(4))
-    assert (decision.terms.target_size, decision.terms.leaving, decision.prepare) == (4, (), 4)
-    shrunk = decided(view_of(3), terms, outside=size_request(2))
-    assert (shrunk.view.ids, shrunk.terms.leaving, shrunk.prepare) == ((0, 1), (), 2)
-
-
-def test_peers_let_go_or_replaced_from_outside_supersede_other_exchanges() -> None:
-    terms = under_way(4, replaced(0))
-    evicted = decided(view_of(4), terms, outside=leaving(3))
-    assert (evicted.view.ids, evicted.terms.leaving) == ((0, 1, 2), ())
-    moved = decided(view_of(4), terms, outside=leaving(2, when="replaced", size=4))
-    assert (moved.view, moved.terms.leaving) == (view_of(4), (2,))
+@pytest.mark.parametrize(
+    ("size", "before", "asked", "ids", "target", "left", "prepare"),
+    [
+        # a smaller size: those under exchange go first, and nobody comes for them; then the newest
+        (4, [replaced(0, 1)], size_request(3), (1, 2, 3), 3, (1,), 5),
+        (4, [replaced(0, 1)], size_request(2), (2, 3), 0, (), 2),
+        (4, [replaced(0, 1)], size_request(1), (2,), 0, (), 1),
+        # the present size, of a hook: it dismisses a growth and no exchange
+        (3, [size_request(5), replaced(1)], size_request(3), (0, 1, 2), 3, (1,), 4),
+        # a hook evicts: two leave, two stay and one comes
+        (4, [replaced(0, 1)], leaving(1, 3), (0, 2), 2, (0,), 5),
+        # a size from outside ends the exchange and the growth; peers from outside supersede other exchanges
+        (3, [size_request(5), replaced(0)], outside(size_request(4)), (0, 1, 2), 4, (), 4),
+        (3, [size_request(5), replaced(0)], outside(size_request(2)), (0, 1), 0, (), 2),
+        (4, [replaced(0)], outside(leaving(3)), (0, 1, 2), 0, (), 4),
+        (4, [replaced(0)], outside(leaving(2, when="replaced", size=4)), (0, 1, 2, 3), 4, (2,), 5),
+    ],
+)
+def test_a_request_beside_an_exchange_under_way(
+    size: int, before: list[Asked], asked: Asked, ids: tuple[int, ...], target: int, left: tuple[int, ...], prepare: int
+) -> None:
+    decision = decided(view_of(size), under_way(size, *before), asked=asked)
+    assert (decision.view.ids, decision.prepare) == (ids, prepare), "the agent still counts those who leave"
+    assert (decision.terms.target_size, decision.terms.leaving) == (target, left)
+    assert (decision.terms.global_batch_size, decision.terms.batch_per_peer) == (32 * len(ids), 32.0)
 
 
 def test_a_notice_beside_a_replacement_leaves_the_older_exchange_as_it_is() -> None:

@@ -20,10 +20,9 @@ def replaced(*ids: int) -> Asked:
     return leaving(*ids, when="replaced")
 
 
-def held(before: Decision, *asked: Asked, offer: JoinerOffer | None = None, outside: Asked | None = None) -> Decision:
+def held(before: Decision, *asked: Asked, offer: JoinerOffer | None = None) -> Decision:
     """The barrier after a decision."""
-    requests = asked if outside is None else (*asked, outside)
-    return decide(BarrierInput(before.view, before.terms, LIMITS, requests=requests, offer=offer))
+    return decide(BarrierInput(before.view, before.terms, LIMITS, requests=asked, offer=offer))
 
 
 def start(size: int, *, replaced: int = 0) -> Decision:
@@ -39,41 +38,31 @@ def counts(*decisions: Decision) -> list[int]:
     return [one.terms.replaced_peers for one in decisions]
 
 
-def test_each_peer_that_is_replaced_counts_once_its_replacement_joins() -> None:
-    asked = held(start(3, replaced=4), replaced(0, 2))
-    done = joined(asked, ready=2)
-    assert counts(asked, done, held(done)) == [4, 6, 6]
+MOVE = Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 a", id="r")
+NOTICE = Asked(Leave((1,), "noticed", 3, "local_batch_size"), "notice", 10)
 
 
-def test_only_those_that_have_come_count() -> None:
-    asked = held(start(3), replaced(0, 2))
-    assert counts(joined(asked, ready=1, missing=1), joined(asked, ready=0, missing=2)) == [1, 0]
-
-
-def test_a_change_of_the_size_replaces_nobody() -> None:
-    grown = joined(held(start(2), size_request(4)), ready=2)
-    shrunk = held(grown, size_request(1))
-    assert (grown.view.size, shrunk.view.size, counts(grown, shrunk)) == (4, 1, [0, 0])
-
-
-def test_where_the_size_changes_in_the_same_barrier_the_others_that_join_count() -> None:
-    asked = held(start(3), size_request(4), replaced(0))
-    both = joined(asked, ready=2)
-    assert (both.view.ids, counts(both)) == ((1, 2, 50, 51), [1])
-    evicted = joined(held(start(3), size_request(4), leaving(0)), ready=2)
-    assert (evicted.view.ids, counts(evicted)) == ((1, 2, 50, 51), [0]), "the job was smaller before they came"
-
-
-def test_where_all_are_replaced_the_one_that_stays_longer_counts_once() -> None:
-    both = joined(held(start(2), replaced(0, 1)), ready=2)
-    gone = held(both)
-    assert (both.view.ids, gone.view.ids) == ((0, 50, 51), (50, 51))
-    assert counts(both, gone) == [2, 2]
-
-
-def test_a_migration_from_outside_counts_as_any_other() -> None:
-    move = Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 a", id="r")
-    assert counts(joined(held(start(2), outside=move), ready=1)) == [1]
+@pytest.mark.parametrize(
+    ("size", "requests", "ready", "missing", "ids", "count"),
+    [
+        (3, [replaced(0, 2)], 2, 0, (1, 50, 51), 2),
+        (3, [replaced(0, 2)], 1, 1, (1, 2, 50), 1),  # only those that have come count
+        (3, [replaced(0, 2)], 0, 2, (0, 1, 2), 0),
+        (2, [size_request(4)], 2, 0, (0, 1, 50, 51), 0),  # a change of the size replaces nobody
+        (3, [size_request(4), replaced(0)], 2, 0, (1, 2, 50, 51), 1),
+        (3, [size_request(4), leaving(0)], 2, 0, (1, 2, 50, 51), 0),  # the job was smaller before they came
+        (2, [replaced(0, 1)], 2, 0, (0, 50, 51), 2),  # one stays for another barrier, and counts once
+        (2, [MOVE], 1, 0, (0, 50), 1),  # from outside
+        (3, [NOTICE], 1, 0, (0, 2, 50), 0),  # makes the job smaller
+    ],
+)
+def test_each_peer_that_is_replaced_counts_once_its_replacement_joins(
+    size: int, requests: list[Asked], ready: int, missing: int, ids: tuple[int, ...], count: int
+) -> None:
+    asked = held(start(size, replaced=4), *requests)
+    done = joined(asked, ready=ready, missing=missing)
+    assert done.view.ids == ids
+    assert counts(asked, done, held(done), held(done, size_request(1))) == [4, *[4 + count] * 3]
 
 
 def test_those_who_come_for_lost_peers_replace_nobody() -> None:
@@ -84,12 +73,6 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
     exchanging = held(start(3, replaced=2), replaced(1))
     lost = replace(exchanging, view=View(7, peers(0, 1)), terms=replace(exchanging.terms, leaving=()))
     assert counts(joined(lost, ready=1)) == [2]
-
-
-def test_a_peer_that_its_platform_takes_away_makes_the_job_smaller() -> None:
-    noticed = held(start(3), Asked(Leave((1,), "noticed", 3, "local_batch_size"), "notice", 10))
-    back = joined(noticed, ready=1)
-    assert (noticed.view.ids, back.view.ids, counts(noticed, back)) == ((0, 2), (0, 2, 50), [0, 0])
 
 
 @pytest.mark.parametrize("size", [1, 3])
