@@ -29,7 +29,7 @@ from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
-from kungfu.runtime.job_api.request_plan import RequestPlan, plan_request
+from kungfu.runtime.job_api.request_plan import plan_request
 from kungfu.runtime.job_api.status import (
     JobStatus,
     PeerStatus,
@@ -149,7 +149,11 @@ class RequestHandler:
             entry, answer = self._answered(subject, now)
             reply: Any = request_progress(entry, answer=answer, now=now)
         elif isinstance(subject, PlanQuery):
-            reply = self._plan(subject.request, cluster, now)
+            context, hosts = self._admission_context(cluster), dict(enumerate(self._hosts))
+            reply = plan_request(
+                subject.request, log=self._request_log, context=context, cluster=cluster, hosts=hosts,
+                speeds=self._recent.speeds, now=now,
+            )  # fmt: skip
         elif isinstance(subject, ProgressQuery):
             reply = self._progress(self._request_log.entries.get(subject.id), now)
         else:
@@ -197,8 +201,6 @@ class RequestHandler:
         own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
         return own | {self._hosts[number]: number for number in cluster.hosts.slots}
 
-    # ---- queries -----------------------------------------------------------------------------------------------------
-
     def _status(self, cluster: Cluster, now: float) -> JobStatus:
         under_way = current(self._request_log)
         return JobStatus(
@@ -211,12 +213,6 @@ class RequestHandler:
             self._recent.troubles,
             self._recent.progress,
         )
-
-    def _plan(self, request: Asked, cluster: Cluster, now: float) -> RequestPlan:
-        return plan_request(
-            request, log=self._request_log, context=self._admission_context(cluster), cluster=cluster,
-            hosts=dict(enumerate(self._hosts)), speeds=self._recent.speeds, now=now,
-        )  # fmt: skip
 
     def _progress(self, entry: LoggedRequest | None, now: float) -> RequestProgress | None:
         return None if entry is None else request_progress(entry, answer=entry.newest, now=now)

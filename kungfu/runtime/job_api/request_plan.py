@@ -160,9 +160,6 @@ def _planned(peers: list[int], cluster: Cluster, hosts: Mapping[int, str]) -> tu
     return tuple(PlannedPeer(peer, hosts.get(cluster.hosts.of.get(peer, 0), "")) for peer in peers)
 
 
-# ---- refused sizes ---------------------------------------------------------------------------------------------------
-
-
 def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSizes]:
     """Yields the ranges of sizes that the job cannot have."""
     if context.view is None:

@@ -218,9 +218,6 @@ def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
     return late[0], why
 
 
-# ---- the program of a joiner -----------------------------------------------------------------------------------------
-
-
 def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
     """Handles a starting peer that does not run the program of the job."""
     if peer not in cluster.starting:

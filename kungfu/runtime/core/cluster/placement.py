@@ -67,13 +67,6 @@ def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:
     return tuple(sorted(peer for peer in cluster.alive if cluster.hosts.of.get(peer, 0) == host))
 
 
-def open_host(cluster: Cluster, host: int, slots: int) -> Cluster:
-    """The cluster with a host that accepts peers."""
-    hosts = cluster.hosts
-    taking = replace(hosts, slots={**hosts.slots, host: slots}, leaving=hosts.leaving - {host})
-    return replace(cluster, hosts=taking)
-
-
 def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
     """The cluster with a host that accepts no more peers."""
     hosts = cluster.hosts

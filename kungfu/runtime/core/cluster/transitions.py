@@ -130,7 +130,7 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
         case ProgramExiting():
             return program_exits.on_program_exiting(cluster, event, now)
         case HostJoined(host, slots):
-            return _on_host_joined(placement.open_host(cluster, host, slots))
+            return _on_host_joined(cluster, host, slots)
         case HostNoticed(host):
             return _on_host_noticed(cluster, host, now)
         case HostLost(host, how):
@@ -223,15 +223,15 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
 
-def _on_host_joined(cluster: Cluster) -> Transition:
+def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
     """Handles a new host: the coordinator is asked for the former size if losses found no free slot."""
-    view, have, goal = cluster.view, len(cluster.members) + len(cluster.starting), cluster.hosts.goal
-    if view is None or cluster.regrouping is not None:
+    goal, lacked_slot, why = cluster.hosts.goal, cluster.hosts.lacked_slot, "a host with free slots has come"
+    hosts = replace(cluster.hosts, slots={**cluster.hosts.slots, host: slots}, leaving=cluster.hosts.leaving - {host})
+    if cluster.view is None or cluster.regrouping is not None:
         # There is no coordinator at the moment.
-        return cluster, []
-    lacked_slot = cluster.hosts.lacked_slot
-    cluster, why = replace(cluster, hosts=replace(cluster.hosts, lacked_slot=False)), "a host with free slots has come"
-    if have < goal:
+        return replace(cluster, hosts=hosts), []
+    cluster = replace(cluster, hosts=replace(hosts, lacked_slot=False))
+    if len(cluster.members) + len(cluster.starting) < goal:
         # A lost peer is still to be replaced.
         return cluster, [Asked(Resize(goal), why, id=AGENT)]
     # The coordinator was informed that no host had a free slot: it may request peers again.

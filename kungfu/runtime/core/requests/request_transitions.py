@@ -193,9 +193,6 @@ def _with_end(
     return replace(with_entry(log, replace(entry, newest=Answer(state, reason, version, found))), under_way=None)
 
 
-# ---- a profile -------------------------------------------------------------------------------------------------------
-
-
 def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
     """Continues a profile after its next size was reached, or more steps were measured."""
     survey, external = entry.survey, entry.external
