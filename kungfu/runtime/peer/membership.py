@@ -34,7 +34,8 @@ from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_serv
 from kungfu.runtime.peer.agent_client import AgentClient, RecordEntry, repeated
 from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
-from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
+from kungfu.runtime.peer.membership_protocol import Membership
+from kungfu.runtime.peer.past_phases import PhaseWatch, fetch_phase
 from kungfu.runtime.peer.peer_service import PeerService, WriteTrace, cannot_trace
 from kungfu.runtime.peer.regroup_protocol import (
     ViewProgress,
@@ -54,8 +55,10 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 _STEP_ASIDE_S = 0.1
 
 
-class JobMembership:
+class JobMembership(Membership):
     """The membership of a peer that ``kungfu-run`` has launched; see `Membership`."""
+
+    data_position: DataPositionClient
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class JobMembership:
         channels = rpc.ChannelPool(secret=settings.secret)
         self._protocol = BarrierProtocol(settings, attachment, service, agent_client, channels)
         self._report_attached()
-        self._views = ViewProgress()
+        self._views, self.past_phases = ViewProgress(), service.past_phases
         self.data_position = DataPositionClient(
             service.position, agent_client, channels, settings, report_attached=self._report_attached
         )
@@ -92,7 +95,6 @@ class JobMembership:
 
     @property
     def view(self) -> View:
-        """The view of this peer."""
         return self._member().view
 
     def on_the_way(self) -> AbstractContextManager[None]:
@@ -105,35 +107,25 @@ class JobMembership:
         client.report(PeerProgressed(client.peer, ready=False))
 
     def lasting_failure(self) -> PeerFailure | None:
-        """See `Membership.lasting_failure`."""
         in_force = self._views.in_force
         return None if in_force is None else self._protocol.lasting_failure(in_force.view)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
     @property
-    def past_phases(self) -> PastPhases:
-        """The outcomes of the job's finished phases, as far as this peer knows them."""
-        return self._protocol.service.past_phases
-
-    @property
     def has_joined(self) -> bool:
-        """True once this peer has been in a view."""
         return self._views.in_force is not None
 
     def phases_over(self) -> int:
-        """The number of finished phases of the job."""
         return self._protocol.agent_client.phase_progress().over
 
     def fetch_phase(self, number: int) -> bytes:
-        """The outcome of a phase that ended before this peer joined, fetched from another peer if necessary."""
         content = self.past_phases.content(number)
         if content is None:
             content = fetch_phase(number, self._protocol.settings, self._protocol.agent_client)
         return content
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """Prepares this peer for a phase; later offers call this ``on_offer``."""
         self._protocol.service.begin_phase(on_offer)
         self.data_position.local.begin_phase(number)
 
@@ -147,10 +139,6 @@ class JobMembership:
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        """See `Membership.join`; waits for an admission.
-
-        Afterwards SIGTERM is a notice, and the job removes this peer. Before, SIGTERM ends the process.
-        """
         with state.writable():  # the first use is slow, and here no other peer waits for it
             state.digest()
         service, client, peer = self._protocol.service, self._protocol.agent_client, self._protocol.settings.peer
@@ -173,11 +161,9 @@ class JobMembership:
         return result
 
     def host_joiners(self) -> int | None:
-        """The number of joiners that are getting ready on this peer's host; ``None`` if unknown."""
         return None if self._joiners is None else self._joiners.count()
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """See `Membership.recover`."""
         before = replace(self._member(), terms=loss.terms)
 
         def make_terms(view: View, admission: pb.Admission) -> MakeTerms:
@@ -196,7 +182,6 @@ class JobMembership:
         speeds: Mapping[int, float] = NO_SPEEDS,
         compared: Compared = "part",
     ) -> BarrierResult:
-        """See `Membership.hold_barrier`."""
         before = replace(self._member(), terms=terms)
         started, parts = time.monotonic(), dict[str, float]()
         arrival = self._next_arrival(before, state, requests, shadows, compared)
@@ -220,36 +205,29 @@ class JobMembership:
         return BarrierResult(before, after, peer, offer=offer, parts=parts, sources=sources)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """Holds the last barrier of a job, once training is over on all peers; it only compares their states."""
         before = replace(self._member(), terms=terms)
         arrival = self._next_arrival(before, state, (), shadows, "part")
         self._protocol.hold(before.view, arrival, lambda: Decision(before.view, terms))
 
     def mark_state_complete(self) -> None:
-        """See `Membership.mark_state_complete`."""
         self._views.holds_state = True
 
     def pop_external_request(self) -> Asked | None:
-        """The external request that the coordinator carries out at this barrier, if any; ``None`` on other ranks."""
         return self._protocol.service.pop_external_request() if self._rank_in(self._member().view) == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """Adds a line to a stream of the job's journal; see ``AgentClient.record``."""
         self._protocol.agent_client.record(stream, entry)
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """Reports the end of this peer's training, after which SIGTERM ends the process; see ``AgentClient.finish``."""
         self._preemption.close()
         self._protocol.agent_client.finish(summary, leaving=leaving, phase=phase)
 
     def withdraw(self) -> None:
-        """Leaves the attachment and stops the service, since the program is over: no peer should wait for this one."""
         with self._unplugging:
             self._protocol.attachment.leave()
         self._server.stop()
 
     def close(self) -> None:
-        """Leaves the job: closes the attachment and stops the service."""
         with self._unplugging:
             self._protocol.attachment.close()
         self._protocol.channels.keep([])

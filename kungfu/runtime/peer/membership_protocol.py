@@ -22,35 +22,36 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 
 
 class Membership(Protocol):
-    """The part of this peer in the views of its job. Only the training thread may call it."""
+    """The part of this peer in the views of its job; the defaults are those of a program that runs alone.
+
+    Only the training thread may call it.
+    """
+
+    past_phases: PastPhases  # the outcomes of the job's finished phases, as far as this peer knows them
+    data_position: DataPositionClient | None  # requests the position of others in the data; ``None`` without others
 
     @property
     def view(self) -> View:
         """The view of this peer."""
 
     @property
-    def past_phases(self) -> PastPhases:
-        """The outcomes of the job's finished phases, as far as this peer knows them."""
-
-    @property
     def has_joined(self) -> bool:
         """True once this peer has been in a view."""
 
-    @property
-    def data_position(self) -> DataPositionClient | None:
-        """The client that requests the position of others in the data; ``None`` if there are no others."""
-
     def lasting_failure(self) -> PeerFailure | None:
         """The failure of this peer's view that messages may not show; see ``FailedPeers.lasting_failure_in``."""
+        return None
 
     def phases_over(self) -> int:
         """The number of finished phases of the job."""
+        return 0
 
     def fetch_phase(self, number: int) -> bytes:
         """The outcome of a phase that ended before this peer joined; other peers may fetch it from this one."""
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
         """Prepares this peer for a phase; later offers call this ``on_offer``."""
+        return
 
     def join(
         self,
@@ -81,6 +82,7 @@ class Membership(Protocol):
 
     def host_joiners(self) -> int | None:
         """The number of joiners that are getting ready on this peer's host; ``None`` if unknown."""
+        return 0
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """Recovers from the loss of others: leaves the attachment, reports, and enters the view of the survivors.
@@ -135,44 +137,48 @@ class Membership(Protocol):
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Holds the last barrier of a job, once training is over on all peers; it only compares their states."""
+        return
 
     def mark_state_complete(self) -> None:
         """Marks this peer's state as complete: the registered values, which travel after the variables, have arrived.
 
         Before, this peer counts as one without state, unless it began the job or held the state when its view began.
         """
+        return
 
     def pop_external_request(self) -> Asked | None:
         """The external request that the coordinator carries out at this barrier, if any; ``None`` on other ranks."""
+        return None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         """Adds a line to a stream of the job's journal; see ``AgentClient.record``."""
+        return
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
         """Reports the end of this peer's training, after which SIGTERM ends the process; see ``AgentClient.finish``."""
+        return
 
     def withdraw(self) -> None:
         """Leaves the attachment and stops the service, since the program is over: no peer should wait for this one."""
+        return
 
     def close(self) -> None:
         """Leaves the job: closes the attachment and stops the service."""
+        return
 
 
-class StandaloneMembership:
+class StandaloneMembership(Membership):
     """The membership of a program without a job: a view of size 1 with immediate barriers, which no request changes.
 
     The view has version 0, for which the loader cuts its first batch, so that no batch is ever stale.
     """
 
-    def __init__(self) -> None:
-        self.view = View(0, (Peer(0, ""),))
-        self.past_phases = PastPhases()
-        self.has_joined = True
-        self.data_position: DataPositionClient | None = None
+    view = View(0, (Peer(0, ""),))
+    has_joined = True
+    data_position = None
 
-    def phases_over(self) -> int:
-        """Returns 0: no phase ended before this program began."""
-        return 0
+    def __init__(self) -> None:
+        self.past_phases = PastPhases()
 
     def fetch_phase(self, number: int) -> bytes:
         """The outcome of a phase after which a resumed run continues."""
@@ -181,17 +187,7 @@ class StandaloneMembership:
             raise InternalError(f"phase {number} of a program that runs alone is not known")
         return content
 
-    def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """Does nothing: there are no offers."""
-
-    def join(
-        self,
-        state: ReplicatedState,
-        *,
-        description: Description = NOTHING_SAID,
-        machine: str = "",
-        opening_terms: Callable[[View, int], Terms] | None = None,
-    ) -> BarrierResult:
+    def join(self, state: ReplicatedState, **_: Any) -> BarrierResult:
         return BarrierResult(None, Decision(self.view, Terms()), 0, sources=(0,))
 
     def hold_barrier(
@@ -200,10 +196,8 @@ class StandaloneMembership:
         terms: Terms,
         *,
         requests: Sequence[Asked] = (),
-        shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
-        speeds: Mapping[int, float] = NO_SPEEDS,
-        compared: Compared = "part",
+        **_: Any,
     ) -> BarrierResult:
         before = Decision(self.view, terms)
         decided = with_requests(before, merge(requests))
@@ -212,33 +206,3 @@ class StandaloneMembership:
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """Raises the error of the loss: without other peers, the program caused it."""
         raise loss.error
-
-    def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """Does nothing: there are no states to compare."""
-
-    def host_joiners(self) -> int | None:
-        """Returns 0: no peer joins."""
-        return 0
-
-    def lasting_failure(self) -> PeerFailure | None:
-        """Returns ``None``: there are no other peers."""
-        return None
-
-    def mark_state_complete(self) -> None:
-        """Does nothing: no peer asks for the state."""
-
-    def pop_external_request(self) -> Asked | None:
-        """Returns ``None``: there is no connection to a job."""
-        return None
-
-    def record(self, stream: str, entry: RecordEntry) -> None:
-        """Does nothing: a program without a job has no journal."""
-
-    def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """Does nothing: no agent needs the report."""
-
-    def withdraw(self) -> None:
-        """Does nothing: no peer waits for this one."""
-
-    def close(self) -> None:
-        """Does nothing: no connection is open."""
