@@ -38,11 +38,11 @@ def measure(rank: int, *, size: int, job: str) -> None:
     import tensorflow as tf
 
     from kungfu.runtime.attachment.local import LocalAttachment
+    from kungfu.runtime.ipc.handshake import Credentials
 
     attachment, order = LocalAttachment(), tf.Variable(0)
-    attachment.open(
-        rank=rank, size=size, job=job, view=0, deadline_s=DEADLINE_S, secret=b"benchmark", addresses=[""] * size
-    )
+    me = Credentials(job, 0, rank, size, b"benchmark")
+    attachment.open(me, deadline_s=DEADLINE_S, addresses=[""] * size)
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def reduce(value: tf.Tensor) -> tf.Tensor:

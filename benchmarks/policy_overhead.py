@@ -122,13 +122,14 @@ class Beside:
         from kungfu.runtime.core.barrier import BarrierResult, Decision
         from kungfu.runtime.core.terms import Terms
         from kungfu.runtime.core.view import Peer, View
+        from kungfu.runtime.ipc.handshake import Credentials
         from kungfu.runtime.settings import read_settings
 
         settings = read_settings()
         assert settings is not None
         size, rank = self.first.size, self.first.rank
-        plug = {"rank": rank, "size": size, "job": f"{settings.job}-{self.name}", "view": 1, "addresses": [""] * size}
-        self.attachment.open(**plug, deadline_s=60.0, secret=bytes.fromhex(settings.secret))
+        me = Credentials(f"{settings.job}-{self.name}", 1, rank, size, bytes.fromhex(settings.secret))
+        self.attachment.open(me, deadline_s=60.0, addresses=[""] * size)
         view = View(1, tuple(Peer(number, "") for number in range(size)))
         return BarrierResult(None, Decision(view, Terms()), rank, sources=(0,))
 

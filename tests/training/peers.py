@@ -15,6 +15,7 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.lower import Program, lower
 from kungfu.policy_definition import Policy
 from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.settings import Limits
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
@@ -35,10 +36,8 @@ def attached_peers(size: int) -> Iterator[Callable[[Callable[[int, LocalAttachme
             return [one.result(_DEADLINE_S) for one in running]
 
         def enter(rank: int, peer: LocalAttachment) -> None:
-            job = f"training-{os.getpid()}-{view}"
-            peer.open(
-                rank=rank, size=size, job=job, view=view, deadline_s=_DEADLINE_S, secret=b"tests", addresses=[""] * size
-            )
+            me = Credentials(f"training-{os.getpid()}-{view}", view, rank, size, b"tests")
+            peer.open(me, deadline_s=_DEADLINE_S, addresses=[""] * size)
 
         run(enter)
         try:

@@ -127,13 +127,9 @@ class LocalAttachment(Attachment):
 
     def open(
         self,
+        me: Credentials,
         *,
-        rank: int,
-        size: int,
-        job: str,
-        view: int,
         deadline_s: float,
-        secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
@@ -147,12 +143,11 @@ class LocalAttachment(Attachment):
             UsageError: Also for a job name that is too long, or another process that runs as this peer.
         """
         self.close()
-        check_rank(rank, size, secret)
-        self._view, self._size = view, size
-        if size == 1:  # no group is registered: the op is the identity
+        check_rank(me)
+        self._view, self._size = me.view, me.size
+        if me.size == 1:  # no group is registered: the op is the identity
             return
         deadline = time.monotonic() + deadline_s
-        me = Credentials(job=job, view=view, rank=rank, size=size, secret=secret)
         mesh = connect_mesh(me, deadline_s=deadline_s, abandoned=abandoned)
         try:
             self._connect(me, mesh, deadline_s=deadline_s, deadline=deadline)

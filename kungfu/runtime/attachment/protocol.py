@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kungfu.errors import KungfuError, PeerFailure, UsageError
+from kungfu.runtime.ipc.handshake import Credentials
 
 if TYPE_CHECKING:
     # The agent imports this module too, and never loads TensorFlow.
@@ -24,10 +25,10 @@ def no_abandon_reason() -> PeerFailure | None:
     return None
 
 
-def check_rank(rank: int, size: int, secret: bytes) -> None:
+def check_rank(me: Credentials) -> None:
     """Raises ``UsageError`` for a rank outside the size, or an empty secret."""
-    if not 0 <= rank < size or not secret:
-        raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+    if not 0 <= me.rank < me.size or not me.secret:
+        raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {me.rank}, size {me.size} was given")
 
 
 def check_tensors(tensors: Sequence[Any]) -> None:
@@ -106,13 +107,9 @@ class Attachment(Protocol):
 
     def open(
         self,
+        me: Credentials,
         *,
-        rank: int,
-        size: int,
-        job: str,
-        view: int,
         deadline_s: float,
-        secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
@@ -122,12 +119,8 @@ class Attachment(Protocol):
         All peers of the view call this with the same arguments but the rank. After an error the attachment is closed.
 
         Args:
-            rank: This peer's rank, below ``size``.
-            size: The number of peers; with 1 the attachment is the identity.
-            job: The name of the job.
-            view: The number of the view.
+            me: This peer, its view and job; in a view of size 1 the attachment is the identity.
             deadline_s: Seconds within which all must call; also about how long a message waits for another peer.
-            secret: The job's secret, at least one byte.
             addresses: ``HOST:PORT`` of every peer, in rank order.
             rendezvous: The address that ``prepare`` gave on rank 0.
             abandoned: Gives a failure, to be raised, once waiting for the others is pointless.

@@ -20,7 +20,7 @@ class SoloAttachment(Attachment):
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
 
-    def open(self, *, rank: int, size: int, **_: Any) -> None:
+    def open(self, me: Any, **_: Any) -> None:
         """Does nothing: there are no other peers."""
 
     def wait_at_most(self, deadline_s: float) -> None:

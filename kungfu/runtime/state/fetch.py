@@ -38,7 +38,7 @@ def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonRea
         Besides the state, 4 MiB for each of at most four sources, or the messages in flight.
     """
     with state.writable() as buffers:
-        transfer = context.transfers(buffers.total_bytes)[context.rank]
+        transfer = context.transfers(buffers.total_bytes)[context.me.rank]
         # In a later turn the first bytes arrive only after all earlier turns are complete.
         patience_s = context.deadline_s * (transfer.turn + 1)
         transfers = [_PartTransfer(part, context, patience_s) for part in transfer.parts if part.start < part.stop]
@@ -108,7 +108,7 @@ class _PartTransfer:
     @property
     def _same_host(self) -> bool:
         peers = self.context.view.peers
-        return peers[self.part.source].host == peers[self.context.rank].host
+        return peers[self.part.source].host == peers[self.context.me.rank].host
 
     def _on_open(self, hang_up: Callable[[], None]) -> bool:
         """Stores the function that ends the transfer; returns False if ``cut`` was called before."""

@@ -40,10 +40,10 @@ def receive_over_network(
         InternalError: The number of received bytes is wrong.
     """
     request = pb.FetchRequest(
-        version=context.view.version, start=part.start, stop=part.stop, rank=context.rank, purpose=context.purpose
+        version=context.view.version, start=part.start, stop=part.stop, rank=context.me.rank, purpose=context.purpose
     )
     came, wanted, began = 0, part.stop - part.start, time.monotonic()
-    with rpc.connect(context.view.peers[part.source].address, secret=context.secret) as channel:
+    with rpc.connect(context.view.peers[part.source].address, secret=context.me.secret.hex()) as channel:
         # The transfer was cut before it began.
         if not on_open(channel.close):
             return

@@ -123,8 +123,8 @@ def serving(state: StateMemory, context: TransferContext, *, server: StateServer
         BaseException: An error in the block gets a note for each peer whose transfer failed.
     """
     transfers = context.transfers(0 if len(context.sources) == context.view.size else state.readable().total_bytes)
-    same_host = near_of(context.rank, context.view, transfers)
-    other_hosts = queue_of(context.rank, context.view, transfers)
+    same_host = near_of(context.me.rank, context.view, transfers)
+    other_hosts = queue_of(context.me.rank, context.view, transfers)
     # By the plan, no peer fetches from this rank.
     if not same_host and not other_hosts:
         yield

@@ -39,9 +39,9 @@ def serving_host(
         yield
         return
     connections: list[socket.socket] = []
-    who = f"rank {context.rank} of view {context.view.version}, giving its state,"
-    name, secret = _address(context, context.rank), bytes.fromhex(context.secret)
-    listening = unix_socket.listen(context.job, name, secret=secret, who=who, backlog=len(ranks))
+    who = f"rank {context.me.rank} of view {context.view.version}, giving its state,"
+    name = _address(context, context.me.rank)
+    listening = unix_socket.listen(context.me.job, name, secret=context.me.secret, who=who, backlog=len(ranks))
     with listening, ThreadPoolExecutor(len(ranks) + 1, thread_name_prefix="kungfu-serve") as pool:
 
         def accept() -> None:
@@ -96,7 +96,7 @@ def receive_over_memory(
 def _request(connection: socket.socket, part: SourceSlice, context: TransferContext, ring_bytes: int) -> int:
     """Requests the bytes of a part; returns the descriptor of the memory through which they will arrive."""
     try:
-        handshake.call(connection, me=_credentials(context), listener=part.source)
+        handshake.call(connection, me=context.me, listener=part.source)
         connection.sendall(_REQUEST.pack(part.start, part.stop))
         return memfd.receive(connection, bytes_=ring_bytes, deadline_s=context.deadline_s, rank=part.source)
     # The source listens but does not answer.
@@ -116,9 +116,9 @@ def _connect(
     part: SourceSlice, context: TransferContext, patience_s: float, on_open: Callable[[Callable[[], None]], bool]
 ) -> socket.socket:
     deadline, look_s = time.monotonic() + patience_s, _FIRST_LOOK_S
-    name, secret = _address(context, part.source), bytes.fromhex(context.secret)
+    name = _address(context, part.source)
     while (left_s := deadline - time.monotonic()) > 0 and on_open(lambda: None):
-        connection = unix_socket.connect(context.job, name, secret=secret, timeout_s=left_s)
+        connection = unix_socket.connect(context.me.job, name, secret=context.me.secret, timeout_s=left_s)
         if connection is not None:
             return connection
         # The source has not entered the view yet.
@@ -147,7 +147,7 @@ def _serve(connection: socket.socket, buffers: Buffers, context: TransferContext
 
 def _send(connection: socket.socket, buffers: Buffers, context: TransferContext) -> None:
     unix_socket.refuse_other_users(connection)
-    rank = handshake.answer(connection, me=_credentials(context))
+    rank = handshake.answer(connection, me=context.me)
     part = SourceSlice(rank, *_REQUEST.unpack(handshake.receive(connection, _REQUEST.size)))
     if not 0 <= part.start <= part.stop <= buffers.total_bytes:
         raise PeerFailure(f"rank {rank} asked for bytes {part.start} to {part.stop} of {buffers.total_bytes}")
@@ -214,13 +214,3 @@ def _hang_up(connection: socket.socket) -> None:
 
 def _address(context: TransferContext, rank: int) -> str:
     return f"{context.view.version}-{rank}-{context.purpose or 'state'}"
-
-
-def _credentials(context: TransferContext) -> handshake.Credentials:
-    return handshake.Credentials(
-        job=context.job,
-        view=context.view.version,
-        rank=context.rank,
-        size=context.view.size,
-        secret=bytes.fromhex(context.secret),
-    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kungfu.runtime.core.transfer import Transfer, plan
 from kungfu.runtime.core.view import View
+from kungfu.runtime.ipc.handshake import Credentials
 
 
 @dataclass(frozen=True)
@@ -15,26 +16,22 @@ class TransferContext:
 
     Args:
         view: The view of the transfer.
-        rank: The rank of this peer in it.
+        me: This peer.
         sources: The ranks that hold the state from the start.
-        job: The name of the job.
-        secret: The job's secret, hexadecimal.
         deadline_s: Seconds; no wait for another peer takes longer.
         purpose: The name of this transfer within the view; empty for the transfer of the whole state.
     """
 
     view: View
-    rank: int
+    me: Credentials
     sources: Sequence[int]
-    job: str
-    secret: str
     deadline_s: float
     purpose: str = ""
 
     @property
     def holds_state(self) -> bool:
         """True if this peer holds the state from the start."""
-        return self.rank in self.sources
+        return self.me.rank in self.sources
 
     def transfers(self, total_bytes: int) -> dict[int, Transfer]:
         """The parts that each rank without the state receives, with their sources."""

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure, UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.protocol import LateRanks
+from kungfu.runtime.ipc.handshake import Credentials
 
 pytestmark = pytest.mark.slow
 
@@ -46,12 +47,15 @@ def open_peers(size: int, *, deadline_s: float = 60.0) -> Iterator[Callable[[Act
             running = [threads.submit(act, rank, peer) for rank, peer in enumerate(peers)]
             return [one.exception() or one.result() for one in running]
 
-        shared = {"size": size, "job": JOB, "view": view, "deadline_s": deadline_s, "secret": b"s", "addresses": ()}
-        assert run(lambda rank, peer: peer.open(rank=rank, **shared)) == [None] * size
+        assert run(lambda rank, peer: enter(peer, rank, size, view=view, deadline_s=deadline_s)) == [None] * size
         try:
             yield run
         finally:
             run(lambda rank, peer: peer.close())
+
+
+def enter(peer: LocalAttachment, rank: int, size: int, *, view: int, deadline_s: float = 60.0) -> None:
+    peer.open(Credentials(JOB, view, rank, size, b"s"), deadline_s=deadline_s, addresses=())
 
 
 def reduce(peer: LocalAttachment, values: Sequence[Any], *, prescale: float = 1.0, tag: str = "gradients") -> list[Any]:
@@ -136,7 +140,7 @@ def test_a_closed_attachment_and_one_of_size_one_only_prescale() -> None:
         assert_same_bits(reduce(peer, values, prescale=0.5)[0], np.array([1.0, np.nan], np.float16))
         assert_same_bits(reduce(peer, values, prescale=0.0)[0], np.zeros(2, np.float16))
         assert_same_bits(reduce(peer, values, prescale=0.5)[1], values[1])
-        peer.open(rank=0, size=1, job=JOB, view=next(_views), deadline_s=1.0, secret=b"s", addresses=())
+        enter(peer, 0, 1, view=next(_views))
     peer.close()
     peer.close()
 
@@ -324,20 +328,20 @@ def test_closing_ends_an_all_reduce_of_this_peer() -> None:
 def test_a_new_view_and_one_of_a_single_peer_know_nothing_of_the_failure_before() -> None:
     with open_peers(2) as run:
         run(lambda rank, peer: peer.close() if rank else reduce(peer, [1.0]))
-        shared = {"job": JOB, "view": next(_views), "deadline_s": 60.0, "secret": b"s", "addresses": ()}
+        view = next(_views)
 
-        def enter(rank: int, peer: LocalAttachment) -> Any:
+        def reopen(rank: int, peer: LocalAttachment) -> Any:
             before = peer.failure_of(None)
-            peer.open(rank=rank, size=2, **shared)
+            enter(peer, rank, 2, view=view)
             return before, peer.failure_of(None)
 
-        found = run(enter)
+        found = run(reopen)
         assert [after for _, after in found] == [None, None]
         assert isinstance(found[0][0], PeerFailure)
         run(lambda rank, peer: peer.close() if rank else reduce(peer, [1.0]))
 
         def shrink(rank: int, peer: LocalAttachment) -> Any:
-            peer.open(rank=0, size=1, **shared)
+            enter(peer, 0, 1, view=view)
             return peer.failure_of(None)
 
         assert run(shrink) == [None, None]

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import sum_of_squares
 from tests.lean_start import environment
 
@@ -267,8 +268,8 @@ def take_a_norm(peer: int) -> None:
 
 
 def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> None:
-    shared = {"job": job(folder), "deadline_s": DEADLINE_S, "secret": b"secret", "addresses": [""] * size}
-    attachment.open(rank=rank, size=size, view=view, **shared)
+    me = Credentials(job(folder), view, rank, size, b"secret")
+    attachment.open(me, deadline_s=DEADLINE_S, addresses=[""] * size)
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {

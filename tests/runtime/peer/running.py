@@ -23,6 +23,7 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_decision, from_peer, to_report
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceServicer,
@@ -51,7 +52,7 @@ class Socket:
     stopped: list[int] = field(default_factory=list)
 
     def silent(self) -> SilentRanks:
-        return SilentRanks(self.opened[-1]["view"] if self.opened else 0, tuple(self.stopped))
+        return SilentRanks(self.opened[-1]["me"].view if self.opened else 0, tuple(self.stopped))
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         return list(values)
@@ -59,8 +60,8 @@ class Socket:
     def prepare(self, size: int) -> str:
         return f"store for {size}"
 
-    def open(self, **to: Any) -> None:
-        self.opened.append(to)
+    def open(self, me: Credentials, **to: Any) -> None:
+        self.opened.append({"me": me, **to})
         self.plugged = True
 
     def leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_offer
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.peer.peer_service import rendezvous_key
 from kungfu.runtime.state.buffers import Buffers
 from tests.jobs.harness import awaited
@@ -46,10 +48,9 @@ def test_the_first_view_takes_its_state_from_rank_0_and_is_told_to_the_agent() -
         assert [view.version for view in running.agent.in_force] == [1]
         assert running.agent.in_force[0].ids == (0, 1, 2)
         opened = [member.socket.opened[0] for member in running.members]
-        assert [to["rank"] for to in opened] == [0, 1, 2]
-        assert {(to["size"], to["view"], to["rendezvous"], to["secret"]) for to in opened} == {
-            (3, 1, "r", bytes.fromhex(SECRET))
-        }
+        name, secret = f"membership-{os.getpid()}", bytes.fromhex(SECRET)
+        assert [to["me"] for to in opened] == [Credentials(name, 1, rank, 3, secret) for rank in range(3)]
+        assert {to["rendezvous"] for to in opened} == {"r"}
         assert opened[0]["addresses"] == [peer.address for peer in running.agent.in_force[0].peers]
 
 

@@ -40,6 +40,10 @@ SHORT_S = 0.3
 HOSTS = {"a": "127.0.0.1", "b": "127.0.0.2", "c": "127.0.0.3"}
 
 
+def me(rank: int, size: int = 2, *, secret: bytes = bytes.fromhex(SECRET)) -> handshake.Credentials:
+    return handshake.Credentials(JOB, 2, rank, size, secret)
+
+
 class Cluster:
     """Peers on the hosts named by ``hosts``, one letter each; the ranks ``sources`` hold the state."""
 
@@ -55,7 +59,7 @@ class Cluster:
         return server.address
 
     def context(self, rank: int) -> TransferContext:
-        return TransferContext(self.view, rank, self._sources, JOB, SECRET, self._wait_s)
+        return TransferContext(self.view, me(rank, self.view.size), self._sources, self._wait_s)
 
     def run(self, states: Sequence[Held]) -> list[Held | KungfuError]:
         """Every peer's state, or its error, after all of them did their part; nobody lends longer than is needed."""
@@ -160,7 +164,7 @@ def fetched_from(
 
 def shake_hands(connection: socket.socket) -> int:
     """What an honest giver does up to the first block; gives the ring."""
-    handshake.answer(connection, me=handshake.Credentials(JOB, 2, 0, 2, bytes.fromhex(SECRET)))
+    handshake.answer(connection, me=me(0))
     handshake.receive(connection, 16)
     ring = memfd.make(load_state().kungfu_transfer_ring_bytes())
     memfd.send(connection, descriptor=ring, rank=1)
@@ -203,7 +207,7 @@ def test_a_transfer_that_is_abandoned_ends_at_once_and_says_why() -> None:
 def test_a_giver_that_does_not_know_the_secret_is_refused() -> None:
     def answer(connection: socket.socket) -> None:
         with pytest.raises((PeerFailure, ConnectionError)):
-            handshake.answer(connection, me=handshake.Credentials(JOB, 2, 0, 2, b"guess"))
+            handshake.answer(connection, me=me(0, secret=b"guess"))
 
     with pytest.raises(PeerFailure, match="has not proved that it knows the job's secret"):
         fetched_from(answer)
@@ -284,7 +288,7 @@ def take_a_block_and_hang_up() -> None:
     assert connection is not None
     with connection:
         connection.settimeout(60.0)
-        handshake.call(connection, me=handshake.Credentials(JOB, 2, 1, 2, bytes.fromhex(SECRET)), listener=0)
+        handshake.call(connection, me=me(1), listener=0)
         connection.sendall((0).to_bytes(8, "big") + len(CONTENT).to_bytes(8, "big"))
         os.close(memfd.receive(connection, bytes_=load_state().kungfu_transfer_ring_bytes(), deadline_s=60.0, rank=0))
         handshake.receive(connection, 4)

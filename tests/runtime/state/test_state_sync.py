@@ -11,6 +11,7 @@ import pytest
 
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.state.serve import StateServer
 from kungfu.runtime.state.state_sync import sync_state
 from kungfu.runtime.state.transfer_context import TransferContext
@@ -21,7 +22,7 @@ CONTENT = bytes(range(256)) * 9000
 
 
 def context(rank: int, *, deadline_s: float = 60.0) -> TransferContext:
-    return TransferContext(VIEW, rank, [0, 1], f"sync-{os.getpid()}", "ab" * 16, deadline_s)
+    return TransferContext(VIEW, Credentials(f"sync-{os.getpid()}", 2, rank, 3, b"secret"), [0, 1], deadline_s)
 
 
 def test_all_end_with_one_digest_whether_they_held_the_state_or_took_it() -> None:

@@ -24,6 +24,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.policy_definition import Policy
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.solo import SoloAttachment
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
@@ -202,13 +203,14 @@ def test_one_trace_takes_the_norms_of_every_view(made: Made) -> None:
         for peer in range(2)
     ]
     steps = [tf.function(partial(mean_of, one)) for one in peers]
-    shared = {"job": f"norms-{os.getpid()}-{made.__name__}", "deadline_s": 180.0, "secret": b"s", "addresses": ()}
+    job = f"norms-{os.getpid()}-{made.__name__}"
     with ThreadPoolExecutor(2) as pool:
         for view, members in enumerate(((0, 1), (1,), (1, 0))):
 
             def act(peer: int, view: int = view, members: tuple[int, ...] = members) -> tuple[Mapping[str, float], Any]:
                 rank, size = members.index(peer), len(members)
-                peers[peer].attachment.open(rank=rank, size=size, view=view, **shared)
+                me = Credentials(job, view, rank, size, b"s")
+                peers[peer].attachment.open(me, deadline_s=180.0, addresses=())
                 peers[peer].graph_state.view.assign(version=view, size=size, rank=rank)
                 peers[peer].graph_state.view.global_batch_size.assign(size)
                 mean = steps[peer](given[peer]).numpy()

@@ -12,11 +12,12 @@ import tensorflow as tf
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.attachment.horovod import engine, message
 from kungfu.runtime.attachment.horovod.errors import read_failure
-from kungfu.runtime.attachment.horovod.gloo_rendezvous import Roster, wait_for_all
+from kungfu.runtime.attachment.horovod.gloo_rendezvous import wait_for_all
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
 from kungfu.runtime.attachment.horovod.topology import topology_of
 from kungfu.runtime.attachment.protocol import AbandonReason, Attachment, LateRanks, check_rank, no_abandon_reason
+from kungfu.runtime.ipc.handshake import Credentials
 
 
 @dataclass
@@ -88,13 +89,9 @@ class HorovodAttachment(Attachment):
 
     def open(
         self,
+        me: Credentials,
         *,
-        rank: int,
-        size: int,
-        job: str,
-        view: int,
         deadline_s: float,
-        secret: bytes,
         addresses: Sequence[str],
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
@@ -109,24 +106,23 @@ class HorovodAttachment(Attachment):
             UsageError: Also without a rendezvous, or for addresses that do not fit.
         """
         self._unplug(keep=rendezvous)
-        check_rank(rank, size, secret)
-        if size == 1:  # no engine: the op is the identity
+        check_rank(me)
+        if me.size == 1:  # no engine: the op is the identity
             return
-        if len(addresses) != size or not rendezvous:
+        if len(addresses) != me.size or not rendezvous:
             raise UsageError(
-                f"a view of {size} peers needs as many addresses and a rendezvous; {len(addresses)} and "
+                f"a view of {me.size} peers needs as many addresses and a rendezvous; {len(addresses)} and "
                 f"{rendezvous!r} were given"
             )
-        mine = topology_of(rank, addresses=addresses)
-        roster = Roster(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
+        mine = topology_of(me.rank, addresses=addresses)
         # Horovod cannot name missing peers or refuse foreign ones, so all peers announce themselves first.
-        wait_for_all(roster, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
-        engine.start(mine, store=rendezvous, deadline_s=deadline_s, view=view, abandoned=abandoned)
+        wait_for_all(me, store=rendezvous, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
+        engine.start(mine, store=rendezvous, deadline_s=deadline_s, view=me.view, abandoned=abandoned)
         self._stall.deadline_s = deadline_s
-        self._engine_state.size.assign(size)
+        self._engine_state.size.assign(me.size)
         self._engine_state.message_count.assign(0)
         self._stop_detector = StallDetector(
-            rank=rank, size=size, store=rendezvous, deadline_s=lambda: self._stall.deadline_s,
+            rank=me.rank, size=me.size, store=rendezvous, deadline_s=lambda: self._stall.deadline_s,
             look=self._look, note=self._note, give_up=self._give_up,
         ).begin()  # fmt: skip
 

@@ -33,6 +33,7 @@ from kungfu.runtime.ipc.convert import (
     to_failure,
     to_shadow,
 )
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
@@ -138,10 +139,16 @@ class BarrierProtocol:
         """
         view, rank, started = entering.view, entering.view.rank_of(self.settings.peer), time.monotonic()
         assert rank is not None
-        context = self._transfer(view, rank, sources=admission.sources)
+        context, abandoned = self._transfer(view, rank, sources=admission.sources), partial(self.abandon_reason, view)
 
         def attach() -> None:
-            self._open_attachment(view, rank, admission.attachment_address)
+            self.attachment.open(
+                context.me,
+                deadline_s=context.deadline_s,
+                addresses=[peer.address for peer in view.peers],
+                rendezvous=admission.attachment_address,
+                abandoned=abandoned,
+            )
             parts["attach"] = time.monotonic() - started
 
         def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
@@ -153,7 +160,6 @@ class BarrierProtocol:
             self.agent_client.report(ViewStarted(view))
             return pb.Admission(decision=begun)
 
-        abandoned = partial(self.abandon_reason, view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"], names = time.monotonic() - started, tuple(digest)
             message = pb.BarrierArrival(version=view.version, rank=rank, digests=digest.values(), begins_view=True)
@@ -196,7 +202,8 @@ class BarrierProtocol:
     def _transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
         """The transfer in which all fetch the values for ``purpose`` from rank 0, or the state from ``sources``."""
         settings = self.settings
-        return TransferContext(view, rank, sources, settings.job, settings.secret, settings.deadlines.wait_s, purpose)
+        me = Credentials(settings.job, view.version, rank, view.size, bytes.fromhex(settings.secret))
+        return TransferContext(view, me, sources, settings.deadlines.wait_s, purpose)
 
     def abandon_reason(self, view: View) -> PeerFailure | None:
         """The failure that makes a wait for the peers of ``view`` pointless: a peer is gone or silent."""
@@ -299,19 +306,6 @@ class BarrierProtocol:
         deadlines = self.settings.deadlines  # a joiner only waits for this call, and all other peers wait for it
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
         rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join", peer=peer.id)
-
-    def _open_attachment(self, view: View, rank: int, address: str) -> None:
-        self.attachment.open(
-            rank=rank,
-            size=view.size,
-            job=self.settings.job,
-            view=view.version,
-            deadline_s=self.settings.deadlines.wait_s,
-            secret=bytes.fromhex(self.settings.secret),
-            addresses=[peer.address for peer in view.peers],
-            rendezvous=address,
-            abandoned=partial(self.abandon_reason, view),
-        )
 
 
 def _in_words(arrival: pb.BarrierArrival) -> str:

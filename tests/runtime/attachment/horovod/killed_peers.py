@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.horovod import HorovodAttachment, engine
+from kungfu.runtime.ipc.handshake import Credentials
 
 HANGS_AFTER_S = 200.0
 ADDRESS_BYTES = 128
@@ -49,10 +50,8 @@ class Forked:
         else:
             store = os.read(pipe[0], ADDRESS_BYTES).decode().strip()
         addresses = [f"127.0.0.1:{4000 + one}" for one in ranks]
-        self._attachment.open(
-            rank=rank, size=size, job="test", view=view, deadline_s=self._deadline_s, secret=b"secret",
-            addresses=addresses, rendezvous=store, **abandoned,
-        )  # fmt: skip
+        me = Credentials("test", view, rank, size, b"secret")
+        self._attachment.open(me, deadline_s=self._deadline_s, addresses=addresses, rendezvous=store, **abandoned)
         try:
             return float(self.sum())
         except tf.errors.OpError as error:

@@ -17,6 +17,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from kungfu.runtime.attachment.horovod import HorovodAttachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder
+from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
 
 ATTACHMENT = HorovodAttachment(host=sys.argv[1] if __name__ == "__main__" else "127.0.0.1")
@@ -93,9 +94,9 @@ def plain(tensors: list[Any]) -> list[Any]:
     return [tf.cast(t, tf.float64).numpy().tolist() if t.dtype.is_floating else t.numpy().tolist() for t in tensors]
 
 
-def do_open(**arguments: Any) -> dict[str, Any]:
-    ME.assign(arguments["rank"])
-    ATTACHMENT.open(job="test", secret=b"secret", **arguments)
+def do_open(*, rank: int, size: int, view: int, **arguments: Any) -> dict[str, Any]:
+    ME.assign(rank)
+    ATTACHMENT.open(Credentials("test", view, rank, size, b"secret"), **arguments)
     return {"left_behind": [name for name in os.environ if name.startswith("HOROVOD_")]}
 
 

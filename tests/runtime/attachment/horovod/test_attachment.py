@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import HorovodAttachment
+from kungfu.runtime.ipc.handshake import Credentials
 from tests.lean_start import environment
 
 pytest.importorskip(
@@ -28,6 +30,8 @@ pytest.importorskip(
 pytestmark = pytest.mark.slow
 DEADLINE_S = 300.0  # against a hang only: the processes share the machine with whatever else runs
 HERE, THERE = "127.0.0.1", "127.0.0.2"  # both are this machine, and two hosts to the attachment
+ME = Credentials("job", view=5, rank=0, size=2, secret=b"secret")  # of a view that no test opens
+ARGUMENTS: dict[str, Any] = {"deadline_s": 0.5, "addresses": ["127.0.0.1:1", "127.0.0.1:2"]}
 Answers = list[dict[str, Any]]
 
 
@@ -261,7 +265,7 @@ def test_a_peer_that_does_not_come_is_named_and_the_op_stays_the_identity() -> N
     started = time.monotonic()
     try:
         with pytest.raises(Exception, match=r"for rank 1 of 2 to come to view 5"):
-            attachment.open(rank=0, size=2, rendezvous=store, **view())
+            attachment.open(ME, rendezvous=store, **ARGUMENTS)
         assert time.monotonic() - started < 60
     finally:
         attachment.close()
@@ -270,30 +274,24 @@ def test_a_peer_that_does_not_come_is_named_and_the_op_stays_the_identity() -> N
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"rank": 2}, "rank 2, size 2 was given"),
-        ({"secret": b""}, "a rank in 0..size-1 and a secret"),
+        ({"me": replace(ME, rank=2)}, "rank 2, size 2 was given"),
+        ({"me": replace(ME, secret=b"")}, "a rank in 0..size-1 and a secret"),
         ({"rendezvous": ""}, "2 and '' were given"),
         ({"addresses": ["a:1"]}, "1 and 'a:9' were given"),
         ({"addresses": ["a:1", "b"]}, "'b'; expected is HOST:PORT"),
     ],
 )
 def test_a_view_that_cannot_be_is_refused(wrong: dict[str, Any], text: str) -> None:
-    arguments = {"rank": 0, "size": 2, "rendezvous": "a:9", **view()} | wrong
     with pytest.raises(UsageError, match=text):
-        HorovodAttachment().open(**arguments)
+        HorovodAttachment().open(**{"me": ME, "rendezvous": "a:9", **ARGUMENTS, **wrong})
 
 
 def test_a_view_of_one_needs_nobody() -> None:
     attachment = HorovodAttachment()
     assert attachment.prepare(1) == ""
-    attachment.open(rank=0, size=1, **(view() | {"addresses": ["127.0.0.1:1"]}))
+    attachment.open(replace(ME, size=1), deadline_s=0.5, addresses=["127.0.0.1:1"])
     attachment.close()
     attachment.close()
-
-
-def view() -> dict[str, Any]:
-    addresses = ["127.0.0.1:1", "127.0.0.1:2"]
-    return {"job": "job", "view": 5, "deadline_s": 0.5, "secret": b"secret", "addresses": addresses}
 
 
 def _flat(nested: Any) -> list[Any]:
