@@ -59,7 +59,7 @@ class SilentRanks:
 
 
 class Attachment(Protocol):
-    """The graph's all-reduce and its connection to the peers of a view."""
+    """The graph's all-reduce and its connection to the peers of a view; the defaults are those of a peer alone."""
 
     name: str
 
@@ -130,12 +130,15 @@ class Attachment(Protocol):
             PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` gave this failure.
             UsageError: A rank outside the size, or an empty secret.
         """
+        return
 
     def wait_at_most(self, deadline_s: float) -> None:
         """Host, any thread: sets how long a message, if possible also one in progress, waits for another peer."""
+        return
 
     def late(self) -> LateRanks | None:
         """Host, any thread: a wait of some seconds that is not over; returned once, on one waiting peer only."""
+        return None
 
     def silent(self) -> SilentRanks:
         """Host, any thread: the ranks whose processes send no heartbeats, if the attachment can detect this."""
@@ -145,6 +148,7 @@ class Attachment(Protocol):
         """Host: the failure, with the ranks at fault, if TensorFlow's ``error`` comes from a message of this
         attachment;
         ``None`` for any other error of the graph."""
+        return None
 
     def leave(self) -> None:
         """Host: leaves the group, so that every message fails until the next ``open`` or ``close``. Until then
@@ -153,3 +157,4 @@ class Attachment(Protocol):
 
     def close(self) -> None:
         """Host: closes the connection; idempotent."""
+        return

@@ -20,21 +20,6 @@ class SoloAttachment(Attachment):
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
 
-    def open(self, me: Any, **_: Any) -> None:
-        """Does nothing: there are no other peers."""
-
-    def wait_at_most(self, deadline_s: float) -> None:
-        """Does nothing: there are no other peers."""
-
-    def late(self) -> None:
-        """Returns ``None``: there are no other peers."""
-
-    def failure_of(self, error: Any) -> None:
-        """Returns ``None``: no message can fail."""
-
-    def close(self) -> None:
-        """Does nothing: there is no connection."""
-
 
 def _scaled(value: Any, prescale: Any) -> Any:
     if not value.dtype.is_floating:

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
-import tensorflow as tf
-
-from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
+from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.attachment.horovod import engine, message
 from kungfu.runtime.attachment.horovod.errors import read_failure
 from kungfu.runtime.attachment.horovod.gloo_rendezvous import wait_for_all
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
-from kungfu.runtime.attachment.horovod.topology import topology_of
 from kungfu.runtime.attachment.protocol import AbandonReason, Attachment, LateRanks, check_rank, no_abandon_reason
 from kungfu.runtime.ipc.handshake import Credentials
-
-
-@dataclass
-class _StallState:
-    """The state of the stall detector: its inputs and its findings."""
-
-    deadline_s: float = 0.0
-    late: LateRanks | None = None
-    gave_up: DeadlineExceeded | None = None
 
 
 @final
@@ -45,10 +32,10 @@ class HorovodAttachment(Attachment):
 
     def __init__(self, *, host: str = "127.0.0.1") -> None:
         self._host = host
-        self._stall = _StallState()
         self._stores: list[KeyValueStore] = []  # of the current view, and of the next one
-        self._engine_state = _make_engine_state()
-        self._stop_detector: Callable[[], None] | None = None
+        self._engine_state = message.EngineState()
+        self._stall: StallDetector | None = None
+        self._stop_detector: Callable[[], None] = lambda: None
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor, added in an order that Gloo's ring chooses, bit for bit equal on all.
@@ -114,17 +101,15 @@ class HorovodAttachment(Attachment):
                 f"a view of {me.size} peers needs as many addresses and a rendezvous; {len(addresses)} and "
                 f"{rendezvous!r} were given"
             )
-        mine = topology_of(me.rank, addresses=addresses)
+        mine = engine.topology_of(me.rank, addresses=addresses)
         # Horovod cannot name missing peers or refuse foreign ones, so all peers announce themselves first.
         wait_for_all(me, store=rendezvous, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s, view=me.view, abandoned=abandoned)
-        self._stall.deadline_s = deadline_s
         self._engine_state.size.assign(me.size)
-        self._engine_state.message_count.assign(0)
-        self._stop_detector = StallDetector(
-            rank=me.rank, size=me.size, store=rendezvous, deadline_s=lambda: self._stall.deadline_s,
-            look=self._look, note=self._note, give_up=self._give_up,
-        ).begin()  # fmt: skip
+        count = self._engine_state.message_count
+        count.assign(0)
+        self._stall = StallDetector(me, rendezvous, deadline_s, lambda: int(count.numpy()), engine.stop)
+        self._stop_detector = self._stall.begin()
 
     def close(self) -> None:
         """Disconnects the op: messages of the other peers fail, and the op becomes the identity. Idempotent."""
@@ -132,43 +117,27 @@ class HorovodAttachment(Attachment):
 
     def wait_at_most(self, deadline_s: float) -> None:
         """Sets, until the next ``open``, how long a message waits for a peer whose engine answers."""
-        self._stall.deadline_s = deadline_s
+        if (stall := self._stall) is not None:  # another thread may close the attachment meanwhile
+            stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
         """The last wait of a quarter of its deadline (2 to 15 s) or more; returned once, on the lowest waiting rank."""
-        late, self._stall.late = self._stall.late, None
+        if (stall := self._stall) is None:
+            return None
+        late, stall.late = stall.late, None
         return late
 
     def failure_of(self, error: Any) -> KungfuError | None:
         """The failure described by Horovod's text; it names the ranks that the stall detector gave up."""
-        return read_failure(str(error.message), gave_up=self._stall.gave_up)
+        return read_failure(str(error.message), gave_up=None if self._stall is None else self._stall.gave_up)
 
     def _unplug(self, *, keep: str) -> None:
-        if self._stop_detector is not None:
+        if self._stall is not None:
             self._stop_detector()
-            self._stop_detector = None
+            self._stall = None
             self._engine_state.size.assign(1)
             engine.stop()
-        self._stall.gave_up = None
         # The others may use a store for a moment after this peer has left it, so it is not closed earlier.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
             self._stores.remove(store)
-
-    def _look(self) -> int:
-        return int(self._engine_state.message_count.numpy())
-
-    def _note(self, late: LateRanks) -> None:
-        self._stall.late = late
-
-    def _give_up(self, why: DeadlineExceeded) -> None:
-        self._stall.gave_up = why
-        engine.stop()
-
-
-def _make_engine_state() -> message.EngineState:
-    with tf.init_scope(), tf.device("/CPU:0"):
-        return message.EngineState(
-            size=tf.Variable(1, dtype=tf.int64, trainable=False, name="kungfu_horovod_size"),
-            message_count=tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu_horovod_message_count"),
-        )

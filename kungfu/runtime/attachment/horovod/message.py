@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -21,17 +20,15 @@ from kungfu.runtime.attachment.protocol import check_tensors
 _WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; the sum in float32 is more accurate
 
 
-@dataclass(frozen=True)
 class EngineState:
-    """The int64 variables of the attachment, on the CPU.
+    """The int64 variables of the attachment, on the CPU: the number of peers, and a count that is odd in a message."""
 
-    Args:
-        size: The number of peers in the view.
-        message_count: Odd during a message, even between two.
-    """
-
-    size: Any
-    message_count: Any
+    def __init__(self) -> None:
+        with tf.init_scope(), tf.device("/CPU:0"):
+            self.size, self.message_count = (
+                tf.Variable(value, dtype=tf.int64, trainable=False, name=f"kungfu_horovod_{name}")
+                for name, value in (("size", 1), ("message_count", 0))
+            )
 
 
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:

@@ -19,6 +19,7 @@ from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.horovod.key_value_store import get_now, put
 from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.core.adaptive_deadline import noted_after_s
+from kungfu.runtime.ipc.handshake import Credentials
 
 _LOOKS = 16  # number of checks per deadline
 _MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
@@ -49,27 +50,27 @@ def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgre
     return before if count == before.count else replace(before, count=count, since=now)
 
 
-@dataclass(frozen=True)
+@dataclass
 class StallDetector:
     """Detects and ends a stalled message of one peer of a view.
 
     Args:
-        rank: This peer's rank.
-        size: The number of peers in the view.
+        me: This peer and its view.
         store: The address of the view's key-value store.
-        deadline_s: Gives the seconds that a message may currently take.
+        deadline_s: Seconds that a message may take; another value also holds for a message in progress.
         look: Gives the counter of messages, odd during a message.
-        note: Receives the late ranks, once per message and only on the lowest rank that waits.
-        give_up: Receives the reason for ending the wait, once.
+        give_up: Ends the wait; called once.
+        late: The late ranks, found once per message and only on the lowest rank that waits.
+        gave_up: The reason, once the wait was ended.
     """
 
-    rank: int
-    size: int
+    me: Credentials
     store: str
-    deadline_s: Callable[[], float]
+    deadline_s: float
     look: Callable[[], int]
-    note: Callable[[LateRanks], None]
-    give_up: Callable[[DeadlineExceeded], None]
+    give_up: Callable[[], None]
+    late: LateRanks | None = None
+    gave_up: DeadlineExceeded | None = None
 
     def begin(self) -> Callable[[], None]:
         """Starts the thread; returns a function that stops it, which may be called even after ``give_up``."""
@@ -94,30 +95,32 @@ class StallDetector:
             if state != reported:
                 reported = self._report(state)
             # The deadline has expired: stopping the engine fails the message, here and everywhere.
-            if waiting_s > self.deadline_s():
-                self.give_up(self._expired(waiting_s))
+            if waiting_s > self.deadline_s:
+                self.gave_up = self._expired(waiting_s)
+                self.give_up()
                 return
             # Late enough to be noted, once per message.
-            if waiting_s > noted_after_s(self.deadline_s()) and noted != progress.count:
+            if waiting_s > noted_after_s(self.deadline_s) and noted != progress.count:
                 noted = progress.count
                 self._note(waiting_s)
 
     def _between_looks_s(self) -> float:
-        return min(self.deadline_s() / _LOOKS, _MOST_BETWEEN_LOOKS_S)
+        return min(self.deadline_s / _LOOKS, _MOST_BETWEEN_LOOKS_S)
 
     def _note(self, waiting_s: float) -> None:
         with suppress(OSError):  # without the store no peer knows which peers wait
             late = self._late_ranks()
-            if late and min({*range(self.size)} - {*late}) == self.rank:
-                self.note(LateRanks(tuple(late), waiting_s, "a message"))
+            if late and min({*range(self.me.size)} - {*late}) == self.me.rank:
+                self.late = LateRanks(tuple(late), waiting_s, "a message")
 
     def _report(self, state: bytes) -> bytes:
         with suppress(OSError):  # without the store the wait still ends, only without names
-            put(self.store, key=_key(self.rank), value=state)
+            put(self.store, key=_key(self.me.rank), value=state)
         return state
 
     def _late_ranks(self) -> list[int]:
-        return [q for q in range(self.size) if q != self.rank and get_now(self.store, key=_key(q)) != _WAITING]
+        others = {*range(self.me.size)} - {self.me.rank}
+        return [q for q in sorted(others) if get_now(self.store, key=_key(q)) != _WAITING]
 
     def _expired(self, waited_s: float) -> DeadlineExceeded:
         late: list[int] = []

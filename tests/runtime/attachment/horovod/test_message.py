@@ -60,7 +60,7 @@ def test_a_shape_that_is_not_known_when_traced_stays_as_it_comes() -> None:
 
 
 def test_the_order_advances_before_and_after_a_message_and_the_pulse_ends_even() -> None:
-    order, state = tf.Variable(7, dtype=tf.int64), unplugged()
+    order, state = tf.Variable(7, dtype=tf.int64), EngineState()
     tf.function(lambda: all_reduce([tf.constant(1.0)], prescale=1.0, order=order, state=state, tag="tag"))()
     assert order.numpy() == 9
     assert state.message_count.numpy() % 2 == 0
@@ -80,8 +80,4 @@ def alone(values: list[Any], *, prescale: Any) -> list[Any]:
     return all_reduce(values, prescale=prescale, order=ORDER, state=UNPLUGGED, tag="alone")
 
 
-def unplugged() -> EngineState:
-    return EngineState(size=tf.Variable(1, dtype=tf.int64), message_count=tf.Variable(0, dtype=tf.int64))
-
-
-ORDER, UNPLUGGED = tf.Variable(0, dtype=tf.int64), unplugged()
+ORDER, UNPLUGGED = tf.Variable(0, dtype=tf.int64), EngineState()

@@ -1,14 +1,16 @@
 """A message that waits for too long is given up, and the late peers are named."""
 
+import threading
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
-from queue import Queue
 
 import pytest
 
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore, get
 from kungfu.runtime.attachment.horovod.stall_detector import MessageProgress, StallDetector, updated
+from kungfu.runtime.ipc.handshake import Credentials
+from tests.jobs.harness import awaited
 
 # However long the deadline is: who waits says so soon.
 LOOKING_OFTEN = ("kungfu.runtime.attachment.horovod.stall_detector._MOST_BETWEEN_LOOKS_S", 0.05)
@@ -43,40 +45,49 @@ def test_peers_that_all_wait_are_in_different_messages() -> None:
 
 
 def test_without_a_store_a_wait_still_ends() -> None:
-    store, reasons = KeyValueStore("127.0.0.1"), Queue[DeadlineExceeded]()
+    store = KeyValueStore("127.0.0.1")
     store.close()
-    alone = {"rank": 1, "size": 2, "store": store.address, "note": reasons.put}
-    stop = StallDetector(**alone, deadline_s=lambda: 0.2, look=lambda: 1, give_up=reasons.put).begin()
-    reason = reasons.get(timeout=180.0)
+    one, given_up = detecting(1, 2, store, deadline_s=0.2)
+    stop = one.begin()
+    assert given_up.wait(180.0)
     stop()
-    assert "store of rank 0 does not answer" in str(reason)
+    assert "store of rank 0 does not answer" in str(one.gave_up)
 
 
 def test_a_stopped_detector_gives_nothing_up() -> None:
-    reasons: list[DeadlineExceeded] = []
     with closing(KeyValueStore("127.0.0.1")) as store:
-        alone = {"rank": 0, "size": 2, "store": store.address, "note": reasons.append}
-        StallDetector(**alone, deadline_s=lambda: 60.0, look=lambda: 1, give_up=reasons.append).begin()()
-    assert reasons == []
+        one, _ = detecting(0, 2, store)
+        one.begin()()
+    assert (one.late, one.gave_up) == (None, None)
 
 
 def test_late_peers_are_noted_in_time_by_the_lowest_rank_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late peers are noted before the wait is given up, and only by the lowest rank that waits."""
     monkeypatch.setattr(*LOOKING_OFTEN)
-    deadline, notes = [60.0], {0: Queue(), 2: Queue()}
     with ExitStack() as ending:
         store = ending.enter_context(closing(KeyValueStore("127.0.0.1")))
-        for rank, noted in notes.items():
-            shared = {"rank": rank, "size": 3, "store": store.address, "deadline_s": lambda: deadline[0]}
-            ending.callback(StallDetector(**shared, look=lambda: 1, note=noted.put, give_up=noted.put).begin())
-        await_told(store, notes)
-        deadline[0] = 6.0
-        late = notes[0].get(timeout=180.0)
-        assert (late.ranks, late.tag) == ((1,), "a message")
-        assert late.waited_s > 2.0
-        deadline[0] = 0.5  # holds for the wait under way
-        assert "for rank 1" in str(notes[0].get(timeout=180.0))
-        assert "for rank 1" in str(notes[2].get(timeout=180.0)), "the first thing that rank 2 says"
+        (first, ends), (second, also_ends) = (detecting(rank, 3, store) for rank in (0, 2))
+        for one in (first, second):
+            ending.callback(one.begin())
+        await_told(store, (0, 2))
+        first.deadline_s = second.deadline_s = 6.0
+        awaited(lambda: first.late is not None, what="the late rank", deadline_s=180.0)
+        assert first.late is not None
+        assert (first.late.ranks, first.late.tag, first.gave_up) == ((1,), "a message", None)
+        assert first.late.waited_s > 2.0
+        first.deadline_s = second.deadline_s = 0.5  # holds for the wait under way
+        assert ends.wait(180.0)
+        assert also_ends.wait(180.0)
+        assert ["for rank 1" in str(one.gave_up) for one in (first, second)] == [True, True]
+        assert second.late is None
+
+
+def detecting(
+    rank: int, size: int, store: KeyValueStore, *, count: int = 1, deadline_s: float = 60.0
+) -> tuple[StallDetector, threading.Event]:
+    """The detector of a peer whose counter of messages stands still, and the event that it has given up."""
+    me, given_up = Credentials("job", 1, rank, size, b"secret"), threading.Event()
+    return StallDetector(me, store.address, deadline_s, lambda: count, given_up.set), given_up
 
 
 def await_told(store: KeyValueStore, ranks: Iterable[int]) -> None:
@@ -88,24 +99,15 @@ def await_told(store: KeyValueStore, ranks: Iterable[int]) -> None:
 
 def watched(counts: dict[int, int]) -> dict[int, DeadlineExceeded]:
     """Why the peers gave up, by rank, when their counters of messages stand still; odd is in a message."""
-    given_up = {rank: Queue[DeadlineExceeded]() for rank in counts}
     waiting = [rank for rank, count in counts.items() if count % 2]
-    deadline = [60.0]
     with ExitStack() as ending:
         ending.enter_context(pytest.MonkeyPatch.context()).setattr(*LOOKING_OFTEN)
         store = ending.enter_context(closing(KeyValueStore("127.0.0.1")))
-        for rank, count in counts.items():
-            detector = StallDetector(
-                rank=rank,
-                size=len(counts),
-                store=store.address,
-                deadline_s=lambda: deadline[0],
-                look=lambda count=count: count,  # type: ignore[misc]  # binds the count of this turn of the loop
-                note=lambda late: None,
-                give_up=given_up[rank].put,
-            )
-            ending.callback(detector.begin())
+        detectors = {rank: detecting(rank, len(counts), store, count=count) for rank, count in counts.items()}
+        for one, _ in detectors.values():
+            ending.callback(one.begin())
         await_told(store, waiting)
-        deadline[0] = 0.1
-        reasons = {rank: given_up[rank].get(timeout=180.0) for rank in waiting}
-    return reasons | {rank: more.get() for rank, more in given_up.items() if not more.empty()}
+        for one, _ in detectors.values():
+            one.deadline_s = 0.1
+        assert all(detectors[rank][1].wait(180.0) for rank in waiting)
+    return {rank: one.gave_up for rank, (one, _) in detectors.items() if one.gave_up is not None}
