@@ -92,15 +92,16 @@ class DataPositionClient:
 
     def of_others(self, phase: int) -> Position | None:
         """The position of the peers that train this phase; ``None`` if no such peer answers or knows its position."""
-        try:
-            members = [to_peer(one) for one in self._agent_client.phase_progress().holders]
-        # No agent answers: this peer reads after it has entered the view.
-        except KungfuError:
-            return None
+        deadline_s, what = self._settings.deadlines.wait_s, "peer {}, asked for its place"
+        members = list[Peer]()
+        with suppress(KungfuError):  # if no agent answers, this peer reads after it has entered the view
+            members += map(to_peer, self._agent_client.phase_progress().holders)
         for peer in members:
-            found = self._ask(peer)
-            if found.phase == phase:
-                return Position(found.epoch, found.offset)
+            ask = PeerServiceStub(self._channels.to(peer.address)).GetPosition
+            with suppress(KungfuError):  # this peer was lost meanwhile: the next one is asked
+                found = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what.format(peer.id), peer=peer.id)
+                if found.phase == phase:
+                    return Position(found.epoch, found.offset)
         return None
 
     def report_reading(self) -> None:
@@ -111,16 +112,6 @@ class DataPositionClient:
         self._reported = now
         with suppress(KungfuError):  # if the agent does not answer, the next report may reach it
             self._report_attached()
-
-    def _ask(self, peer: Peer) -> pb.DataPosition:
-        ask, what = PeerServiceStub(self._channels.to(peer.address)).GetPosition, f"peer {peer.id}, asked for its place"
-        deadline_s = self._settings.deadlines.wait_s
-        try:
-            found: pb.DataPosition = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
-        # This peer was lost meanwhile: the next one is asked.
-        except KungfuError:
-            return pb.DataPosition()
-        return found
 
 
 def _unknown() -> Position | None:

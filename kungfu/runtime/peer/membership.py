@@ -35,7 +35,7 @@ from kungfu.runtime.peer.agent_client import AgentClient, RecordEntry, repeated
 from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.membership_protocol import Membership
-from kungfu.runtime.peer.past_phases import PhaseWatch, fetch_phase
+from kungfu.runtime.peer.past_phases import fetch_phase, phase_watch
 from kungfu.runtime.peer.peer_service import PeerService, WriteTrace, cannot_trace
 from kungfu.runtime.peer.regroup_protocol import (
     ViewProgress,
@@ -108,7 +108,7 @@ class JobMembership(Membership):
 
     def lasting_failure(self) -> PeerFailure | None:
         in_force = self._views.in_force
-        return None if in_force is None else self._protocol.lasting_failure(in_force.view)
+        return None if in_force is None else self._protocol.service.failed_peers.lasting_failure_in(in_force.view)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class JobMembership(Membership):
         """
         client, peer = self._protocol.agent_client, self._protocol.settings.peer
         # The others wait for a peer that was in a view of this phase; a joiner may come too late.
-        watch = PhaseWatch(client, self.data_position.local.phase).look if before is None else _nothing
+        watch = phase_watch(client, self.data_position.local.phase) if before is None else lambda: None
         while True:
             started, parts = time.monotonic(), dict[str, float]()
             if loss is None:
@@ -352,10 +352,6 @@ class JobMembership(Membership):
 
     def _rank_in(self, view: View) -> int | None:
         return view.rank_of(self._protocol.settings.peer)
-
-
-def _nothing() -> None:
-    """Does nothing while a survivor waits."""
 
 
 def _request_text(request: Asked) -> str:

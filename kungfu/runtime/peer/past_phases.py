@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -75,25 +76,20 @@ class PastPhases:
             yield pb.StateChunk(data=content[start : start + _CHUNK_BYTES])
 
 
-class PhaseWatch:
-    """Detects the end of the phase that this peer got ready for, while it waits for admission."""
+def phase_watch(agent_client: AgentClient, phase: int) -> Callable[[], None]:
+    """A function for the wait for admission; raises `PhaseIsOver` if the agent, asked twice a second, says so."""
+    due = time.monotonic() + _LOOK_S
 
-    def __init__(self, agent_client: AgentClient, phase: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._agent_client, self._phase, self._clock = agent_client, phase, clock
-        self._next = clock() + _LOOK_S
+    def look() -> None:
+        nonlocal due
+        if time.monotonic() < due:
+            return
+        due = time.monotonic() + _LOOK_S
+        with suppress(KungfuError):  # no agent answers: a new leader is elected, or this process ends with its agent
+            if agent_client.phase_progress().over >= phase:
+                raise PhaseIsOver
 
-    def look(self) -> None:
-        """Asks the agent at most twice a second; raises `PhaseIsOver` if the phase has ended."""
-        if self._clock() < self._next:
-            return
-        self._next = self._clock() + _LOOK_S
-        try:
-            over = self._agent_client.phase_progress().over
-        # No agent answers: a new leader is elected, or this process ends with its agent.
-        except KungfuError:
-            return
-        if over >= self._phase:
-            raise PhaseIsOver
+    return look
 
 
 def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> bytes:
@@ -105,8 +101,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
     deadline_s, why = settings.deadlines.wait_s, "no peer is there to ask"
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
-        holders: Sequence[Peer] = [to_peer(one) for one in agent_client.phase_progress().holders]
-        for holder in holders:
+        for holder in map(to_peer, agent_client.phase_progress().holders):
             try:
                 return _fetched(number, holder, settings, within_s=until - time.monotonic())
             # This peer was lost meanwhile, or joined too late itself: the next one is asked.

@@ -68,25 +68,6 @@ def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[
     return dict(sorted(found.items()))
 
 
-def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]]) -> str | None:
-    """The first variable that differs between peers, with a differing rank, in words; ``None`` if all agree.
-
-    Args:
-        names: The names of the lowest rank's variables.
-        digests: The checksums of each rank's variables, in order.
-
-    >>> first_difference(["w", "b"], {0: [1, 2], 1: [1, 3]})
-    'b of rank 1 is not that of rank 0'
-    """
-    found = differing_variables(digests)
-    # All peers hold the same state.
-    if not found:
-        return None
-    index, reference = min(found), min(digests)
-    name = names[index] if index < len(names) else f"variable {index}"
-    return f"{name} of rank {found[index][0]} is not that of rank {reference}"
-
-
 @dataclass(frozen=True)
 class VariableGap:
     """The distance of a peer's values of the variable at ``index`` from rank 0's values.

@@ -209,10 +209,6 @@ class BarrierProtocol:
         """The failure that makes a wait for the peers of ``view`` pointless: a peer is gone or silent."""
         return self.service.failed_peers.failure_in(view) or self.silent_peers(view)
 
-    def lasting_failure(self, view: View) -> PeerFailure | None:
-        """The failure of ``view`` that attachments cannot detect; see `FailedPeers.lasting_failure_in`."""
-        return self.service.failed_peers.lasting_failure_in(view)
-
     def silent_peers(self, view: View) -> PeerFailure | None:
         """The failure that names the peers of ``view`` without heartbeats; ``None`` if there are none."""
         silence = self.attachment.silent()

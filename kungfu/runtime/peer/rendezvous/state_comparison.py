@@ -9,7 +9,7 @@ from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters
-from kungfu.runtime.state.compare import ROUNDING, VariableGap, differing_variables, first_difference
+from kungfu.runtime.state.compare import ROUNDING, VariableGap, differing_variables
 
 _MOST_NAMED = 3
 
@@ -38,8 +38,9 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
     if countable and not any(one.round for one in reports.values()):
         return list(found)
     # The variables still differ in the second round, or not all peers have them: the difference is no rounding.
-    said = first_difference(names, digests)
     index, rank = min(found), found[min(found)][0]
+    name = names[index] if index < len(names) else f"variable {index}"
+    said = f"{name} of rank {rank} is not that of rank {min(digests)}"
     gap = next((one for one in reports[rank].gaps if one.index == index), None)
     detail = _gap_text(gap) if gap is not None and gap.difference else ""
     text = f"the peers of view {view.version} do not hold the same state: {said}{detail}{_others(names, list(found))}"
