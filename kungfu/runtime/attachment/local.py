@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, UsageError
-from kungfu.runtime.attachment.mesh import Mesh, connect_mesh
+from kungfu.runtime.attachment.mesh import Mesh, close, connect_mesh
 from kungfu.runtime.attachment.norms import STANDS_FOR_NORM, NormsWanted
 from kungfu.runtime.attachment.protocol import (
     AbandonReason,
@@ -152,8 +152,7 @@ class LocalAttachment(Attachment):
         try:
             self._connect(me, mesh, deadline_s=deadline_s, deadline=deadline)
         finally:  # the group keeps its own duplicates
-            for connection in mesh.values():
-                connection.close()
+            close(mesh)
 
     def wait_at_most(self, deadline_s: float) -> None:
         """Sets, until the next ``open``, how long an all-reduce, also one in progress, waits for a peer that is alive.

@@ -41,8 +41,10 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
     connected: Mesh = {}
     refused: list[str] = []
-    with ExitStack() as undo, _listen(me) as listening:
-        undo.callback(_close, connected)
+    who = f"rank {me.rank} of view {me.view}"
+    listener = listen(me.job, _name(me, me.rank), secret=me.secret, who=who, backlog=me.size)
+    with ExitStack() as undo, listener as listening:
+        undo.callback(close, connected)
         while missing := set(range(me.size)) - {me.rank, *connected}:
             # The job has given up this view, since one of its peers is gone.
             if (failure := abandoned()) is not None:
@@ -58,14 +60,10 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     return connected
 
 
-def _close(connected: Mesh) -> None:
+def close(connected: Mesh) -> None:
+    """Closes all sockets."""
     for connection in connected.values():
         connection.close()
-
-
-def _listen(me: Credentials) -> socket.socket:
-    who = f"rank {me.rank} of view {me.view}"
-    return listen(me.job, _name(me, me.rank), secret=me.secret, who=who, backlog=me.size)
 
 
 def _name(me: Credentials, rank: int) -> str:

@@ -109,9 +109,8 @@ class CheckpointFolder:
 
 def published(folder: Path) -> list[Path]:
     """The checkpoints of a folder, in the order of publication, newest first."""
-    found, latest = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")], _named_latest(folder)
-    # Checkpoints of earlier versions have no number; among these, only `latest` identifies the newest one.
-    return sorted(found, key=lambda path: (_number(path), path == latest, path.name), reverse=True)
+    found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")]
+    return sorted(found, key=lambda path: (_number(path), path.name), reverse=True)
 
 
 def _number(path: Path) -> int:
@@ -156,15 +155,12 @@ def _name(step: int) -> str:
 
 def _newest(folder: Path) -> Path | None:
     """The checkpoint published last; if the one named by `latest` is missing, its path, so that reading it fails."""
-    named = _named_latest(folder)
-    if named is not None and not (named / MANIFEST).exists():
-        return named
-    return next(iter(published(folder)), None)
-
-
-def _named_latest(folder: Path) -> Path | None:
     pointer = folder / _LATEST
-    return folder / pointer.read_text().strip() if pointer.is_file() else None
+    if pointer.is_file():
+        named = folder / pointer.read_text().strip()
+        if not (named / MANIFEST).exists():
+            return named
+    return next(iter(published(folder)), None)
 
 
 def _is_whole(path: Path) -> bool:

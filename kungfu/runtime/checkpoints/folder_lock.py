@@ -40,9 +40,10 @@ def claim(folder: Path, writer: str) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder):
-            return _share(folder, writer)
+            _share(folder, writer)
     except OSError:
         return False
+    return True
 
 
 def release(folder: Path) -> None:
@@ -51,7 +52,7 @@ def release(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _share(folder: Path, writer: str) -> bool:
+def _share(folder: Path, writer: str) -> None:
     if folder not in _held or not _is_in_place(_held[folder], folder):
         release(folder)
         _held[folder] = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -73,7 +74,6 @@ def _share(folder: Path, writer: str) -> bool:
     except OSError:
         release(folder)
         raise
-    return True
 
 
 def _is_in_place(descriptor: int, folder: Path) -> bool:

@@ -22,6 +22,7 @@ from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.settings import Settings
 
 _REPORT_S = 5.0
+_UNKNOWN: Callable[[], Position | None] = lambda: None  # noqa: E731 - the position before the first step
 
 
 class LocalPosition:
@@ -29,12 +30,12 @@ class LocalPosition:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.phase, self._read = 1, _unknown
+        self.phase, self._read = 1, _UNKNOWN
 
     def begin_phase(self, number: int) -> None:
         """Starts a phase of the job, in which this peer has no position in its data yet."""
         with self._lock:
-            self.phase, self._read = number, _unknown
+            self.phase, self._read = number, _UNKNOWN
 
     def publish(self, read: Callable[[], Position | None]) -> None:
         """Sets the function that gives the position of this peer; ``read`` returns ``None`` before the first step."""
@@ -59,7 +60,6 @@ class DataPositionClient:
         channels: Connections to other peers.
         settings: Gives the deadlines for each request and for the remaining reading.
         report_attached: Reports to the agent that this peer is getting ready.
-        clock: Monotonic time in seconds.
     """
 
     def __init__(
@@ -70,10 +70,9 @@ class DataPositionClient:
         settings: Settings,
         *,
         report_attached: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.local, self._agent_client, self._channels, self._settings = local, agent_client, channels, settings
-        self._report_attached, self._clock, self._reported = report_attached, clock, clock()
+        self._report_attached, self._reported = report_attached, time.monotonic()
 
     @property
     def allowed_s(self) -> float:
@@ -106,13 +105,9 @@ class DataPositionClient:
 
     def report_reading(self) -> None:
         """Reports, at most every five seconds, that this peer is still reading and so getting ready."""
-        now = self._clock()
+        now = time.monotonic()
         if now - self._reported < _REPORT_S:
             return
         self._reported = now
         with suppress(KungfuError):  # if the agent does not answer, the next report may reach it
             self._report_attached()
-
-
-def _unknown() -> Position | None:
-    return None

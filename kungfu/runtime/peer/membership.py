@@ -39,7 +39,6 @@ from kungfu.runtime.peer.past_phases import fetch_phase, phase_watch
 from kungfu.runtime.peer.peer_service import PeerService, WriteTrace, cannot_trace
 from kungfu.runtime.peer.regroup_protocol import (
     ViewProgress,
-    await_admission,
     forward_stop,
     report_and_await_admission,
     survivor_terms,
@@ -326,7 +325,7 @@ class JobMembership(Membership):
         while True:
             started, parts = time.monotonic(), dict[str, float]()
             if loss is None:
-                admission = await_admission(self._protocol, after=self._views.newest, meanwhile=watch)
+                admission = self._protocol.service.admission(after=self._views.newest, meanwhile=watch)
             else:
                 admission = report_and_await_admission(self._protocol, loss, self._views, meanwhile=watch)
                 parts["regroup"] = time.monotonic() - started

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -184,39 +183,19 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def GetPosition(self, request: pb.Empty, context: Any) -> pb.DataPosition:  # noqa: N802 - gRPC's name
         return self.position.message()
 
-    def admission(
-        self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None
-    ) -> pb.Admission:
+    def admission(self, *, after: int, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
         """Waits for the newest view that admits this peer, which ends all waits in earlier views.
 
-        Args:
-            after: The version of the newest view known to this peer: admissions to earlier views do not count.
-            deadline_s: Seconds.
-            what: The object of the wait, in words, for errors.
-            meanwhile: Called five times a second.
-
-        Raises:
-            DeadlineExceeded: No admission arrived.
+        Views up to version ``after`` do not count; ``meanwhile`` is called five times a second. There is no deadline,
+        since the agent ends a peer that waits in vain.
         """
-        until = time.monotonic() + deadline_s
-        while (admission := self._admitted(after, within_s=min(_LOOK_S, until - time.monotonic()))) is None:
-            # No admission arrived in time.
-            if time.monotonic() >= until:
-                raise DeadlineExceeded(f"waited {deadline_s:.0f} s for {what}", waited_s=deadline_s)
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._admission is not None and self._newest[0] > after, _LOOK_S):
+                    admission, self._admission = self._admission, None
+                    assert admission is not None
+                    return admission
             meanwhile()
-        return admission
-
-    def _admitted(self, after: int, *, within_s: float) -> pb.Admission | None:
-
-        def arrived() -> bool:
-            return self._admission is not None and self._admission.decision.view.version > after
-
-        with self._changed:
-            # No admission has arrived yet.
-            if not self._changed.wait_for(arrived, timeout=within_s):
-                return None
-            admission, self._admission = self._admission, None
-            return admission
 
     def pop_external_request(self) -> Asked | None:
         """Removes and returns the oldest external request; if others are left, another barrier is requested."""

@@ -22,7 +22,6 @@ from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, MakeTerms
 
-_EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
 _BEFORE_A_LOSS = "a barrier before a loss"
 
 
@@ -63,12 +62,6 @@ class ViewProgress:
         self.holds_state = self.holds_state or after.view.begins
 
 
-def await_admission(protocol: BarrierProtocol, *, after: int, meanwhile: Callable[[], None]) -> pb.Admission:
-    """Waits for a view that is newer than ``after`` and admits this peer; see ``PeerService.admission``."""
-    what = "the job to admit this peer"
-    return protocol.service.admission(after=after, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
-
-
 def report_and_await_admission(
     protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress, *, meanwhile: Callable[[], None]
 ) -> pb.Admission:
@@ -86,7 +79,7 @@ def report_and_await_admission(
             report(PeersLost(protocol.settings.peer, found))
         meanwhile()
 
-    return await_admission(protocol, after=views.newest, meanwhile=look)
+    return protocol.service.admission(after=views.newest, meanwhile=look)
 
 
 def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress) -> LossReport:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.native import load_state
@@ -172,17 +172,9 @@ def _transfer(
     context: TransferContext,
 ) -> tuple[int, int]:
     done, table = ctypes.c_int64(), buffers.table
+    memory = table.ctypes.data, len(table), part.start, part.stop
     try:
-        outcome = carry(
-            table.ctypes.data,
-            len(table),
-            part.start,
-            part.stop,
-            ring,
-            connection.fileno(),
-            context.deadline_s,
-            ctypes.byref(done),
-        )
+        outcome = carry(*memory, ring, connection.fileno(), context.deadline_s, ctypes.byref(done))
     finally:
         os.close(ring)
     return outcome, done.value
@@ -206,10 +198,8 @@ def _raise_for(outcome: int, rank: int, what: str, how_far: str, context: Transf
 
 
 def _hang_up(connection: socket.socket) -> None:
-    try:
+    with suppress(OSError):  # already closed
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # already closed
 
 
 def _address(context: TransferContext, rank: int) -> str:

@@ -66,13 +66,6 @@ def test_a_writer_killed_before_it_moved_latest_has_published_the_newest(tmp_pat
     assert find(tmp_path) == second
 
 
-def test_of_checkpoints_without_a_number_the_newest_is_the_one_that_latest_names(tmp_path):
-    folder = CheckpointFolder(tmp_path)
-    for step in (100, 50):
-        (folder.publish(step, writing(step)) / "published").unlink()
-    assert find(tmp_path) == tmp_path / "step-00000050"
-
-
 def test_a_number_that_cannot_be_read_counts_as_none(tmp_path):
     folder = CheckpointFolder(tmp_path)
     first, second = (folder.publish(step, writing(step)) for step in (1, 2))

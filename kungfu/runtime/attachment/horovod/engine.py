@@ -29,9 +29,12 @@ _stopping = threading.Lock()
 
 @dataclass(frozen=True)
 class Topology:
-    """The ranks and sizes of one peer; ``cross`` counts the peers with the same local rank on all hosts."""
+    """The ranks and sizes of one peer, by the names of Horovod's settings.
 
-    host: str
+    ``cross`` counts the peers with the same local rank on all hosts.
+    """
+
+    hostname: str
     rank: int
     size: int
     local_rank: int
@@ -51,7 +54,7 @@ def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
         UsageError: The rank is outside the view, or an address has no port.
 
     >>> topology_of(2, addresses=["a:1", "a:2", "b:1"])
-    Topology(host='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+    Topology(hostname='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
     """
     if not 0 <= rank < len(addresses):
         raise UsageError(f"rank {rank} is not in a view of {len(addresses)} peers; allowed is 0..{len(addresses) - 1}")
@@ -61,7 +64,7 @@ def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
     # The hosts that have a peer of this local rank, in the order of their first peers.
     across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank]
     return Topology(
-        host=mine,
+        hostname=mine,
         rank=rank,
         size=len(hosts),
         local_rank=local_rank,
@@ -169,12 +172,12 @@ def check_reach(mine: Topology, *, name: str) -> None:
         UsageError: The name resolves to a loopback address, and there are other hosts.
     """
     # All peers are on this machine, or the whole job uses loopback addresses, or the name can be reached.
-    if mine.local_size == mine.size or _is_loopback(mine.host) or not _is_loopback(name):
+    if mine.local_size == mine.size or _is_loopback(mine.hostname) or not _is_loopback(name):
         return
     raise UsageError(
         f"the name of this machine, {name}, stands for a loopback address ({socket.gethostbyname(name)}), and there "
-        f"horovod would have the peers of other hosts look for this one; let it stand for {mine.host}: write "
-        f"'{mine.host} {name}' into /etc/hosts, in place of the line that says otherwise"
+        f"horovod would have the peers of other hosts look for this one; let it stand for {mine.hostname}: write "
+        f"'{mine.hostname} {name}' into /etc/hosts, in place of the line that says otherwise"
     )
 
 
@@ -213,19 +216,13 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
-        "HOROVOD_HOSTNAME": mine.host,
-        "HOROVOD_RANK": str(mine.rank),
-        "HOROVOD_SIZE": str(mine.size),
-        "HOROVOD_LOCAL_RANK": str(mine.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(mine.local_size),
-        "HOROVOD_CROSS_RANK": str(mine.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(mine.cross_size),
+        **{f"HOROVOD_{name.upper()}": str(value) for name, value in vars(mine).items()},
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, math.ceil(deadline_s))),
         # Horovod's stall check never finds a rank under Gloo, since its list of ranks stays empty.
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
     # These depend on the machine, so the user's values take precedence.
-    wanted = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface_of(mine.host)}
+    wanted = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface_of(mine.hostname)}
     return variables | {name: value for name, value in wanted.items() if value and name not in os.environ}
 
 

@@ -115,10 +115,9 @@ def _request(store: str, method: str, *, path: str, body: bytes | None = None) -
 
 @final
 class KeyValues:
-    """The values by key, at most ``most`` of them; `get` can wait for a key."""
+    """The values by key, at most ``_MOST_KEYS`` of them; `get` can wait for a key."""
 
-    def __init__(self, most: int = _MOST_KEYS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -126,7 +125,7 @@ class KeyValues:
     def put(self, key: str, *, value: bytes) -> bool:
         """Stores a value; returns False if there is no room for it."""
         with self._changed:
-            if key not in self._values and len(self._values) >= self._most:
+            if key not in self._values and len(self._values) >= _MOST_KEYS:
                 return False
             self._values[key] = value
             self._changed.notify_all()

@@ -189,7 +189,7 @@ def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> N
 def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
     with job("is deaf", "hears", "is deaf") as (agent, listener):  # when asked to prepare, and when admitted
         agent.peers.admit_survivors(agent.regroups())
-        admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
+        admission = listener.admission(after=1)
         assert (admission.decision.view.version, list(admission.sources)) == (3, [0])
         assert admission.attachment_address == "store for 1"
 

@@ -75,7 +75,7 @@ def test_hosts_of_different_sizes_are_counted_only_where_they_have_the_local_ran
 def test_local_and_cross_ranks_number_their_groups_without_gaps(hosts: list[str]) -> None:
     places = _all([f"{host}:1" for host in hosts])
     for mine in places:
-        local = [p.local_rank for p in places if p.host == mine.host]
+        local = [p.local_rank for p in places if p.hostname == mine.hostname]
         cross = [p.cross_rank for p in places if p.local_rank == mine.local_rank]
         assert sorted(local) == list(range(mine.local_size))
         assert sorted(cross) == list(range(mine.cross_size))

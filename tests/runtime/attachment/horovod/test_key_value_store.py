@@ -65,8 +65,9 @@ def test_horovods_client_is_known_by_the_token_though_a_port_stands_behind_it() 
         assert get(store, key="/scope/key") == b"here"
 
 
-def test_a_store_keeps_no_more_keys_than_any_view_has() -> None:
-    values = KeyValues(most=3)
+def test_a_store_keeps_no_more_keys_than_any_view_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kungfu.runtime.attachment.horovod.key_value_store._MOST_KEYS", 3)
+    values = KeyValues()
     assert [values.put(f"/scope/{number}", value=b"") for number in range(4)] == [True, True, True, False]
     assert values.put("/scope/0", value=b"new"), "one that is there may change"
     assert values.get("/scope/0", hold_s=0) == b"new"
