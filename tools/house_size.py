@@ -42,8 +42,8 @@ ENCODINGS = ("base64", "cattrs", "json", "marshal", "msgspec", "pickle", "protob
 # ``model.fit`` after ``attach`` to the compiled step. The files of this walk are the modules that define them.
 FIT = """_Attached FitData BatchPlan FitCall JobCallbacks JobConnection CombinedMetrics ModelMetrics FitMetrics JobLoop
     Run FitRun StepRunner StepCalls CompiledStep"""
-FIT_BY = """Attached FitHandle Progress refuse_in_job fit_data of_arrays of_source SerialSampler Arrays attach_built
-    WholeBatchLosses job_step average_and_sum decide batches"""
+FIT_BY = """Attached FitHandle fit_in_job Progress refuse_in_job refuse_job_step fit_data of_arrays of_source
+    SerialSampler Arrays attach_built WholeBatchLosses job_step average_and_sum decide loop_batches batches"""
 
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|/vendor/|\.lock$|events\.schema\.json$|\.svg$")

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Literal
@@ -35,24 +37,24 @@ from kungfu.keras.custom_step import (
     has_custom_step,
     refuse_unknown_loss,
 )
-from kungfu.keras.data.choose import fit_data
-from kungfu.keras.data.indexed import arguments_alone
+from kungfu.keras.data.fit_data import arguments_alone, fit_data, refuse_samples
 from kungfu.keras.evaluation.sharing import share_calls
-from kungfu.keras.fits import FitCall
-from kungfu.keras.handle import Attached, FitHandle
+from kungfu.keras.fits import Evaluations
 from kungfu.keras.loop import FitRun
 from kungfu.keras.metrics import JobLogs, metrics_of, shown
-from kungfu.keras.refusals import refuse_in_job, refuse_samples, refuse_step
 from kungfu.keras.saving import write_as_one_job
-from kungfu.keras.train_step import job_step, step_alone
+from kungfu.keras.train_step import job_step, refuse_job_step, refuse_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
+from kungfu.training import Training
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.graph.layer_memory import LayerReduction, is_named
 from kungfu.training.loop.attach import attach_built, build, policies_in_job
 from kungfu.training.loop.job_connection import JobConnection, connect
 from kungfu.training.loop.step_calls import StepCalls
+from kungfu.training.state.registry import Kind
+from kungfu.training.state.rescale_hooks import Rescaled
 
 
 def attach(
@@ -107,8 +109,8 @@ def attach(
     _refuse_model(model)
     policies = checked_policies(policies)
     compile_policies(policies_in_job(policies, read_settings()), budget=budget)
-    attached = _Attached(model, policies, seed, budget, dict(combine), model.optimizer)
-    model.fit = attached.fit_function()
+    attached = Attached(model, policies, seed, budget, dict(combine), model.optimizer)
+    model.fit = _fit_function(attached)
     if read_settings() is not None:
         write_as_one_job()
     share_calls(model, attached)
@@ -133,173 +135,186 @@ def _refuse_model(model: Any) -> None:
         raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
 
 
-class _Attached(Attached):
-    """The ``fit`` of an attached model."""
+@dataclass
+class Attached:
+    """The arguments of a call of ``attach``, and the state of the model's fits.
 
-    def fit_function(self) -> Callable[..., Any]:
-        """The function that replaces ``fit`` on the model."""
-        own = type(self.model).fit
+    Args:
+        model: The attached model.
+        policies: The policies, unchanged.
+        seed: The seed of the samples' order and of each peer's random numbers.
+        budget: Bounds how often the policies together may change the cluster.
+        combine: The combination over the peers of metrics' states and layers' statistics, by name.
+        optimizer: The model's optimizer at the time of ``attach``.
+        is_fitting: True while a ``fit`` is under way.
+        passes: True while this peer skips fits that are over.
+        calls: The step's calls in the present fit, or in the last one.
+        first_epoch: The first epoch of that fit.
+        evaluations: The results of ``evaluate`` after the last fit.
+    """
 
-        @wraps(own)
-        def fit(*args: Any, **kwargs: Any) -> Any:
-            self._refuse_recompiled()
-            self.is_fitting = True
-            try:
-                if read_settings() is not None:
-                    return self.in_job(*args, **kwargs)
-                arguments = _arguments(own, self.model, args, kwargs)
-                refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
-                self.first_epoch = arguments["initial_epoch"]
-                if self.policies:
-                    self._policies_see_steps()
-                # Keras does not know the samples of kf.data: it is given batches of them.
-                if is_source(arguments["x"]):
-                    args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=self.seed)
-                return own(self.model, *args, **kwargs)
-            finally:
-                self.is_fitting = False
+    model: Any
+    policies: tuple[Policy, ...]
+    seed: int
+    budget: Budget | None
+    combine: Mapping[str, Any]
+    optimizer: Any
+    is_fitting: bool = False
+    passes: bool = False
+    calls: StepCalls | None = None
+    first_epoch: int = 0
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
-        fit.attached = self  # type: ignore[attr-defined]  # for a later attach
-        return fit
+    def __post_init__(self) -> None:
+        self.handle = FitHandle(self)
 
-    def _refuse_recompiled(self) -> None:
-        if self.model.optimizer is not self.optimizer:
-            raise UsageError(
-                f"the model {self.model.name!r} was compiled after kf.keras.attach(), and has another optimizer now: "
-                "call kf.keras.attach(model) again, after compile"
-            )
+    @property
+    def training(self) -> Training | None:
+        """The present or last fit as a `Training`, as in a program without Keras' ``fit``."""
+        return None if self.calls is None else Training(self.calls)
 
-    def _attach(self, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
-        """Builds the job's step, from Keras' own step or a custom one, and returns its calls."""
-        optimizers = [self.model.optimizer] if custom is None else custom.each_optimizer
-        if custom is None:
-            build(self.model, optimizers)
-        self.calls = calls = attach_built(
-            connection,
-            self.model,
-            optimizers,
-            policies=self.policies,
-            seed=self.seed,
-            budget=self.budget,
-            combine=self._combine_of("layers"),
-        )
-        if custom is not None and connection.peer == 0:
-            print(custom.note(self.model), file=sys.stderr)
-        return calls
 
-    def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
-        """The entries of ``combine`` for variables of layers, or for metrics; a metric's name has precedence."""
-        metrics, variables = {one.name for one in metrics_of(self.model)}, layer_statistics(self.model)
-        paths = {name for name in self.combine if "/" in name or any(is_named(one, name) for one in variables)}
-        return {name: one for name, one in self.combine.items() if (name in paths - metrics) == (what == "layers")}
+class FitHandle:
+    """The training of one model by ``fit``; it stays the same over several fits.
 
-    def _prepared(self, batch: Any) -> CustomStep | None:
-        """Builds the model for a symbolic batch, and returns the findings about its step if that is custom."""
-        if has_custom_step(self.model):
-            return explored(self.model, batch)
-        build_symbolically(self.model, batch)
-        return None
+    Values about the job are those of the present fit, or of the last one. A program alone and without policies trains
+    by Keras itself: there is one peer, and nothing to register.
 
-    # ---- in a job --------------------------------------------------------------------------------------------------
+    >>> import keras, numpy as np, kungfu as kf
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> training = kf.keras.attach(model)
+    >>> history = model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, epochs=3, verbose=0)
+    >>> training.step_number, training.epoch, training.rank, training.size
+    (6, 3, 0, 1)
+    """
 
-    def in_job(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs ``fit`` as one peer of a job; a program without a launcher is a job of one peer."""
-        model, connection = self.model, connect()
-        arguments = _arguments(type(model).fit, model, args, kwargs)
-        refuse_in_job(model, arguments)
-        refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
-        data = fit_data(arguments, seed=self.seed)
-        custom = self._prepared(data.symbolic_batch)
-        call = FitCall(model, arguments, data, connection, combine=self.combine)
-        if not data.plan.epochs:  # nothing to train, and no peer to meet
-            return call.nothing()
-        self.first_epoch, missed = arguments["initial_epoch"], connection.begin_phase()
-        self.evaluations = call.evaluations
-        while True:
-            # The others have finished this fit; the state of their present fit is received on joining it.
-            self.passes = missed is not None
-            if missed is not None:
-                return call.passed(missed)
-            try:
-                return self._trained_in_job(call, custom)
-            # The others finished it while this peer prepared.
-            except PhaseIsOver:
-                missed = connection.phase_result()
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        self._prepared: list[Callable[[Training], Any]] = []  # calls at the beginning of each fit
+        self._fed: dict[str, Any] = {}
 
-    def _trained_in_job(self, call: FitCall, custom: CustomStep | None) -> Any:
-        model = self.model
-        metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=output_loss_trackers(model))
-        calls = self._attach(call.connection, custom)
-        run = calls.run
-        known = [*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)]
-        run.memory.share(run.trace, known)
-        run.declared.described = call.described
-        with tf.device("/CPU:0"):  # read by the host in every step
-            stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
-        if custom is None:
-            logs = JobLogs(metrics.totals, partial(shown, model, metrics))
-            step = job_step(model, run, metrics, stop_requested=stop_requested)
-        else:
-            refuse_unknown_loss(model, custom, run)
-            custom_metrics = CustomMetrics(model, custom, metrics)
-            logs = JobLogs(custom_metrics.totals, custom_metrics.numbers)
-            step = custom_job_step(model, run, custom_metrics, stop_requested=stop_requested)
-        calls.mark(step.__name__, averages=1 if custom is None else len(custom.optimizers))
-        self.handle.prepare()
-        history = FitRun(call, calls, step=step, logs=logs, stop_requested=stop_requested).run()
-        if run.left:
-            print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
-            sys.exit(0)
-        return history
+    @property
+    def rank(self) -> int | None:
+        """This peer's rank; ``None`` if it is in no view: it was removed, or skips fits that are over."""
+        training = self._attached.training
+        if self._attached.passes:
+            return None
+        return 0 if training is None else training.rank
 
-    # ---- alone -----------------------------------------------------------------------------------------------------
+    @property
+    def size(self) -> int:
+        """The number of peers."""
+        training = self._attached.training
+        return 1 if training is None else training.size
 
-    def _policies_see_steps(self) -> None:
-        """Gives Keras' loop a train function in which the policies see each step."""
-        model = self.model
-        refuse_step(model)
+    @property
+    def stopped(self) -> bool:
+        """True if a policy, a request or ``stop`` has ended the present or last fit."""
+        training = self._attached.training
+        return False if training is None else training.stopped
 
-        def make_train_function(force: bool = False) -> Any:
-            if model.train_function is None or force:
-                model.train_function = self._train_function()
-            return model.train_function
+    @property
+    def step_number(self) -> int:
+        """The steps done so far, over all fits of the job; without policies, the optimizer's iterations."""
+        training, optimizers = self._attached.training, optimizers_of(self._attached.model)
+        return int(optimizers[0].iterations) if training is None else training.step_number
 
-        model.make_train_function = make_train_function
+    @property
+    def epoch(self) -> int:
+        """The present epoch in Keras' count; after a fit, its last epoch plus one."""
+        history = getattr(self._attached.model, "history", None)
+        done = history.epoch if history is not None else []
+        return done[-1] + 1 if done else self._attached.first_epoch
 
-    def _train_function(self) -> Callable[[Any], Any]:
-        model = self.model
-        steps: list[Callable[[Any], Any]] = []  # one step, after the first batch
+    def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
+        """Adds state of the program to the state of every later fit; see ``kungfu.Training.register``."""
+        self._prepared.append(lambda training: training.register(name, get, set, kind=kind, room_bytes=room_bytes))
 
-        def function(iterator: Any) -> Any:
-            logs = None
-            for _ in range(model.steps_per_execution):
-                batch = next(iterator, None)
-                if batch is None:
-                    break
-                if not steps:  # the model is built for the first batch
-                    steps.append(self._step_alone(batch))
-                logs = steps[0](batch)
-                if self.calls is not None and self.calls.run.stopped:
-                    model.stop_training = True
-                    break
-            if logs is None:
-                raise StopIteration
-            return logs
-
+    def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
+        """Registers a function that every later fit calls after each change of membership."""
+        self._prepared.append(lambda training: training.on_rescale(function))
         return function
 
-    def _step_alone(self, batch: Any) -> Callable[[Any], Any]:
-        def symbolic(one: Any) -> Any:
-            return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
+    def publish(self, name: str, value: Any) -> None:
+        """Gives the policies a number that the step computes, in a custom layer, loss or ``train_step``.
 
-        custom = self._prepared(tf.nest.map_structure(symbolic, batch))
-        calls = self._attach(connect(), custom)
-        training = self.handle.prepare()
-        atexit.register(calls.finish)  # further calls of fit continue it
-        if custom is None:
-            return training.step(step_alone(self.model, training.average))
-        refuse_unknown_loss(self.model, custom, calls.run)
-        return training.step(averages=len(custom.optimizers))(custom_step_alone(self.model, calls.run))
+        Undefined:
+            Without effect outside of a training step, as in ``evaluate``; see ``kungfu.Training.publish``.
+        """
+        training = self._attached.training
+        if training is not None and training.is_tracing:
+            training.publish(name, value)
+
+    def feed(self, name: str, value: Any) -> None:
+        """Gives the policies a number, from a callback or between two fits; see ``kungfu.Training.feed``."""
+        training, self._fed[name] = self._attached.training, value
+        if training is not None and self._attached.is_fitting:
+            training.feed(name, value)
+
+    def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
+        """Requests a checkpoint at the barrier after the fit's next step; see ``kungfu.Training.checkpoint``."""
+        training = self._attached.training
+        if training is not None and self._attached.is_fitting:
+            training.checkpoint(path, keep=keep)
+
+    def stop(self, reason: str = "") -> None:
+        """Ends the present fit, on all peers after the same step; without effect outside of a fit.
+
+        Args:
+            reason: As in ``kungfu.Training.stop``. The epoch ends at that step, as under ``model.stop_training``.
+        """
+        attached = self._attached
+        if not attached.is_fitting:
+            return
+        if attached.training is None:
+            attached.model.stop_training = True
+        else:
+            attached.training.stop(reason)
+
+    def prepare(self) -> Training:
+        """Applies the registrations and fed numbers from before a fit to its training, and returns the training."""
+        training = self._attached.training
+        assert training is not None
+        for one in self._prepared:
+            one(training)
+        for name, value in self._fed.items():
+            training.feed(name, value)
+        return training
+
+
+# ---- fit -------------------------------------------------------------------------------------------------------------
+
+
+def _fit_function(attached: Attached) -> Callable[..., Any]:
+    """The function that replaces ``fit`` on the model."""
+    model, own = attached.model, type(attached.model).fit
+
+    @wraps(own)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        if model.optimizer is not attached.optimizer:
+            raise UsageError(
+                f"the model {model.name!r} was compiled after kf.keras.attach(), and has another optimizer now: "
+                "call kf.keras.attach(model) again, after compile"
+            )
+        attached.is_fitting = True
+        try:
+            arguments = _arguments(own, model, args, kwargs)
+            if read_settings() is not None:
+                return fit_in_job(attached, arguments)
+            refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
+            attached.first_epoch = arguments["initial_epoch"]
+            if attached.policies:
+                _let_policies_see_steps(attached)
+            # Keras does not know the samples of kf.data: it is given batches of them.
+            if is_source(arguments["x"]):
+                args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=attached.seed)
+            return own(model, *args, **kwargs)
+        finally:
+            attached.is_fitting = False
+
+    fit.attached = attached  # type: ignore[attr-defined]  # for a later attach
+    return fit
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -307,6 +322,154 @@ def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwarg
     bound = inspect.signature(own).bind(model, *args, **kwargs)
     bound.apply_defaults()
     return {name: value for name, value in bound.arguments.items() if name != "self"}
+
+
+def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
+    """Builds the run of Keras' own step or of a custom one, and returns its calls."""
+    model, optimizers = attached.model, [attached.model.optimizer] if custom is None else custom.each_optimizer
+    if custom is None:
+        build(model, optimizers)
+    attached.calls = calls = attach_built(
+        connection,
+        model,
+        optimizers,
+        policies=attached.policies,
+        seed=attached.seed,
+        budget=attached.budget,
+        combine=_combine_of(attached, "layers"),
+    )
+    if custom is not None and connection.peer == 0:
+        print(custom.note(model), file=sys.stderr)
+    return calls
+
+
+def _combine_of(attached: Attached, what: Literal["layers", "metrics"]) -> dict[str, Any]:
+    """The entries of ``combine`` for variables of layers, or for metrics; a metric's name has precedence."""
+    combine, variables = attached.combine, layer_statistics(attached.model)
+    metrics = {one.name for one in metrics_of(attached.model)}
+    paths = {name for name in combine if "/" in name or any(is_named(one, name) for one in variables)}
+    return {name: one for name, one in combine.items() if (name in paths - metrics) == (what == "layers")}
+
+
+def _prepare(model: Any, batch: Any) -> CustomStep | None:
+    """Builds the model for a symbolic batch, and returns the findings about its step if that is custom."""
+    if has_custom_step(model):
+        return explored(model, batch)
+    build_symbolically(model, batch)
+    return None
+
+
+# ---- in a job --------------------------------------------------------------------------------------------------------
+
+
+def fit_in_job(attached: Attached, arguments: Mapping[str, Any]) -> Any:
+    """Runs ``fit`` as one peer of a job; a program without a launcher is a job of one peer."""
+    model, connection = attached.model, connect()
+    refuse_job_step(model)
+    if type(model).fit is not keras.Model.fit:
+        raise UsageError(
+            f"{type(model).__name__}.fit() is the program's own: under kungfu-run the loop is kungfu's; write the loop "
+            "with kf.attach() and training.step (README), or run the script without kungfu-run"
+        )
+    for name in ("epochs", "initial_epoch"):
+        if not isinstance(arguments[name], int) or arguments[name] < 0:
+            raise UsageError(f"model.fit({name}={arguments[name]!r}): must be an integer of at least 0")
+    refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
+    plan, batch, validation = fit_data(arguments, seed=attached.seed)
+    custom = _prepare(model, batch)
+    fit = FitRun(model, arguments, plan, validation, connection, combine=attached.combine)
+    if not plan.epochs:  # nothing to train, and no peer to meet
+        return fit.run_empty()
+    attached.first_epoch, missed = arguments["initial_epoch"], connection.begin_phase()
+    attached.evaluations = fit.evaluations
+    while True:
+        # The others have finished this fit; the state of their present fit is received on joining it.
+        attached.passes = missed is not None
+        if missed is not None:
+            return fit.skip(missed)
+        try:
+            return _train_in_job(attached, connection, fit, custom)
+        # The others finished it while this peer prepared.
+        except PhaseIsOver:
+            missed = connection.phase_result()
+
+
+def _train_in_job(attached: Attached, connection: JobConnection, fit: FitRun, custom: CustomStep | None) -> Any:
+    model, of_metrics = attached.model, metrics_of(attached.model)
+    metrics = CombinedMetrics(of_metrics, _combine_of(attached, "metrics"), per_step=output_loss_trackers(model))
+    calls = _attach(attached, connection, custom)
+    run = calls.run
+    run.memory.share(run.trace, [*model.variables, *(one for metric in of_metrics for one in metric.variables)])
+    with tf.device("/CPU:0"):  # read by the host in every step
+        stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
+    if custom is None:
+        logs = JobLogs(metrics.totals, partial(shown, model, metrics))
+        step = job_step(model, run, metrics, stop_requested=stop_requested)
+    else:
+        refuse_unknown_loss(model, custom, run)
+        custom_metrics = CustomMetrics(model, custom, metrics)
+        logs = JobLogs(custom_metrics.totals, custom_metrics.numbers)
+        step = custom_job_step(model, run, custom_metrics, stop_requested=stop_requested)
+    calls.mark(step.__name__, averages=1 if custom is None else len(custom.optimizers))
+    attached.handle.prepare()
+    history = fit.train(calls, step, logs, stop_requested=stop_requested)
+    if run.left:
+        print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
+        sys.exit(0)
+    return history
+
+
+# ---- alone -----------------------------------------------------------------------------------------------------------
+
+
+def _let_policies_see_steps(attached: Attached) -> None:
+    """Gives Keras' loop a train function in which the policies see each step."""
+    model = attached.model
+    refuse_step(model)
+
+    def make_train_function(force: bool = False) -> Any:
+        if model.train_function is None or force:
+            model.train_function = _train_function(attached)
+        return model.train_function
+
+    model.make_train_function = make_train_function
+
+
+def _train_function(attached: Attached) -> Callable[[Any], Any]:
+    model = attached.model
+    steps: list[Callable[[Any], Any]] = []  # one step, after the first batch
+
+    def function(iterator: Any) -> Any:
+        logs = None
+        for _ in range(model.steps_per_execution):
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            if not steps:  # the model is built for the first batch
+                steps.append(_step_alone(attached, batch))
+            logs = steps[0](batch)
+            if attached.calls is not None and attached.calls.run.stopped:
+                model.stop_training = True
+                break
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    return function
+
+
+def _step_alone(attached: Attached, batch: Any) -> Callable[[Any], Any]:
+    def symbolic(one: Any) -> Any:
+        return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
+
+    model, custom = attached.model, _prepare(attached.model, tf.nest.map_structure(symbolic, batch))
+    calls = _attach(attached, connect(), custom)
+    training = attached.handle.prepare()
+    atexit.register(calls.finish)  # further calls of fit continue it
+    if custom is None:
+        return training.step(step_alone(model, training.average))
+    refuse_unknown_loss(model, custom, calls.run)
+    return training.step(averages=len(custom.optimizers))(custom_step_alone(model, calls.run))
 
 
 def _refusing_in_job(model: Any, name: str) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ all peers. The peer trains in the fit under way, from the state that it receives
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -17,11 +16,8 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.keras.applications import optimizers_of
-from kungfu.keras.callbacks import JobCallbacks, verbosity
-from kungfu.keras.data.fit_data import FitData
+from kungfu.keras.callbacks import JobCallbacks
 from kungfu.keras.plain_values import is_plain, pack, unpack
-from kungfu.training.graph.combined_metrics import Combination
-from kungfu.training.loop.job_connection import JobConnection
 
 
 class Evaluations:
@@ -52,128 +48,57 @@ class Evaluations:
         self._results, self._used = list(results), 0
 
 
-class FitCall:
-    """One call of ``fit`` on one peer of a job, which trains in that fit, or skips it if it is over.
+def pack_outcome(
+    model: Any, callbacks: JobCallbacks, evaluations: Evaluations, *, described: Sequence[str], run: str
+) -> Callable[[], bytes]:
+    """Returns a function that packs the outcome of a fit on this peer; later training does not change it.
 
-    Args:
-        model: The model, compiled and built.
-        arguments: All arguments of ``fit`` by name.
-        data: The training and validation data.
-        connection: This process in its job.
-        combine: The combination of metrics' states over the peers, by the name of the metric.
-
-    Raises:
-        UsageError: A callback cannot run in a job.
+    Cost:
+        On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
     """
+    with tf.device("/CPU:0"):
+        values = [tf.identity(one) for one in _variables(model)]
+    # Packed and unpacked: a deep copy, which later changes do not reach.
+    kept, stops = unpack(pack(callbacks.kept())), bool(model.stop_training)
 
-    def __init__(
-        self,
-        model: Any,
-        arguments: Mapping[str, Any],
-        data: FitData,
-        connection: JobConnection,
-        *,
-        combine: Mapping[str, Combination] = MappingProxyType({}),
-    ) -> None:
-        self.model, self.arguments, self.data, self.connection = model, arguments, data, connection
-        self.combine, self.evaluations = combine, Evaluations()
-        given, verbose = arguments["callbacks"] or [], verbosity(arguments["verbose"])
-        params = {"epochs": arguments["epochs"], "steps": data.steps}
-        self.callbacks = JobCallbacks(given, model, verbose=verbose, params=params)
+    def packed() -> bytes:
+        # As bytes: NumPy lacks some types (bfloat16).
+        arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
+        # Evaluations are added until the next fit begins; any thread may call this.
+        outcome = {"described": list(described), "callbacks": kept, "stops": stops, "run": run, "variables": arrays}
+        return pack({**outcome, "evaluations": evaluations.results()})
 
-    @property
-    def described(self) -> list[str]:
-        """The parts of the call that must be equal on all peers, as texts."""
-        arguments, plan, weights = self.arguments, self.data.plan, self.arguments["class_weight"]
-        names = () if self.data.validation is None else ("freq", "steps", "batch_size")
-        validates = [f"validation_{name}={arguments[f'validation_{name}']}" for name in names]
-        return [
-            f"number {self.connection.phase} of the program",
-            f"epochs={arguments['epochs']}",
-            f"initial_epoch={arguments['initial_epoch']}",
-            f"{plan.source.samples} samples",
-            ", ".join([f"batches of {plan.batch_size}", *validates]),
-            *([] if weights is None else [f"class_weight={_in_order(weights)}"]),
-        ]
-
-    def nothing(self) -> Any:
-        """Runs a ``fit`` without epochs: only the callbacks' beginning and end."""
-        self.model.stop_training = False
-        self.callbacks.begin()
-        self.callbacks.lead(takes_over=False)
-        self.callbacks.end({})
-        return self.model.history
-
-    def passed(self, content: bytes) -> Any:
-        """Skips this fit, which the others have finished: adopts its outcome, and returns its History."""
-        epochs = _adopt_outcome(content, self)
-        x = self.arguments["x"]
-        # A Dataset that reshuffles on each reading must be read as often as on the other peers.
-        if isinstance(x, tf.data.Dataset):
-            for _ in range(1 if self.arguments["steps_per_epoch"] else epochs):
-                next(iter(x), None)
-        return self.model.history
-
-    def outcome(self) -> Callable[[], bytes]:
-        """Returns a function that packs the outcome of the fit on this peer; later training does not change it.
-
-        Cost:
-            On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
-        """
-        with tf.device("/CPU:0"):
-            values = [tf.identity(one) for one in _variables(self.model)]
-        # Packed and unpacked: a deep copy, which later changes do not reach.
-        outcome = {
-            "told": self.described,
-            "callbacks": unpack(pack(self.callbacks.kept())),
-            "stops": bool(self.model.stop_training),
-            "run": self.connection.run,
-        }
-        evaluations = self.evaluations  # a separate name, so that the closure does not hold this call's model and data
-
-        def packed() -> bytes:
-            # Evaluations are added until the next fit begins; any thread may call this.
-            whole = {**outcome, "evaluations": evaluations.results()}
-            # As bytes: NumPy lacks some types (bfloat16).
-            arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
-            return pack({**whole, "variables": arrays})
-
-        return packed
+    return packed
 
 
-def _in_order(weights: Mapping[int, float]) -> str:
-    """The class weights as text, with NumPy's numbers written like Python's."""
-    return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
-
-
-def _adopt_outcome(content: bytes, call: FitCall) -> int:
-    """Adopts the outcome of a finished fit; returns the number of epochs that the others trained in it.
+def adopt_outcome(
+    content: bytes, model: Any, callbacks: JobCallbacks, evaluations: Evaluations, *, described: Sequence[str]
+) -> str:
+    """Adopts the outcome of a finished fit; returns the name of the job that trained in it.
 
     Raises:
         UsageError: The call differs from the others' call.
     """
-    outcome, model, number = unpack(content), call.model, call.connection.phase
-    if outcome["told"] != call.described:
-        here, there = _difference(call.described, outcome["told"])
+    outcome = unpack(content)
+    if outcome["described"] != described:
+        here, there = _difference(described, outcome["described"])
         raise UsageError(
-            f"fit number {number} of this program has {here} on this peer, and {there} on those that have done it: all "
+            f"fit {described[0]} has {here} on this peer, and {there} on those that have done it: all "
             "peers run the same program, with the same data"
         )
     variables = _variables(model)
     if [one.dtype.size * int(np.prod(one.shape)) for one in variables] != [one.size for one in outcome["variables"]]:
         raise UsageError(
-            f"fit number {number} of this program was given a model with other variables on this peer than on those "
+            f"fit {described[0]} was given a model with other variables on this peer than on those "
             "that have done it: all peers run the same program"
         )
-    call.callbacks.adopt(outcome["callbacks"])
+    callbacks.adopt(outcome["callbacks"])
     for variable, value in zip(variables, outcome["variables"], strict=True):
         array = np.frombuffer(value.tobytes(), variable.dtype.as_numpy_dtype)
         variable.assign(array.reshape(variable.shape))
     model.stop_training = outcome["stops"]
-    call.evaluations.adopt(outcome["evaluations"])
-    connection = call.connection
-    connection.run, connection.passes = outcome["run"], True
-    return len(model.history.epoch)
+    evaluations.adopt(outcome["evaluations"])
+    return str(outcome["run"])
 
 
 def _variables(model: Any) -> list[tf.Variable]:

@@ -13,25 +13,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.framework_internals import restored_epoch
-from kungfu.keras.callbacks import Group
+from kungfu.keras.callbacks import Group, JobCallbacks, verbosity
+from kungfu.keras.data.fit_data import refuse_other_batch
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass
-from kungfu.keras.fits import FitCall
+from kungfu.keras.fits import Evaluations, adopt_outcome, pack_outcome
 from kungfu.keras.metrics import JobLogs, plain_number
 from kungfu.keras.next_action import Action, FitState, Progress, decide
 from kungfu.keras.plain_values import agreed, pack, unpack
 from kungfu.training import Training
+from kungfu.training.data import BatchPlan
 from kungfu.training.data.stream import DataEndedError
+from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.loop import barrier
 from kungfu.training.loop.batches import count_epochs, declare_batches, loop_batches
 from kungfu.training.loop.between_steps import complete_state
+from kungfu.training.loop.job_connection import JobConnection
 from kungfu.training.loop.step_calls import SKIPPED, StepCalls
-from kungfu.training.run import Run
 from kungfu.training.state.registered_sync import PeerGroup
 
 _CALLBACKS = "fit.npz"  # in a checkpoint
@@ -47,64 +51,118 @@ _NOT_SHARED = (
 
 
 class FitRun:
-    """One ``fit`` on one peer of a job.
+    """One ``fit`` on one peer of a job, which trains in that fit, or skips it if it is over.
 
     Args:
-        call: The arguments of ``fit``.
-        calls: The calls of the run's step.
-        step: The step: a function of a batch.
-        logs: The logs of the epoch.
-        stop_requested: 1.0 if a callback of this peer requests the end of training.
+        model: The model, compiled and built.
+        arguments: All arguments of ``fit`` by name.
+        plan: The training data.
+        validation: The arguments of ``evaluate``, or ``None``.
+        connection: This process in its job.
+        combine: The combination of metrics' states over the peers, by the name of the metric.
+
+    Raises:
+        UsageError: A callback cannot run in a job.
     """
 
     def __init__(
         self,
-        call: FitCall,
-        calls: StepCalls,
+        model: Any,
+        arguments: Mapping[str, Any],
+        plan: BatchPlan,
+        validation: tuple[Any, Any, Any] | None,
+        connection: JobConnection,
         *,
-        step: Callable[[Any], Any],
-        logs: JobLogs,
-        stop_requested: tf.Variable,
+        combine: Mapping[str, Combination] = MappingProxyType({}),
     ) -> None:
-        self._call, self._calls, self._run = call, calls, calls.run
-        self._step, self._stop_requested, self._logs = step, stop_requested, logs
-        self._begins = int(call.arguments["initial_epoch"])
-        self._progress = Progress(epochs=self._epochs_left(), execution=int(call.model.steps_per_execution))
+        self._model, self._arguments, self._plan, self._connection = model, arguments, plan, connection
+        self._validation_data, self._combine, self.evaluations = validation, combine, Evaluations()
+        self._callbacks = JobCallbacks(
+            arguments["callbacks"] or [],
+            model,
+            verbose=verbosity(arguments["verbose"]),
+            params={"epochs": arguments["epochs"], "steps": -(-plan.samples // plan.batch_size)},
+        )
+        self._begins = int(arguments["initial_epoch"])
+        self._progress = Progress(epochs=self._epochs_left(), execution=int(model.steps_per_execution))
         self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the present epoch
         self._warned = set[str]()
-        training, run = Training(calls), calls.run
-        training.register("fit/epochs_ended", lambda: self._progress.ended, self._set_ended)
-        for place, total in enumerate(logs.totals):
-            training.register(f"fit/totals/{place}", total)
-        run.checkpoints.keep(_CALLBACKS, self._kept)
-        run.declared.has_loop_state = True
 
-    def run(self) -> Any:
+    @property
+    def described(self) -> list[str]:
+        """The parts of the call that must be equal on all peers, as texts."""
+        arguments, plan, weights = self._arguments, self._plan, self._arguments["class_weight"]
+        names = () if self._validation_data is None else ("freq", "steps", "batch_size")
+        validates = [f"validation_{name}={arguments[f'validation_{name}']}" for name in names]
+        return [
+            f"number {self._connection.phase} of the program",
+            f"epochs={arguments['epochs']}",
+            f"initial_epoch={arguments['initial_epoch']}",
+            f"{plan.source.samples} samples",
+            ", ".join([f"batches of {plan.batch_size}", *validates]),
+            *([] if weights is None else [f"class_weight={_in_order(weights)}"]),
+        ]
+
+    def run_empty(self) -> Any:
+        """Runs a ``fit`` without epochs: only the callbacks' beginning and end."""
+        self._model.stop_training = False
+        self._callbacks.begin()
+        self._callbacks.lead(takes_over=False)
+        self._callbacks.end({})
+        return self._model.history
+
+    def skip(self, content: bytes) -> Any:
+        """Skips this fit, which the others have finished: adopts its outcome, and returns its History."""
+        self._connection.run = adopt_outcome(
+            content, self._model, self._callbacks, self.evaluations, described=self.described
+        )
+        self._connection.passes = True
+        x = self._arguments["x"]
+        # A Dataset that reshuffles on each reading must be read as often as on the other peers.
+        if isinstance(x, tf.data.Dataset):
+            for _ in range(1 if self._arguments["steps_per_epoch"] else len(self._model.history.epoch)):
+                next(iter(x), None)
+        return self._model.history
+
+    def train(self, calls: StepCalls, step: Callable[[Any], Any], logs: JobLogs, *, stop_requested: tf.Variable) -> Any:
         """Trains to the end.
+
+        Args:
+            calls: The calls of the run's step.
+            step: The step: a function of a batch.
+            logs: The logs of the epoch.
+            stop_requested: 1.0 if a callback of this peer requests the end of training.
 
         Returns:
             The model's ``History``; on a removed peer, the History until the removal.
         """
-        model = self._call.model
-        model.stop_training = False
+        self._calls, self._run = calls, calls.run
+        self._step, self._stop_requested, self._logs = step, stop_requested, logs
+        training = Training(calls)
+        training.register("fit/epochs_ended", lambda: self._progress.ended, self._set_ended)
+        for index, total in enumerate(logs.totals):
+            training.register(f"fit/totals/{index}", total)
+        self._run.checkpoints.keep(_CALLBACKS, self._kept)
+        self._run.declared.described, self._run.declared.has_loop_state = self.described, True
+        self._model.stop_training = False
         try:
             self._train()
             self._go_on("share last")
             # The actions before the last barrier, in each view that reaches it.
-            self._calls.finish(lambda: self._go_on("finish"))
+            calls.finish(lambda: self._go_on("finish"))
         except BaseException:
-            self._calls.abandon()
+            calls.abandon()
             raise
-        return model.history
+        return self._model.history
 
     def _train(self) -> None:
         """Performs steps and the actions between them until training ends or a decision removes this peer."""
-        data, run = self._call.data, self._run
-        declare_batches(self._calls, data.plan, described=data.described)
+        run = self._run
+        declare_batches(self._calls, self._plan)
         try:
             for batch in loop_batches(
                 self._calls,
-                data.plan,
+                self._plan,
                 over=lambda: run.left or self._progress.is_over(stopped=run.stopped),
                 between_steps=lambda: self._go_on("begin batch", "step", "end training"),
             ):
@@ -118,17 +176,17 @@ class FitRun:
             self._progress = replace(self._progress, stops=True)
 
     def _epochs_left(self) -> int:
-        return max(0, int(self._call.arguments["epochs"]) - self._begins)
+        return max(0, int(self._arguments["epochs"]) - self._begins)
 
     def _do_step(self, batch: Any) -> None:
-        if self._call.model.stop_training:  # set by a callback after the previous step; training ends with this step
+        if self._model.stop_training:  # set by a callback after the previous step; training ends with this step
             self._stop_requested.assign(1.0)
         stops = self._calls.call(self._step, (batch,), {})
         # The batch was cut for another view, or peers were lost during the step: the loader cuts it again.
         if stops is SKIPPED:
             return
         self._progress = self._progress.stepped(stops=bool(stops.numpy() > 0))
-        self._warn_once(_UNHEEDED, where=self._call.model.stop_training and not self._progress.stops)
+        self._warn_once(_UNHEEDED, where=self._model.stop_training and not self._progress.stops)
         # The call must not wait for the next batch.
         if (action := self._next()).what == "end batch":
             self._call_back(action)
@@ -169,7 +227,7 @@ class FitRun:
 
     def _call_back(self, action: Action) -> None:
         """Calls the callbacks, with Keras' numbers of epochs."""
-        callbacks, model, number, logs = self._call.callbacks, self._call.model, action.number, self._progress.logs
+        callbacks, model, number, logs = self._callbacks, self._model, action.number, self._progress.logs
         match action.what:
             case "begin batch":
                 callbacks.batch_begins(number)
@@ -200,7 +258,7 @@ class FitRun:
 
     def _enter_view(self, peers: PeerGroup) -> None:
         """Sets all peers to the state of one peer, including the attributes of its callbacks and their changes."""
-        callbacks, is_first = self._call.callbacks, self._progress.version < 0
+        callbacks, is_first = self._callbacks, self._progress.version < 0
         resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
         held = self._run.state.agreed() if resumed is not None else []
         before = [tf.identity(one) for one in held]
@@ -226,20 +284,19 @@ class FitRun:
 
     def _receive_state(self, peers: PeerGroup, source: int) -> FitState:
         """The source's state, which this peer continues from; this peer's callbacks have not caught up with it yet."""
-        call = self._call
         # The first epoch differs if a callback of rank 0 has restored a backup.
-        begins = restored_epoch(call.model) if call.callbacks.restores else None
+        begins = restored_epoch(self._model) if self._callbacks.restores else None
         own = {
             "fit_state": self._progress.fit_state,
             "begins": begins or self._begins,
-            "first": call.data.first_batch_of(self._progress.ended),
-            "stop_training": bool(call.model.stop_training),
+            "first": self._plan.first_batch_of(self._progress.ended),
+            "stop_training": bool(self._model.stop_training),
         }
         received = agreed(peers, own, rank=source)
-        call.data.refuse_other(self._progress.ended, coordinators=received["first"])
-        self._begins, call.model.stop_training = received["begins"], received["stop_training"]
+        refuse_other_batch(self._plan, self._progress.ended, coordinators=received["first"])
+        self._begins, self._model.stop_training = received["begins"], received["stop_training"]
         self._stop_requested.assign(0.0)  # requested again before the next step
-        epochs, number = self._epochs_left(), call.connection.phase
+        epochs, number = self._epochs_left(), self._connection.phase
         count_epochs(self._run, done_before=self._begins, epochs=epochs, fit=number)
         reported = FitState(**received["fit_state"])
         self._progress = replace(self._progress.updated_by(reported), epochs=epochs)
@@ -247,7 +304,7 @@ class FitRun:
 
     def _adopt_state(self, peers: PeerGroup, source: int, reported: FitState) -> None:
         """Adopts the attributes of the source's callbacks, and the variables that they have changed."""
-        callbacks, run, position = self._call.callbacks, self._run, self._calls.position()
+        callbacks, run, position = self._callbacks, self._run, self._calls.position()
         (led,) = peers.any_of([callbacks.leads])
         # The writers' attributes are rank 0's if rank 0 led before.
         if not led or source == 0:
@@ -267,7 +324,7 @@ class FitRun:
         complete_state(run)
 
     def _agree_on(self, group: Group, peers: PeerGroup, *, rank: int = 0) -> None:
-        written = self._call.callbacks.agree(peers, group, rank=rank, written=self._progress.written)
+        written = self._callbacks.agree(peers, group, rank=rank, written=self._progress.written)
         # Only after the attributes have arrived: a peer may be lost during their transfer.
         self._progress = replace(self._progress, written=written)
 
@@ -280,9 +337,9 @@ class FitRun:
     def _find_numbers(self) -> None:
         """Sets the logs of an epoch to rank 0's: a validation may round differently on another machine."""
         own = dict(self._logs.so_far())  # reading them sets the metrics
-        arguments = self._call.arguments
+        arguments = self._arguments
         is_validated = _validates(self._begins + self._progress.ended, arguments["validation_freq"])
-        if self._call.data.validation is not None and is_validated:
+        if self._validation_data is not None and is_validated:
             if not self._validate():
                 return
             own |= {f"val_{name}": plain_number(value) for name, value in self._progress.found.items()}
@@ -294,15 +351,14 @@ class FitRun:
 
     def _validate(self) -> bool:
         """Runs the validation over all peers; returns False if peers were lost during it."""
-        call = self._call
         if self._progress.tested == 2:
             return True
         if self._validation is None:
-            arguments = call.arguments
-            data = zip(("x", "y", "sample_weight"), call.data.validation or (), strict=True)
+            arguments = self._arguments
+            data = zip(("x", "y", "sample_weight"), self._validation_data or (), strict=True)
             batch_size = arguments["validation_batch_size"] or arguments["batch_size"]
             given = {**dict(data), "steps": arguments["validation_steps"], "batch_size": batch_size}
-            evaluation = SharedEvaluation(call.model, given, call.callbacks.running, call.combine)
+            evaluation = SharedEvaluation(self._model, given, self._callbacks.running, self._combine)
             self._validation = SharedPass(numbered_batches(given), evaluation), evaluation
         shared, evaluation = self._validation
         evaluation.began |= self._progress.tested > 0
@@ -314,18 +370,18 @@ class FitRun:
 
     def _conclude_epoch(self, peers: PeerGroup) -> None:
         """Sets the callbacks' changes to rank 0's, and concludes the epoch."""
-        progress, call = self._progress, self._call
+        progress = self._progress
         # The next epoch may have begun: the loader has its first batch already.
         begun = self._calls.position().epoch
-        first_batch = call.data.first_batch_of(begun) if begun > progress.ended else -1
-        received = agreed(peers, {"stops": bool(call.model.stop_training), "first_batch": first_batch})
+        first_batch = self._plan.first_batch_of(begun) if begun > progress.ended else -1
+        received = agreed(peers, {"stops": bool(self._model.stop_training), "first_batch": first_batch})
         if first_batch >= 0:
-            call.data.refuse_other(progress.ended + 1, coordinators=received["first_batch"])
+            refuse_other_batch(self._plan, progress.ended + 1, coordinators=received["first_batch"])
         self._agree_on("writers", peers)
         peers.assign_from_rank(self._run.state.agreed())
         stops = received["stops"] or progress.stops or self._run.stopped
-        self._warn_once(_UNHEEDED, where=call.model.stop_training and not stops)
-        call.model.stop_training = received["stops"]
+        self._warn_once(_UNHEEDED, where=self._model.stop_training and not stops)
+        self._model.stop_training = received["stops"]
         self._stop_requested.assign(0.0)  # a request of this peer alone is ignored
         self._progress, self._validation = self._progress.with_epoch_concluded(stops=stops), None
 
@@ -334,7 +390,12 @@ class FitRun:
         peers.assign_from_rank(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "share last":
-            _end_phase(self._call, self._run)
+            run, connection, described = self._run, self._connection, self.described
+            trained = int(run.graph_state.progress.trained.read_value())
+            outcome = pack_outcome(
+                self._model, self._callbacks, self.evaluations, described=described, run=connection.run
+            )
+            connection.end_phase(outcome, terms=run.terms, trained=trained)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -347,7 +408,7 @@ class FitRun:
         at = self._progress
         validation = {"began": True, "result": at.found if at.tested == 2 else None} if at.tested else None
         state = {"batch": at.batch, "begun": at.open_batch >= 0, "called": at.end_called, "logs": at.logs}
-        kept = {"callbacks": self._call.callbacks.kept(), **state, "written": at.written, "validation": validation}
+        kept = {"callbacks": self._callbacks.kept(), **state, "written": at.written, "validation": validation}
         return pack(kept)
 
     def _restore(self, kept: Mapping[str, Any], reported: FitState) -> FitState:
@@ -358,14 +419,14 @@ class FitRun:
             "batch": batch, "open_batch": batch // each * each if kept["begun"] else -1, "end_called": kept["called"],
             "logs": kept["logs"], "tested": int(bool(validation)) + int(result is not None), "found": result or {},
         }  # fmt: skip
-        self._call.callbacks.resume(kept["callbacks"])
+        self._callbacks.resume(kept["callbacks"])
         self._progress = replace(self._progress, **state, written=kept["written"])
         return replace(reported, **state)
 
 
-def _end_phase(call: FitCall, run: Run) -> None:
-    trained = int(run.graph_state.progress.trained.read_value())
-    call.connection.end_phase(call.outcome(), terms=run.terms, trained=trained)
+def _in_order(weights: Mapping[int, float]) -> str:
+    """The class weights as text, with NumPy's numbers written like Python's."""
+    return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
 
 
 def _validates(epoch: int, frequency: Any) -> bool:

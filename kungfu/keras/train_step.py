@@ -17,7 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kungfu.framework_internals import added_to_unmasked, is_in_xla_context, loss_tracker, reductions_by
+from kungfu.errors import UsageError
+from kungfu.framework_internals import added_to_unmasked, all_layers, is_in_xla_context, loss_tracker, reductions_by
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
 from kungfu.training.loop.averages import average_and_sum, sum_in_step
 from kungfu.training.loop.loop_metrics import peer_share
@@ -144,6 +145,53 @@ def _compiled(model: Any, forward: Forward) -> Forward:
         return [next(found) if is_there else None for is_there in there], loss, after
 
     return compiled
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def refuse_step(model: Any) -> None:
+    """Raises ``UsageError`` for a training step that runs eagerly, or under a distribution strategy."""
+    if model.run_eagerly:
+        raise UsageError(
+            "model.compile(run_eagerly=True): policies and the average over the peers are a part of the traced step; "
+            "compile without run_eagerly, or debug the script without policies and without kungfu-run"
+        )
+    if tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy():
+        raise UsageError(
+            "the model was made under a tf.distribute strategy: the peers of a job take its place; make the model "
+            "outside of strategy.scope()"
+        )
+
+
+def refuse_job_step(model: Any) -> None:
+    """Raises ``UsageError`` for a model whose step would give other numbers in a job than with Keras."""
+    refuse_step(model)
+    _refuse_fixed_batch(model)
+    for loss in tf.nest.flatten(model.loss):
+        if not isinstance(loss, str) and getattr(loss, "reduction", "mean") in (None, "none"):
+            raise UsageError(
+                f"the loss {loss.name!r} has the reduction {loss.reduction!r} under kungfu-run: it does not say what "
+                "the sum over the batch is divided by; give reduction='sum_over_batch_size', or 'sum'"
+            )
+
+
+def _refuse_fixed_batch(model: Any) -> None:
+    """Refuses models with a fixed batch size: a peer's slice differs between peers, and after each rescale."""
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise UsageError(
+                f"the layer {layer.name!r} is stateful=True under kungfu-run: it goes on with what it knew of the "
+                "sample at the same place of the batch before, and the peers' slices of a batch change as they come "
+                "and go; make it without stateful, and give it longer sequences, or run the script without kungfu-run"
+            )
+    for given in tf.nest.flatten(getattr(model, "inputs", None) or []):
+        if given.shape[0] is not None:
+            raise UsageError(
+                f"the model takes batches of {given.shape[0]} samples and no others: its input {given.name!r} has the "
+                f"shape {tuple(given.shape)}; under kungfu-run each peer has a slice of a batch, so leave its size "
+                "open: keras.Input(shape=...) without batch_size and batch_shape"
+            )
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from kungfu.keras.data.indexed import arguments_alone
+from kungfu.keras.data.fit_data import arguments_alone
 from tests.keras import fitting
 from tests.training.linear import linear_run
 

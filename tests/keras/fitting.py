@@ -11,7 +11,10 @@ import keras
 import numpy as np
 
 import kungfu as kf
+from kungfu.keras.attach_model import fit_in_job
+from kungfu.keras.data.fit_data import fit_data
 from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.training.data import BatchPlan
 
 SAMPLES = 50
 
@@ -67,13 +70,24 @@ def compiled(model: Any, loss: Any = "mse", **given: Any) -> Any:
 def in_job(model: Any, *args: Any, policies: Sequence[Any] = (), **given: Any) -> Any:
     """The history of a compiled model's ``fit`` as a job of one peer does it."""
     kf.keras.attach(model, policies=policies)
-    return model.fit.attached.in_job(*args, **{"verbose": 0, "shuffle": False, **given})
+    return fit_again(model, *args, **given)
 
 
-def arguments(**given: Any) -> dict[str, Any]:
+def fit_again(model: Any, *args: Any, **given: Any) -> Any:
+    """The history of an attached model's ``fit``, as `in_job`."""
+    return fit_in_job(model.fit.attached, arguments(*args, **{"verbose": 0, "shuffle": False, **given}))
+
+
+def arguments(*args: Any, **given: Any) -> dict[str, Any]:
     """Those of ``fit`` by name, with Keras' defaults."""
-    signature = inspect.signature(keras.Model.fit)
-    return {name: one.default for name, one in signature.parameters.items() if name != "self"} | given
+    bound = inspect.signature(keras.Model.fit).bind(None, *args, **given)
+    bound.apply_defaults()
+    return {name: one for name, one in bound.arguments.items() if name != "self"}
+
+
+def plan_of(*args: Any, seed: int = 0, **given: Any) -> BatchPlan:
+    """The plan of the data of a call of ``fit``."""
+    return fit_data(arguments(*args, **given), seed=seed)[0]
 
 
 def plainly(model: Any, *args: Any, op_by_op: bool = True, **given: Any) -> Any:

@@ -15,7 +15,7 @@ import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import StandaloneMembership
 from kungfu.training.loop.job_connection import JobConnection
-from tests.keras.fitting import assert_same_variables, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import assert_same_variables, compiled, fit_again, float64, in_job, network, plainly, points
 
 pytestmark = pytest.mark.slow
 
@@ -150,7 +150,7 @@ def test_the_handle_ends_a_fit_and_registers_for_each_of_them(monkeypatch) -> No
 
     stopping = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     for fit in (1, 2):
-        history = attached.in_job(x, y, batch_size=10, epochs=4, verbose=0, callbacks=[stopping])
+        history = fit_again(model, x, y, batch_size=10, epochs=4, shuffle=True, callbacks=[stopping])
         assert (history.epoch, handle.epoch, handle.stopped) == ([0], 1, True)
         assert handle.step_number == 3 * fit
         assert "best" in attached.calls.run.registry.of("shared")

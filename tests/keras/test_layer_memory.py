@@ -13,7 +13,7 @@ import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPrediction
-from tests.keras.fitting import assert_same, compiled, float64, in_job, plainly, points
+from tests.keras.fitting import assert_same, compiled, fit_again, float64, in_job, plainly, points
 from tests.training.graph.test_layer_memory import Count
 
 X, Y = points()
@@ -77,7 +77,7 @@ def test_a_sum_trains_and_is_that_of_keras_by_the_word_of_attach():
         told.set_weights(plain.get_weights())
         plainly(plain, X, Y, batch_size=16, epochs=2)
         kf.keras.attach(told, combine={"sum/total": "sum"})
-        told.fit.attached.in_job(X, Y, batch_size=16, epochs=2, verbose=0, shuffle=False)
+        fit_again(told, X, Y, batch_size=16, epochs=2)
     assert_same(told, plain)
     np.testing.assert_allclose(np.asarray(told.layers[0].total), 2 * X.sum(axis=0), rtol=1e-8)
 

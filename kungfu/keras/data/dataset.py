@@ -9,16 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, epochs_of, of_stream
+from kungfu.keras.data.batch_format import BatchFormat, count_of, epochs_of, stream_plan
+from kungfu.training.data import BatchPlan
 from kungfu.training.data.checksums import samples_checksum
 from kungfu.training.data.stream import Stream
 
 
-def of_dataset(given: Mapping[str, Any]) -> FitData:
-    """The data of a Dataset; its batch size is the job's at the start.
-
-    Args:
-        given: The arguments of ``fit``.
+def of_dataset(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
+    """The plan and the first batch of a Dataset in the arguments of ``fit``.
 
     Cost:
         Without ``steps_per_epoch`` the Dataset is read once before training, to count its samples.
@@ -41,17 +39,14 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
         what="the tf.data.Dataset that model.fit() was given",
         checksum=checksum,
     )
-    return of_stream(source, first, given, checksum=checksum(first))
+    return stream_plan(source, first, given, checksum=checksum(first)), first
 
 
-def of_generator(given: Mapping[str, Any]) -> FitData:
-    """The data of a generator; its batch size is the job's at the start.
+def of_generator(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
+    """The plan and the first batch of a generator in the arguments of ``fit``.
 
     A generator can be read only once, so one reading continues over all epochs. An epoch is ``steps_per_epoch`` times
     the samples of the first batch, whatever the sizes of later batches.
-
-    Args:
-        given: The arguments of ``fit``.
 
     Cost:
         A joining peer first reads all batches that the others have read.
@@ -77,7 +72,7 @@ def of_generator(given: Mapping[str, Any]) -> FitData:
     samples = steps * count_of(first)
     what = "the generator that model.fit() was given"
     source = Stream(read, samples=samples, is_endless=True, what=what, checksum=samples_checksum)
-    return of_stream(source, first, given, checksum=samples_checksum(first))
+    return stream_plan(source, first, given, checksum=samples_checksum(first)), first
 
 
 def _refuse_elements(dataset: Any) -> None:

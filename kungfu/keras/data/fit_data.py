@@ -1,171 +1,319 @@
-"""The data of ``fit`` in a job, and the format of its batches.
+"""The data of ``fit``: the choice of the reader for their kind, and samples by index.
 
-``batch_size``, or the size of the given batches, is the batch of the whole job. A step processes the next samples of
-the epoch, and each peer trains on its slice of them, as with ``training.batches``.
+Samples by index are the rows of arrays, and the samples of files (``kf.data``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import GeneratorType
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import dataset_order
+from kungfu.keras.data.batch_format import BatchFormat, class_weights, epochs_of, is_text
+from kungfu.keras.data.dataset import of_dataset, of_generator
+from kungfu.keras.data.py_dataset import of_py_dataset
+from kungfu.runtime.api import shuffled
 from kungfu.training.data import BatchPlan
-from kungfu.training.data.stream import Stream, StreamSampler
+from kungfu.training.data.checksums import has_rows, order_checksum, samples_checksum
+from kungfu.training.data.partition_sampler import SequentialSource
+from kungfu.training.data.sample_source import Arrays, SampleSource, is_source
+from kungfu.training.data.sampler import PassSampler, Sampler, SerialSampler
+
+_INSTEAD = (
+    "give arrays (NumPy, tensors, pandas) and batch_size, a tf.data.Dataset, a PyDataset or a generator to fit; or "
+    "write the loop with kf.attach() and training.batches(), which takes records and functions of indices: docs/data.md"
+)
 
 
-@dataclass(frozen=True)
-class FitData:
-    """The training data of ``fit``, and its validation data.
-
-    Args:
-        plan: The samples, their order, the batch of the job at its start, and the remaining epochs.
-        described: The values that must be the same on all peers: ``seed``, the seed of the order, or -1 for the data's
-            order; ``first_batch``, a checksum, if each peer reads all of the data; ``targets`` and ``weights``,
-            checksums of their order, if peers share samples of arrays by index; ``validation``, a checksum of the
-            validation data, or -1 if their order changes with each reading.
-        symbolic_batch: A batch as ``keras.KerasTensor``: shapes with an open first dimension, and types.
-        validation: The arguments of ``evaluate``, or ``None``.
-    """
-
-    plan: BatchPlan
-    described: Mapping[str, int]
-    symbolic_batch: Any
-    validation: tuple[Any, Any, Any] | None = None
-
-    @property
-    def steps(self) -> int:
-        """The steps of an epoch at the initial batch size."""
-        return -(-self.plan.samples // self.plan.batch_size)
-
-    def first_batch_of(self, epoch: int) -> int:
-        """The checksum of the first batch of an epoch, counted from 0; -1 if it may differ between peers."""
-        if epoch >= self.plan.epochs or not isinstance(self.plan.source, Stream):
-            return -1
-        known = self.plan.source.first_batch_of(epoch)
-        return -1 if known is None else known
-
-    def refuse_other(self, epoch: int, *, coordinators: int) -> None:
-        """Raises ``UsageError`` if an epoch's first batch differs between this peer and the coordinator."""
-        own = self.first_batch_of(epoch) if coordinators >= 0 else -1
-        if own not in (-1, coordinators):
-            raise UsageError(
-                f"the data of model.fit() differ between this peer and rank 0: epoch {epoch + 1} of this fit "
-                "begins with another batch here. Each peer reads all of the data and takes its slice of each batch, so "
-                "they have to come in the same order on all: call keras.utils.set_random_seed(...) at the top, draw "
-                "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, put layers that "
-                "change samples at random into the model and not into map(), or give arrays, which are shared by index"
-            )
-
-
-def epochs_of(given: Mapping[str, Any]) -> int:
-    """The epochs that a call of ``fit`` trains."""
-    return max(0, given["epochs"] - given["initial_epoch"])
-
-
-def of_stream(source: Stream, first: Any, given: Mapping[str, Any], *, checksum: int, seed: int = -1) -> FitData:
-    """The data of a stream of batches, given its first batch and that batch's checksum."""
-    plan = BatchPlan(source, StreamSampler(source.samples), min(count_of(first), source.samples), epochs_of(given))
-    return FitData(plan, {"seed": seed, "first_batch": checksum}, tf.nest.map_structure(symbolic, first))
-
-
-class BatchFormat:
-    """Converts the user's batches into the structure of ``fit``, and requires the first batch's structure of all.
+def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tuple[Any, Any, Any] | None]:
+    """The training and validation data of a call of ``fit``.
 
     Args:
-        what: The kind of data for messages, such as "a generator".
-        class_weight: The class weights of ``fit``.
+        given: All arguments of ``fit`` by name.
+        seed: Determines the order of each epoch.
+
+    Returns:
+        The plan of the batches; a batch as ``keras.KerasTensor``, with an open first dimension; and ``x``, ``y`` and
+        ``sample_weight`` of the validation, or ``None``.
+
+    Raises:
+        UsageError: Peers cannot share this kind of data, or the arguments contradict each other.
     """
-
-    def __init__(self, what: str, class_weight: Mapping[int, float] | None = None) -> None:
-        self._what, self._class_weight = what, class_weight
-        self._first: Any = None
-
-    def standard(self, batch: Any) -> Any:
-        """A batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)`` of arrays, or ``x`` alone.
-
-        Raises:
-            UsageError: The batch has none of these structures, or another one than the first batch.
-        """
-        if isinstance(batch, list | tuple) and not 1 <= len(batch) <= 3:
-            raise self._refusal(f"which gave {len(batch)} things: a batch is x, (x, y) or (x, y, sample_weight)")
-        x, y, sample_weight = tf.nest.map_structure(self._array, keras.utils.unpack_x_y_sample_weight(batch))
-        if self._class_weight is not None:
-            sample_weight = class_weights(y, sample_weight, self._class_weight)
-        made = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
-        lengths = {len(one) for one in tf.nest.flatten(made)}
-        if len(lengths) != 1 or lengths == {0}:
-            raise self._refusal(f"which gave arrays of {sorted(lengths)} samples in one batch: all have as many")
-        self._hold_to_first(made)
-        return made
-
-    def as_given(self, batch: Any) -> Any:
-        """A batch without the weights computed from ``class_weight``, which peers compare separately."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight if self._class_weight is None else None)
-
-    def _array(self, leaf: Any) -> Any:
-        if leaf is None:
-            return None
-        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or hasattr(leaf, "tocoo"):
-            raise self._refusal(
-                f"which gave a {type(leaf).__name__}: the samples of a batch are stacked; make it dense, with "
-                "ragged.to_tensor(), tf.sparse.to_dense() or toarray()"
-            )
-        array = leaf.numpy() if tf.is_tensor(leaf) else np.asarray(leaf)
-        if array.ndim == 0:
-            raise self._refusal("which gave a single number where a batch has one entry a sample: give arrays")
-        if array.dtype == object and array.size and not isinstance(array.flat[0], str | bytes):
-            raise self._refusal(
-                f"which gave an array of Python objects ({type(array.flat[0]).__name__}), as rows of different lengths "
-                "make one: the samples of a batch are stacked; pad them"
-            )
-        return array
-
-    def _hold_to_first(self, batch: Any) -> None:
-        looks = tf.nest.map_structure(lambda one: (one.shape[1:], "text" if _is_text(one) else one.dtype.name), batch)
-        if self._first is None:
-            self._first = looks
-        if looks != self._first:
-            raise self._refusal(
-                f"which gave a batch of {looks} after one of {self._first} (shape of a sample, type): a step of a job "
-                "takes samples across batches, so all are alike; pad them to one length"
-            )
-
-    def _refusal(self, why: str) -> UsageError:
-        return UsageError(f"model.fit() was given {self._what} under kungfu-run, {why}")
+    x = given["x"]
+    if isinstance(x, tf.data.Dataset):
+        _refuse_beside(given, "a tf.data.Dataset", "let the Dataset give x, y, sample_weight")
+        plan, batch = of_dataset(given)
+    elif isinstance(x, keras.utils.PyDataset):
+        _refuse_beside(given, "a PyDataset", "let its batches hold x, y, sample_weight")
+        plan, batch = of_py_dataset(given, seed=seed)
+    elif isinstance(x, GeneratorType):
+        _refuse_beside(given, "a generator", "let it give x, y, sample_weight", "class_weight")
+        plan, batch = of_generator(given)
+    elif is_source(x):
+        _refuse_beside(given, type(x).__name__, "let its parse= give x, y, sample_weight", "class_weight")
+        # The first sample shows the structure of a batch.
+        batch = BatchFormat(type(x).__name__).standard(x.take(np.zeros(1, np.int64)))
+        plan = of_source(x, given, seed=seed)
+    else:
+        given = _split(given)
+        plan, batch = of_arrays(given, seed=seed)
+    symbolic, validation = tf.nest.map_structure(_symbolic, batch), None
+    if given["validation_data"] is not None:
+        validation, compared = _compared(keras.utils.unpack_x_y_sample_weight(given["validation_data"]))
+        plan = replace(plan, described={**plan.described, "validation": compared})
+    return plan, symbolic, validation
 
 
-def count_of(batch: Any) -> int:
-    """The number of samples in a batch."""
-    return len(tf.nest.flatten(batch)[0])
+def _symbolic(array: Any) -> Any:
+    return keras.KerasTensor((None, *array.shape[1:]), dtype="string" if is_text(array) else array.dtype.name)
 
 
-def symbolic(array: Any) -> Any:
-    """The ``keras.KerasTensor`` for an array of a batch, with an open first dimension."""
-    kind = "string" if _is_text(array) else array.dtype.name
-    return keras.KerasTensor((None, *array.shape[1:]), dtype=kind)
+def _refuse_beside(given: Mapping[str, Any], kind: str, instead: str, *names: str) -> None:
+    """Refuses arguments that Keras does not accept with this kind of data either."""
+    for name in ("y", "sample_weight", "validation_split", *names):
+        # Keras' default is a split of 0.
+        if given[name] is not None and not (name == "validation_split" and given[name] == 0.0):
+            raise UsageError(f"model.fit({name}=...) with {kind}: {instead}")
 
 
-def _is_text(array: Any) -> bool:
-    return array.dtype.kind in "USO"
+def refuse_samples(data: Any, *, to: str) -> None:
+    """Raises ``UsageError`` for samples of ``kf.data`` in a call or argument that takes only Keras' kinds of data."""
+    if is_source(data):
+        raise UsageError(
+            f"{to} was given {type(data).__name__} of kf.data, which only the training data of model.fit() can be: "
+            "give its .dataset(batch_size), a tf.data.Dataset of the same samples"
+        )
 
 
-def class_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float]) -> Any:
-    """One weight per sample, by its class (a number, a row of one number, or a one-hot row), as in Keras."""
+def refuse_other_batch(plan: BatchPlan, epoch: int, *, coordinators: int) -> None:
+    """Raises ``UsageError`` if an epoch's first batch differs between this peer and the coordinator."""
+    own = plan.first_batch_of(epoch) if coordinators >= 0 else -1
+    if own not in (-1, coordinators):
+        raise UsageError(
+            f"the data of model.fit() differ between this peer and rank 0: epoch {epoch + 1} of this fit "
+            "begins with another batch here. Each peer reads all of the data and takes its slice of each batch, so "
+            "they have to come in the same order on all: call keras.utils.set_random_seed(...) at the top, draw "
+            "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, put layers that "
+            "change samples at random into the model and not into map(), or give arrays, which are shared by index"
+        )
+
+
+# ---- samples by index ------------------------------------------------------------------------------------------------
+
+
+def of_source(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> BatchPlan:
+    """The plan for samples by index: a step of the job trains on ``batch_size`` samples."""
+    samples, order = source.samples, seed if given["shuffle"] else None
+    batch_size = _batch_size(given, samples)
+    make_sampler = getattr(source, "make_sampler", None)  # of a source with a fixed reading order
+    if make_sampler is None:
+        sampler = _sampler(samples, order, batch_size=batch_size, steps=given["steps_per_epoch"])
+    elif given["steps_per_epoch"]:
+        raise UsageError("model.fit(steps_per_epoch=...) with kf.data.partitions: an epoch is a pass over all of them")
+    else:
+        sampler = make_sampler(order, "keep")
+    described = {"seed": -1 if order is None else order}
+    return BatchPlan(source, sampler, batch_size, epochs_of(given), described=described)
+
+
+def _sampler(samples: int, seed: int | None, *, batch_size: int, steps: int | None) -> Sampler:
+    whole = -(-samples // batch_size)
+    if not steps or steps == whole:
+        return SerialSampler(samples, seed)
+    if steps > whole:  # as in Keras
+        print(
+            f"kungfu: model.fit(steps_per_epoch={steps}): {samples} samples in batches of {batch_size} are {whole} "
+            "steps, and an epoch ends with them",
+            file=sys.stderr,
+        )
+        return SerialSampler(samples, seed)
+    return PassSampler(steps * batch_size, samples, seed)
+
+
+def _batch_size(given: Mapping[str, Any], samples: int) -> int:
+    """The batch size of the job at its start; Keras' default if none is given."""
+    steps, batch_size = given["steps_per_epoch"], given["batch_size"]
+    if steps is not None and (not isinstance(steps, int | np.integer) or steps < 1):
+        raise UsageError(f"model.fit(steps_per_epoch={steps!r}): must be an integer of at least 1")
+    if not batch_size:
+        batch_size = -(-samples // steps) if steps else 32
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise UsageError(f"model.fit(batch_size={batch_size!r}): must be an integer of at least 1")
+    return min(int(batch_size), samples)
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def of_arrays(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
+    """The plan for arrays with one entry per sample, and the arrays in the structure of a batch."""
+    x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
+    weights = sample_weight  # class weights are compared separately, see `FitRun.described`
+    if given["class_weight"] is not None:
+        weights = class_weights(y, sample_weight, given["class_weight"])
+    arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, weights))
+    plan = of_source(Arrays(arrays, _samples(arrays)), given, seed=seed)
+    # Each peer may have changed the inputs at random: the targets identify the samples.
+    described = {**plan.described, "targets": order_checksum((x, y), y)}
     if sample_weight is not None:
-        raise UsageError("model.fit() was given both class_weight and sample_weight: give one of them")
-    if y is None or tf.nest.is_nested(y):
-        raise UsageError("model.fit(class_weight=...) takes a y that is one array: it holds for one output")
-    classes = np.asarray(y)
-    if classes.ndim > 1:
-        classes = np.squeeze(classes, axis=-1) if classes.shape[-1] == 1 else np.argmax(classes, axis=-1)
-    if classes.ndim != 1:
-        raise UsageError(f"model.fit(class_weight=...) was given a y of shape {np.shape(y)}: it takes a class a sample")
-    whole = np.round(classes).astype(np.int64)
-    return np.array([class_weight.get(int(one), 1.0) for one in whole], keras.config.floatx())
+        described["weights"] = order_checksum(sample_weight)
+    return replace(plan, described=described), arrays
+
+
+def _refuse_others(x: Any) -> None:
+    if hasattr(x, "__next__") and not hasattr(x, "shape"):
+        raise UsageError(
+            f"model.fit() was given {type(x).__name__} under kungfu-run, which peers do not share yet: {_INSTEAD}"
+        )
+    if x is None:
+        raise UsageError("model.fit() was given no x")
+
+
+def _refuse_leaves(data: Any) -> None:
+    for leaf in tf.nest.flatten(data):
+        if leaf is None:
+            continue
+        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+            raise UsageError(
+                f"model.fit() was given a {type(leaf).__name__} under kungfu-run: the samples of a batch are stacked; "
+                "make it dense with ragged.to_tensor() or tf.sparse.to_dense()"
+            )
+        if not hasattr(leaf, "shape") and not hasattr(leaf, "__array__"):
+            raise UsageError(f"model.fit() was given {type(leaf).__name__} under kungfu-run: {_INSTEAD}")
+
+
+def _standard(leaf: Any) -> Any:
+    """The array in Keras' standard form: floats have the width of Keras' ``floatx``."""
+    array = np.asarray(leaf)
+    if array.dtype.kind == "f" and array.dtype.name != keras.config.floatx():
+        array = array.astype(keras.config.floatx())
+    return array
+
+
+def _samples(arrays: Any) -> int:
+    leaves = tf.nest.flatten(arrays)
+    lengths = [len(one) if one.ndim else 0 for one in leaves]
+    if len(set(lengths)) != 1 or not lengths[0]:
+        raise UsageError(
+            f"model.fit() was given arrays of {lengths} samples: x, y and sample_weight have one entry a sample, at "
+            "least one, and all as many"
+        )
+    return lengths[0]
+
+
+def _split(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of ``fit`` with arrays; splits off the last fraction of the samples for validation, as Keras does.
+
+    Raises:
+        UsageError: The data are not arrays, or one part would be empty.
+    """
+    data, fraction = (given["x"], given["y"], given["sample_weight"]), given["validation_split"]
+    _refuse_others(given["x"])
+    _refuse_leaves(data)
+    if given["validation_data"] is not None or not fraction:
+        return given
+    if not 0 < fraction < 1:
+        raise UsageError(f"model.fit(validation_split={fraction!r}): must lie between 0 and 1")
+    arrays = tf.nest.map_structure(lambda one: None if one is None else _standard(one), data)
+    samples = _samples([one for one in tf.nest.flatten(arrays) if one is not None])
+    at = math.floor(samples * (1.0 - fraction))
+    if at in (0, samples):
+        raise UsageError(f"model.fit(validation_split={fraction!r}) leaves one part of {samples} samples empty")
+
+    def part(rows: slice) -> Any:
+        return tf.nest.map_structure(lambda one: None if one is None else one[rows], arrays)
+
+    x, y, sample_weight = part(slice(None, at))
+    return {**given, "x": x, "y": y, "sample_weight": sample_weight, "validation_data": part(slice(at, None))}
+
+
+# ---- validation ------------------------------------------------------------------------------------------------------
+
+
+def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], int]:
+    """The validation data, and their checksum; for data in batches, the checksum of the first batch.
+
+    Undefined:
+        -1 for data whose order may differ between peers. A shuffled Dataset gives another batch on each reading, a
+        PyDataset possibly after each epoch, and a peer that joins in a later fit has read them less often.
+    """
+    x, y, sample_weight = validation
+    if isinstance(x, GeneratorType):
+        first = next(x, None)
+        return (_put_back(first, x), y, sample_weight), _batch_checksum(first)
+    if isinstance(x, tf.data.Dataset):
+        is_shuffled = dataset_order(x) != "as read"
+        return validation, -1 if is_shuffled else _steady_checksum(lambda: next(iter(x), None))
+    if isinstance(x, keras.utils.PyDataset):
+        shuffles = type(x).on_epoch_end is not keras.utils.PyDataset.on_epoch_end
+        return validation, -1 if shuffles or x.num_batches == 0 else _steady_checksum(lambda: x[0])
+    is_known = _is_batch(keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
+    return validation, order_checksum((x, y, sample_weight), (y, sample_weight)) if is_known else -1
+
+
+def _steady_checksum(read: Callable[[], Any]) -> int:
+    """The checksum of a batch; -1 if it differs when the batch is read again, because samples change at random."""
+    first, again = _batch_checksum(read()), _batch_checksum(read())
+    return first if first == again else -1
+
+
+def _batch_checksum(batch: Any) -> int:
+    return samples_checksum(batch) if _is_batch(batch) else -1
+
+
+def _is_batch(given: Any) -> bool:
+    """True if the data are arrays of equal length; other data are left to Keras, or to its errors."""
+    leaves = [one for one in tf.nest.flatten(given) if one is not None]
+    return bool(leaves) and all(map(has_rows, leaves)) and len({len(one) for one in leaves}) == 1
+
+
+def _put_back(first: Any, others: Iterator[Any]) -> Iterator[Any]:
+    if first is not None:
+        yield first
+    yield from others
+
+
+# ---- without a job ---------------------------------------------------------------------------------------------------
+
+
+def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
+    """The arguments of ``fit`` for a program without a job: batches in the order that a job would use."""
+    batch_size, samples = _batch_size(given, source.samples), source.samples
+    drawn = seed if given["shuffle"] else None
+
+    def order(epoch: int) -> NDArray[np.int64]:
+        return shuffled(samples, seed=drawn, epoch=epoch)
+
+    # Files that are read in sequence follow each other, as in a job of one peer.
+    if isinstance(source, SequentialSource):
+        order = source.make_sampler(drawn, "keep").order
+    return {**given, "x": _Ordered(source, batch_size, order), "batch_size": None, "shuffle": False}
+
+
+class _Ordered(keras.utils.PyDataset):
+    """The batches of a source, in the job's order."""
+
+    def __init__(self, source: SampleSource, batch_size: int, order: Callable[[int], NDArray[np.int64]]) -> None:
+        super().__init__()
+        self._source, self._batch_size, self._order_of, self._epoch = source, batch_size, order, -1
+
+    def __len__(self) -> int:
+        return -(-self._source.samples // self._batch_size)
+
+    def __getitem__(self, index: int) -> Any:
+        order = self._order_of(max(0, self._epoch))
+        batch = self._source.take(order[index * self._batch_size : (index + 1) * self._batch_size])
+        return batch if isinstance(batch, tuple | dict) else (batch,)
+
+    def on_epoch_end(self) -> None:
+        self._epoch += 1  # Keras' fit calls this first

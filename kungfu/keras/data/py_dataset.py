@@ -18,14 +18,15 @@ from typing import Any
 import keras
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, of_stream
+from kungfu.keras.data.batch_format import BatchFormat, count_of, stream_plan
 from kungfu.runtime.api import shuffled
+from kungfu.training.data import BatchPlan
 from kungfu.training.data.checksums import checksum
 from kungfu.training.data.stream import Stream
 
 
-def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
-    """The data of a PyDataset; its batch size is the job's at the start.
+def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
+    """The plan and the first batch of a PyDataset; its batch size is the job's at the start.
 
     Args:
         given: The arguments of ``fit``.
@@ -63,7 +64,7 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
         checksum=targets_checksum,
     )
     seed = -1 if order is None else order
-    return of_stream(source, batches.first, given, checksum=targets_checksum(batches.first), seed=seed)
+    return stream_plan(source, batches.first, given, checksum=targets_checksum(batches.first), seed=seed), batches.first
 
 
 def _number_of_batches(dataset: Any, name: str) -> int | None:

@@ -15,19 +15,21 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from kungfu.framework_internals import flat_metrics
 from kungfu.keras.callbacks import verbosity, without_writers
+from kungfu.keras.data.fit_data import refuse_samples
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
-from kungfu.keras.handle import Attached
-from kungfu.keras.refusals import refuse_samples
 from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.state.registered_sync import PeerGroup
+
+if TYPE_CHECKING:
+    from kungfu.keras.attach_model import Attached
 
 
 def share_calls(model: Any, attached: Attached) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -38,6 +38,10 @@ class BatchPlan:
         epochs: The number of passes over the data.
         remainder: "keep" or "drop" a smaller last step of an epoch.
         max_local_batch_size: The most samples of one call of the step; a larger share is cut into micro-batches.
+        described: The values that must be equal on all peers and in a resumed run: ``seed``, the seed of the order, or
+            -1 for the data's order; ``first_batch``, a checksum, if each peer reads all of the data; ``targets`` and
+            ``weights``, checksums of their order, if peers share samples of arrays by index; in ``fit`` also
+            ``validation``, a checksum of the validation data, or -1 if their order changes with each reading.
         kept_rows: The most recently loaded rows, for slices that are cut again; used in the loading thread only.
 
     On rescale:
@@ -50,12 +54,20 @@ class BatchPlan:
     epochs: int
     remainder: Remainder = "keep"
     max_local_batch_size: int | None = None
+    described: Mapping[str, int] = field(default_factory=dict)
     kept_rows: KeptRows = field(default_factory=KeptRows, compare=False)
 
     @property
     def samples(self) -> int:
         """The samples of an epoch, which may be fewer or more than the source has."""
         return self.sampler.samples
+
+    def first_batch_of(self, epoch: int) -> int:
+        """The checksum of the first batch of an epoch, counted from 0; -1 if it may differ between peers."""
+        if epoch >= self.epochs or not isinstance(self.source, Stream):
+            return -1
+        known = self.source.first_batch_of(epoch)
+        return -1 if known is None else known
 
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
         """A micro-batch of a step's slice. All peers have the same number, computed from the largest share."""
@@ -80,14 +92,8 @@ class BatchPlan:
     def stamp(self, micro_batch: MicroBatch) -> Stamp:
         """The stamp that the step compares with the run's position."""
         position, empty = micro_batch.step_slice.position, not len(self.indices(micro_batch))
-        return Stamp(
-            position.epoch,
-            position.offset,
-            micro_batch.step_slice.version,
-            micro_batch.micro,
-            micro_batch.micros,
-            empty,
-        )
+        version = micro_batch.step_slice.version
+        return Stamp(position.epoch, position.offset, version, micro_batch.micro, micro_batch.micros, empty)
 
     def load(self, micro_batch: MicroBatch) -> Any:
         """Loads the tensors of a micro-batch from the source.
@@ -152,4 +158,7 @@ def make_batch_plan(
         raise UsageError(f"training.batches(remainder={remainder!r}): must be one of {', '.join(get_args(Remainder))}")
     make_sampler = getattr(source, "make_sampler", None)  # of a source that requires a certain order
     sampler = SerialSampler(source.samples, int(seed)) if make_sampler is None else make_sampler(seed, remainder)
-    return BatchPlan(source, sampler, int(batch_size), int(epochs), remainder, max_local_batch_size)
+    # Peers share samples of arrays by index.
+    order = {"targets": source.order_checksum()} if isinstance(source, Arrays) else {}
+    described = {"seed": int(seed), **order}
+    return BatchPlan(source, sampler, int(batch_size), int(epochs), remainder, max_local_batch_size, described)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,23 +18,13 @@ from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.run import Run
 
 
-def declare_batches(
-    calls: StepCalls, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None = None
-) -> None:
-    """Declares that the batches of this run come from the loader.
-
-    Args:
-        calls: The calls of the step.
-        plan: The data and the order of the loader.
-        described: The values that must be equal on all peers and in a resumed run: the seed of the order, and the
-            checksum of the first batch of data that each peer reads.
-        accumulation: The accumulation of micro-batches, if there are any.
-    """
+def declare_batches(calls: StepCalls, plan: BatchPlan, *, accumulation: Accumulation | None = None) -> None:
+    """Declares that the batches of this run come from the loader, in micro-batches if these are accumulated."""
     run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
     refuse_accumulated(declared.metrics, accumulation)
     declared.batch, declared.accumulation = plan.batch_size, accumulation
     declared.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
-    declared.data = {"samples": plan.samples, **described}
+    declared.data = {"samples": plan.samples, **plan.described}
     progress.samples.assign(plan.samples)
     if isinstance(plan.sampler, PartitionSampler):  # the assignment of readers is part of the state
         held = plan.sampler.make_variable(most_peers=run.settings.limits.maximum)

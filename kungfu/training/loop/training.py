@@ -15,7 +15,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.data import Remainder, make_batch_plan
-from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average
 from kungfu.training.graph.combined_metrics import Combination
@@ -347,9 +346,7 @@ class Training:
             )
         cut = max_local_batch_size is not None
         accumulation = Accumulation(self._run.graph_state.metrics, self._run.trained.optimizers) if cut else None
-        # Peers share samples by index.
-        order = {"targets": plan.source.order_checksum()} if isinstance(plan.source, Arrays) else {}
-        declare_batches(self._calls, plan, described={"seed": int(seed), **order}, accumulation=accumulation)
+        declare_batches(self._calls, plan, accumulation=accumulation)
         return walk(self._calls, plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:

@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu.keras.data.choose import fit_data
+from kungfu.keras.data.fit_data import fit_data
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice
-from tests.keras.fitting import SAMPLES, arguments, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import (
+    SAMPLES,
+    arguments,
+    assert_same,
+    compiled,
+    float64,
+    in_job,
+    network,
+    plainly,
+    plan_of,
+    points,
+)
 
 X, Y = points()
 
@@ -27,8 +38,7 @@ def endless(size: int = 10) -> Iterator[Any]:
             yield X[order[start : start + size]], Y[order[start : start + size]]
 
 
-def taken(given: Any, position: Position, *, size: int = 1, rank: int = 0) -> Any:
-    plan = given.plan
+def taken(plan: Any, position: Position, *, size: int = 1, rank: int = 0) -> Any:
     plan.source.reach(position)
     return plan.load(plan.micro_batch(StepSlice(position, 1, size, rank, plan.batch_size)))
 
@@ -61,9 +71,9 @@ def test_one_that_ends_early_ends_training_there_as_by_keras(capsys):
 
 
 def test_peers_share_each_batch_and_a_joiner_reads_to_its_place():
-    one, other = (fit_data(arguments(x=endless(), steps_per_epoch=4, epochs=3), seed=0) for _ in range(2))
+    one, other = (plan_of(endless(), steps_per_epoch=4, epochs=3) for _ in range(2))
     assert one.described == other.described
-    assert (one.plan.samples, one.plan.batch_size, one.steps) == (40, 10, 4)
+    assert (one.samples, one.batch_size) == (40, 10)
     whole = [taken(one, Position(epoch, offset))[1].numpy() for epoch in (0, 1) for offset in range(0, 40, 10)]
     slices = [taken(other, Position(1, 20), size=3, rank=rank)[1].numpy() for rank in range(3)]
     np.testing.assert_array_equal(np.concatenate(slices), whole[6])
@@ -74,9 +84,9 @@ def first_batch(x: Any, *targets: Any, given: Any = None) -> int:
     """That which is compared, of a generator or a Dataset."""
     if given == "Dataset":
         read = tf.data.Dataset.from_tensors((x, *targets))
-        return int(fit_data(arguments(x=read), seed=0).described["first_batch"])
+        return plan_of(read).described["first_batch"]
     read = (one for one in [(x, *targets)])
-    return int(fit_data(arguments(x=read, steps_per_epoch=1), seed=0).described["first_batch"])
+    return plan_of(read, steps_per_epoch=1).described["first_batch"]
 
 
 @pytest.mark.parametrize("given", ["generator", "Dataset"])
@@ -101,9 +111,9 @@ def test_texts_dictionaries_and_several_inputs_are_batches():
                 [np.zeros((2, 1)), np.ones((2, 1))],
             )
 
-    given = fit_data(arguments(x=texts(), steps_per_epoch=1, epochs=2), seed=0)
-    assert given.symbolic_batch[0]["text"].dtype == "string"
-    x, y = taken(given, Position(1, 0))
+    plan, symbolic, _ = fit_data(arguments(x=texts(), steps_per_epoch=1, epochs=2), seed=0)
+    assert symbolic[0]["text"].dtype == "string"
+    x, y = taken(plan, Position(1, 0))
     assert x["text"].numpy().tolist() == [b"bc", b"bc!"]
     assert x["size"].numpy().tolist() == [[1], [2]]
     assert [one.shape for one in y] == [(2, 1), (2, 1)]

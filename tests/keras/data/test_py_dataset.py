@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.choose import fit_data
+from kungfu.keras.data.fit_data import refuse_other_batch
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice
 from tests.keras.fitting import (
     SAMPLES,
     Batches,
-    arguments,
     assert_same,
     compiled,
     float64,
     in_job,
     network,
     plainly,
+    plan_of,
     points,
 )
 
@@ -76,12 +76,12 @@ class Points(Batches):
 
 
 def data(dataset: Any, **given: Any) -> Any:
-    return fit_data(arguments(x=dataset, epochs=3, **given), seed=5)
+    return plan_of(dataset, seed=5, epochs=3, **given)
 
 
-def walked(given: Any, *, at: Position = START) -> list[list[int]]:
+def walked(plan: Any, *, at: Position = START) -> list[list[int]]:
     """The targets of each step of the job from a position on, by one peer alone."""
-    plan, source, found = given.plan, given.plan.source, []
+    source, found = plan.source, list[list[int]]()
     one = plan.micro_batch(StepSlice(at, 1, 1, 0, plan.batch_size))
     while one is not None:
         source.reach(one.step_slice.position)
@@ -118,7 +118,7 @@ def test_a_dataset_shuffled_by_a_seed_is_the_same_for_a_joiner():
     assert steps[:4] != [list(range(start, min(30, start + 8))) for start in (0, 8, 16, 24)]
     assert first.told == ["end", "begin", "end", "begin", "end", "begin", "end"], "as often as by Keras"
     other = data(joiner)
-    other.plan.source.reach(Position(2, 16))
+    other.source.reach(Position(2, 16))
     assert walked(other, at=Position(2, 16)) == steps[10:]
     assert joiner.told == first.told
     assert sum(joiner.loaded.values()) == 2 + 2, "two to know the sizes, and two to train on"
@@ -129,11 +129,11 @@ def test_another_order_on_one_peer_is_refused_when_its_first_batch_differs():
     coordinator, other = data(Numbered(seed=1)), data(Numbered(seed=2))
     assert coordinator.described == other.described, "nothing is shuffled yet"
     for one in (coordinator, other):
-        one.plan.source.take(np.arange(8))
+        one.source.take(np.arange(8))
     with pytest.raises(UsageError, match=r"epoch 1 of this fit begins with another batch here.*on_epoch_end"):
-        other.refuse_other(0, coordinators=coordinator.first_batch_of(0))
-    coordinator.refuse_other(0, coordinators=coordinator.first_batch_of(0))
-    other.refuse_other(0, coordinators=-1)
+        refuse_other_batch(other, 0, coordinators=coordinator.first_batch_of(0))
+    refuse_other_batch(coordinator, 0, coordinators=coordinator.first_batch_of(0))
+    refuse_other_batch(other, 0, coordinators=-1)
     assert coordinator.first_batch_of(3) == -1, "there is no such epoch"
 
 

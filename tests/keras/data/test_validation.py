@@ -10,21 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu.keras.data.choose import fit_data
-from kungfu.keras.data.fit_data import FitData
-from tests.keras.fitting import Batches, arguments, points
+from kungfu.keras.data.fit_data import fit_data
+from tests.keras.fitting import Batches, arguments, plan_of, points
 
 X, Y = points()
 ORDER = np.random.default_rng(1).permutation(len(X))
 SIZE = 20
 
 
-def data(validation: Any, **given: Any) -> FitData:
-    return fit_data(arguments(x=X, y=Y, validation_data=validation, **given), seed=0)
-
-
-def compared(validation: Any, **given: Any) -> int:
-    return data(validation, **given).described["validation"]
+def compared(validation: Any) -> int:
+    return plan_of(X, Y, validation_data=validation).described["validation"]
 
 
 def dataset(x: Any, y: Any) -> Any:
@@ -60,13 +55,13 @@ def test_validation_data_that_are_others_on_a_peer_are_told(kind):
     assert compared(give(X[ORDER], Y[ORDER])) != own
     assert compared(give(X, np.random.default_rng(7).normal(size=Y.shape))) != own
     assert compared(give(X + np.random.default_rng(2).normal(size=X.shape), Y)) == own
-    assert data(give(X, Y)).described.keys() - fit_data(arguments(x=X, y=Y), seed=0).described.keys() == {"validation"}
+    assert "validation" not in plan_of(X, Y).described
 
 
 def test_of_arrays_a_part_that_is_held_out_and_weights_count_too():
     last = np.concatenate([np.arange(35), np.arange(35, 50)[::-1]])
     split = {"validation_split": 0.3, "validation_data": None}
-    one, other = (fit_data(arguments(x=x, y=y, **split), seed=0).described for x, y in ((X, Y), (X[last], Y[last])))
+    one, other = (plan_of(x, y, **split).described for x, y in ((X, Y), (X[last], Y[last])))
     assert [name for name in one if one[name] != other[name]] == ["validation"]
     weights = np.arange(50.0)
     assert compared((X, Y, weights)) != compared((X, Y, weights[::-1]))
@@ -89,7 +84,7 @@ def test_data_that_come_in_another_order_each_time_are_not_compared():
 
 
 def test_a_generator_gives_its_first_batch_to_the_validation_too():
-    found, *_ = data(generator(X, Y)).validation or ()
+    (found, *_) = fit_data(arguments(X, Y, validation_data=generator(X, Y)), seed=0)[2] or ()
     assert [len(x) for x, _ in found] == [SIZE, SIZE, 10]
     assert compared(iter_of_nothing()) == -1
 
