@@ -20,8 +20,10 @@ from kungfu.framework_internals import replaced_method
 from kungfu.keras.applications import Applications, optimizers_of
 from kungfu.keras.metrics import metrics_of
 from kungfu.keras.train_step import Step, whole_batch_losses
+from kungfu.training.graph.average import average_to_conclude
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
-from kungfu.training.loop.averages import SeveralAverages
+from kungfu.training.graph.gradient_message import Averaging
+from kungfu.training.graph.totals import add_up
 from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
@@ -234,6 +236,57 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
         f"{type(model).__name__}.train_step() returns {what} as {name!r}: the peers' numbers become one, so it takes a "
         "metric's result, or a tensor of numbers whose shape does not depend on the batch, as in tf.reduce_mean(x)"
     )
+
+
+class SeveralAverages:
+    """The averages of one trace of a step, which counts only after the sums at its end have arrived.
+
+    Args:
+        run: The run of the step.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._conclude: Callable[[], Any] | None = None  # of the last average
+
+    def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
+        """Graph: averages like ``Training.average``, for the gradients of one of several optimizers.
+
+        The policies see loss, gradients and learning rate of the last average in a step, and conclude with `conclude`.
+        """
+        trace = self._run.trace
+
+        def last(averaging: Averaging) -> Any:
+            trace.undo_all()
+            means, self._conclude = average_to_conclude(averaging, gradients, loss=loss, waited=trace.waited)
+            return means
+
+        return self._run.average(gradients, last, optimizer=optimizer)
+
+    def conclude(self, values: Sequence[Any]) -> list[Any]:
+        """Graph, at the end of a step: returns the sums of tensors over the peers, and lets the step count.
+
+        Cost:
+            A message, which also carries the sums of layers; none if there is nothing to sum.
+        """
+        trace = self._run.trace
+        with trace.ours():
+            sums = _last_sums(self._run, values)
+            if self._conclude is not None:  # otherwise the step has not averaged, which its trace refuses
+                with tf.control_dependencies(sums):
+                    self._conclude()
+        trace.note_end()
+        return sums[: len(values)]
+
+
+def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
+    """Graph: the sums of values over the peers, followed by the sums of the layers' additions."""
+    memory, samples = run.memory.sums, run.graph_state.metrics.samples.read_value()
+    # A peer without samples ran on another peer's sample.
+    given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
+    sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
+    memory.conclude(sums[len(values) :])
+    return sums
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------

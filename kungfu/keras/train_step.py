@@ -19,8 +19,10 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import added_to_unmasked, all_layers, is_in_xla_context, loss_tracker, reductions_by
+from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
-from kungfu.training.loop.averages import average_and_sum, sum_in_step
+from kungfu.training.graph.gradient_message import Averaging
+from kungfu.training.graph.totals import add_up
 from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
@@ -69,6 +71,17 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: 
         return stops
 
     return step
+
+
+def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
+    """Graph: returns the result of ``Training.average``, and the sums of ``totals``, which policies do not see."""
+    sums, layers = list[Any](), run.memory.sums
+
+    def last(averaging: Averaging) -> Any:
+        summed = [SummedTotals(totals, sums.extend), SummedTotals(layers.outgoing(), layers.conclude)]
+        return average(averaging, gradients, loss=loss, summed=summed)
+
+    return run.average(gradients, last), sums
 
 
 def step_alone(model: Any, average: Callable[..., Any]) -> Step:
@@ -282,5 +295,10 @@ class WholeBatchLosses:
 
 
 def whole_batch_losses(run: Run) -> WholeBatchLosses:
-    """Builds the scaling of losses for the steps of a run."""
-    return WholeBatchLosses(partial(peer_share, run.graph_state), partial(sum_in_step, run))
+    """The scaling of losses for the steps of a run."""
+
+    def sums(values: Sequence[Any], *, tag: str) -> list[Any]:
+        with run.trace.ours():
+            return add_up(run.attachment, values, order=run.graph_state.order, tag=tag)
+
+    return WholeBatchLosses(partial(peer_share, run.graph_state), sums)

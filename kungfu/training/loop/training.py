@@ -16,12 +16,11 @@ from kungfu.runtime.api import CheckpointFolder
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.average import average
+from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop import barrier
-from kungfu.training.loop.averages import totals_to_sum
 from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
@@ -164,7 +163,8 @@ class Training:
         run, declared = self._run, self._run.declared
 
         def last(averaging: Averaging) -> Any:
-            summed = [totals_to_sum(one) for one in (run.memory.sums, declared.metrics) if one is not None]
+            holders = [one for one in (run.memory.sums, declared.metrics) if one is not None]
+            summed = [SummedTotals(one.outgoing(), one.conclude) for one in holders]
             more: dict[str, Any] = {"accumulation": declared.accumulation, "waited": run.trace.waited}
             return average(averaging, gradients, loss=loss, summed=summed, **more)
 

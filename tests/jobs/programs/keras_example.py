@@ -23,8 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from kungfu.keras.custom_step import SeveralAverages
 from kungfu.training.loop import barrier
-from kungfu.training.loop.averages import SeveralAverages
 from kungfu.training.loop.step_calls import SKIPPED, StepCalls
 from kungfu.training.loop.training import Training
 from kungfu.training.run import Run
