@@ -1,17 +1,29 @@
-"""The batches of a run's loop: declares the loader's data, then yields one batch for each call of the step."""
+"""The loader: declares the data of a run's loop, then yields one batch for each call of the step.
+
+A batch is this peer's share of a step, cut at the agreed position and stamped with it. The step checks the stamp, and
+refuses a batch that was cut for another position.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import tensorflow as tf
+
 from kungfu.errors import UsageError
-from kungfu.training.data import BatchPlan, batches
+from kungfu.runtime.api import Position
+from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
 from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.planned_epochs import PlannedEpochs
+from kungfu.training.data.prefetch import Prefetch
+from kungfu.training.data.sampler import StepSlice
+from kungfu.training.data.stream import Stream
 from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.loop.loop_metrics import refuse_accumulated
 from kungfu.training.loop.step_calls import StepCalls
@@ -61,23 +73,61 @@ def loop_batches(
         between_steps: Does the exchanges that a kungfu loop has in a new view. If the data need an exchange too, these
             come first, on all peers: a peer that lost another one in a step does them before it reads the data.
     """
-    run = calls.run
+    source, sampler, before, last, awaited = plan.source, plan.sampler, -1, None, None
+    with closing(Prefetch(plan.load, following=plan.following)) as ahead:
+        while not over():
+            here = calls.position()
+            # The assignment of partitions is state of the job, which a joiner receives with the registered values.
+            if isinstance(sampler, PartitionSampler) and here.version not in (0, sampler.version):
+                between_steps()
+                # Training ended in this view, or peers were lost: the view is another one.
+                if over() or not calls.exchange(lambda peers: None) or over():
+                    continue
+                here = calls.position()
+            step_slice = _step_slice(calls, plan, here)
+            if step_slice.position.epoch >= plan.epochs:
+                return
+            if isinstance(source, Stream):
+                source.reach(step_slice.position)
+            if isinstance(sampler, PartitionSampler):
+                sampler.reach(step_slice, calls.run.membership.view.ids if here.version else range(step_slice.size))
+            # The last batch was not passed to the step: the position does not advance, and neither would this loop.
+            if calls.count == before:
+                raise UsageError(
+                    "a batch of training.batches() was not given to the function marked @training.step: the loader "
+                    "follows the steps that were done, so every batch must become one"
+                )
+            last, started = _next(plan, here, step_slice, last), before >= 0
+            # A peer may have to read for longer than a step may take: it notifies the other peers, which wait for it.
+            may_read_long = isinstance(sampler, PartitionSampler) and sampler.may_read_long and here.version > 0
+            if may_read_long and awaited != (step_slice.position, here.version):
+                if not calls.data_cursor.await_others(partial(ahead.is_loaded, last), exchange=calls.exchange):
+                    continue  # peers were lost meanwhile
+                awaited = step_slice.position, here.version
+            before = calls.count
+            batch = ahead.get(last)
+            calls.stamps.put(tf.nest.flatten(batch), plan.stamp(last))
+            if started:  # after the first batch the view changes, so no later batch can be predicted from it
+                ahead.run_ahead(last)
+            yield batch
 
-    def sync_view() -> bool:
-        between_steps()
-        return over() or calls.exchange(lambda peers: None)
 
-    return batches(
-        plan,
-        calls.position,
-        calls.stamps,
-        over=over,
-        calls=lambda: calls.count,
-        most_peers=run.settings.limits.maximum,
-        members=lambda: run.membership.view.ids,
-        sync_view=sync_view,
-        await_others=partial(calls.data_cursor.await_others, exchange=calls.exchange),
+def _step_slice(calls: StepCalls, plan: BatchPlan, here: StepPosition) -> StepSlice:
+    return StepSlice(
+        Position(here.epoch, here.offset),
+        version=here.version,
+        # Before this peer is in a view, its batch only serves to trace and warm up, and may be small.
+        size=here.size if here.version else calls.run.settings.limits.maximum,
+        rank=here.rank,
+        global_batch_size=here.global_batch_size or plan.batch_size,
     )
+
+
+def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
+    """The next micro-batch of the slice; the first one if the slice is new, or was cut again."""
+    # The same position in the same view: the share continues after the last call of the step.
+    same = last is not None and last.step_slice == step_slice
+    return plan.micro_batch(step_slice, micro=here.micro if same else 0)
 
 
 def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:

@@ -6,14 +6,14 @@ peer, and `barrier` for barriers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.training.data import Stamps, is_stale
+from kungfu.runtime.api import Stamp
 from kungfu.training.data.catch_up import DataCursor
 from kungfu.training.graph.accumulate import ACCUMULATED
 from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, CompiledStep, as_tensors
@@ -41,6 +41,43 @@ SKIPPED: Final = Skipped.SKIPPED
 
 # A stale batch is cut anew, and the next batch fits; this many in a row mean that the program feeds old batches.
 _STALE_IN_A_ROW = 1000
+
+
+# A batch from elsewhere than training.batches is never stale, and is its peer's whole share of the step.
+_UNSTAMPED = Stamp(-1, -1, -1)
+_UNMARKED = (None, _UNSTAMPED)
+
+
+class Stamps:
+    """The stamps of one run. A batch's tensors carry its stamp; if it was mapped, the most recent stamp applies."""
+
+    def __init__(self) -> None:
+        self._last: Stamp | None = None
+
+    def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
+        """Remembers the stamp of these tensors as long as they exist."""
+        mark = (self, stamp)
+        for tensor in tensors:
+            tensor._kungfu_stamp = mark
+        self._last = stamp
+
+    def of(self, tensors: Sequence[Any]) -> Stamp:
+        """The stamp of a step's arguments; the last one given out if none of them has one."""
+        for tensor in tensors:
+            run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
+            if run is self:
+                return stamp
+        return _UNSTAMPED if self._last is None else self._last
+
+
+def is_stale(stamp: Stamp, here: StepPosition) -> bool:
+    """True for a batch that was cut for another epoch, position or view than the current ones.
+
+    A micro-batch must be the first of its step, or follow the last finished one.
+    """
+    in_force = (here.epoch, here.offset, here.version)
+    elsewhere = stamp.epoch >= 0 and (stamp.epoch, stamp.offset, stamp.version) != in_force
+    return elsewhere or (stamp.micro > 0 and stamp.micro != here.micro)
 
 
 class StepCalls:

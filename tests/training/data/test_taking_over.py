@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.runtime.core.sample_slices import Position
-from kungfu.training.data import Stamps, batches, make_batch_plan
+from kungfu.training.data import make_batch_plan
 from kungfu.training.data.catch_up import await_readers
 from kungfu.training.data.sampler import StepSlice
 from kungfu.training.graph.step_report import StepPosition
+from kungfu.training.loop.batches import loop_batches
+from kungfu.training.loop.step_calls import Stamps
 
 DEADLINE_S = 120.0
 FILES, ROWS, BATCH = 6, 10, 6
@@ -67,46 +70,50 @@ def run(job: Job, peer: int, *, begins: int) -> list[int]:
     files = kf.data.partitions(names, lambda name: job.read(peer, name), counts=[ROWS] * FILES)
     plan = make_batch_plan(files, batch_size=BATCH, epochs=1, seed=1)
     job.variables[peer] = plan.sampler.make_variable(most_peers=4)
-    state, met = {"step": begins, "calls": 0}, list[int]()
+    state, met = SimpleNamespace(step=begins, count=0), list[int]()
 
     def view() -> tuple[int, list[int]]:
-        version, began = max((place, one) for place, one in enumerate(VIEWS, 1) if one <= state["step"])
+        version, began = max((place, one) for place, one in enumerate(VIEWS, 1) if one <= state.step)
         return version, VIEWS[began]
 
     def is_over() -> bool:
-        return peer not in view()[1] or state["step"] * BATCH >= FILES * ROWS
+        return peer not in view()[1] or state.step * BATCH >= FILES * ROWS
 
     def position() -> StepPosition:
         version, members = view()
-        done = state["step"] * BATCH
-        return StepPosition(state["step"], 0, done, 0, version, len(members), members.index(peer), BATCH)
+        done = state.step * BATCH
+        return StepPosition(state.step, 0, done, 0, version, len(members), members.index(peer), BATCH)
 
-    def sync_view() -> bool:
+    def exchange(values: Callable[[Any], None]) -> bool:
         # As the state is: one that comes is given what the others held at the end of the step before.
-        if state["calls"] == 0 and begins:
+        if state.count == 0 and begins:
             job.variables[peer].assign(job.variables[0])
         return True
 
-    def await_others(is_loaded: Callable[[float], bool]) -> bool:
-        met.append(state["step"])
+    def await_others(is_loaded: Callable[[float], bool], *, exchange: Any) -> bool:
+        met.append(state.step)
         size, turns = len(view()[1]), iter(range(1_000_000))
 
         def total(tensors: Any) -> Any:
-            place = state["step"], next(turns)
+            place = state.step, next(turns)
             return [tf.constant([job.meetings.total(place, peer, int(tensors[0][0]), size=size)])]
 
         await_readers(is_loaded, total)
         return True
 
-    for x in batches(
-        plan, position, Stamps(), over=is_over, calls=lambda: state["calls"], most_peers=4,
-        members=lambda: view()[1], sync_view=sync_view, await_others=await_others,
-    ):  # fmt: skip
-        job.trained += [(state["step"], int(row)) for row in np.asarray(x).ravel()]
+    class Membership:
+        view = property(lambda _: SimpleNamespace(ids=view()[1]))
+
+    settings = SimpleNamespace(limits=SimpleNamespace(maximum=4))
+    state.run = SimpleNamespace(settings=settings, membership=Membership())
+    state.position, state.exchange, state.stamps = position, exchange, Stamps()
+    state.data_cursor = SimpleNamespace(await_others=await_others)
+    for x in loop_batches(state, plan, over=is_over):
+        job.trained += [(state.step, int(row)) for row in np.asarray(x).ravel()]
         # All have done the step: the state of each is that of the next one.
-        job.meetings.total((-1 - state["step"], 0), peer, 0, size=len(view()[1]))
-        state["step"] += 1
-        state["calls"] += 1
+        job.meetings.total((-1 - state.step, 0), peer, 0, size=len(view()[1]))
+        state.step += 1
+        state.count += 1
     return met
 
 
