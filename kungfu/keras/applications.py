@@ -38,12 +38,7 @@ def _optimizers_in(value: Any) -> list[Any]:
 
 
 class Applications:
-    """The applications of gradients in one trace.
-
-    Args:
-        model: The model; its step is traced.
-        average: Called for each application, in program order.
-    """
+    """The applications of gradients in one trace; calls ``average`` for each of them, in program order."""
 
     def __init__(self, model: Any, average: Average) -> None:
         self._model, self._average = model, average

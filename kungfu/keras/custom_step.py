@@ -65,11 +65,7 @@ class CustomStep:
 
 
 def explored(model: Any, batch: Any) -> CustomStep:
-    """Traces the step of a model for a batch of symbolic tensors, without running it.
-
-    Args:
-        model: Compiled.
-        batch: ``keras.KerasTensor`` in the structure of a batch of ``fit``.
+    """Traces the step of a model for a batch of ``keras.KerasTensor``, without running it.
 
     Raises:
         UsageError: The step applies no gradients, applies them under a condition, writes weights past its optimizers,
@@ -145,11 +141,6 @@ class CustomMetrics:
 
     A metric's state is combined over the peers. Any other returned float becomes its mean over the samples, and a whole
     number is rank 0's.
-
-    Args:
-        model: The model, with all its metrics built.
-        found: The findings of the trace of the model's step.
-        job: Combines the metrics over the peers.
     """
 
     def __init__(self, model: Any, found: CustomStep, job: CombinedMetrics) -> None:
@@ -239,11 +230,7 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 
 
 class SeveralAverages:
-    """The averages of one trace of a step, which counts only after the sums at its end have arrived.
-
-    Args:
-        run: The run of the step.
-    """
+    """The averages of one trace of a step, which counts only after the sums at its end have arrived."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -295,14 +282,7 @@ def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
 def custom_job_step(
     model: Any, run: Run, metrics: CustomMetrics, *, stop_requested: tf.Variable
 ) -> Callable[[Any], Any]:
-    """The custom step of a peer of a job; returns the same as `job_step`.
-
-    Args:
-        model: A compiled model whose step was traced by `explored`.
-        run: The run of the step.
-        metrics: The metrics of the job.
-        stop_requested: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
-    """
+    """The custom step of a peer of a job; see `job_step`."""
     losses = whole_batch_losses(run)
 
     @tf.autograph.experimental.do_not_convert

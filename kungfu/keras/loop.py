@@ -53,14 +53,6 @@ _NOT_SHARED = (
 class FitRun:
     """One ``fit`` on one peer of a job, which trains in that fit, or skips it if it is over.
 
-    Args:
-        model: The model, compiled and built.
-        arguments: All arguments of ``fit`` by name.
-        plan: The training data.
-        validation: The arguments of ``evaluate``, or ``None``.
-        connection: This process in its job.
-        combine: The combination of metrics' states over the peers, by the name of the metric.
-
     Raises:
         UsageError: A callback cannot run in a job.
     """
@@ -125,16 +117,9 @@ class FitRun:
         return self._model.history
 
     def train(self, calls: StepCalls, step: Callable[[Any], Any], logs: JobLogs, *, stop_requested: tf.Variable) -> Any:
-        """Trains to the end.
+        """Trains to the end; returns the model's ``History``, on a removed peer until the removal.
 
-        Args:
-            calls: The calls of the run's step.
-            step: The step: a function of a batch.
-            logs: The logs of the epoch.
-            stop_requested: 1.0 if a callback of this peer requests the end of training.
-
-        Returns:
-            The model's ``History``; on a removed peer, the History until the removal.
+        ``stop_requested`` is 1.0 if a callback of this peer requests the end of training.
         """
         self._calls, self._run = calls, calls.run
         self._step, self._stop_requested, self._logs = step, stop_requested, logs

@@ -42,23 +42,14 @@ def shown(model: Any, metrics: CombinedMetrics, totals: Sequence[Any]) -> dict[s
 
 
 class JobLogs:
-    """The logs of an epoch so far, over all peers.
-
-    Args:
-        totals: The variables for their computation, a part of the training's state and equal on all peers.
-        numbers: Graph: computes the logs from totals, by name.
-    """
+    """The logs of an epoch so far, which ``numbers`` computes from ``totals``, equal on all peers."""
 
     def __init__(self, totals: Sequence[tf.Variable], numbers: Callable[[Sequence[Any]], dict[str, Any]]) -> None:
         self.totals, self._function = totals, numbers
         self._numbers: Callable[..., dict[str, Any]] | None = None  # traced on the first reading
 
     def so_far(self) -> dict[str, Any]:
-        """The logs after the last finished step, as a dictionary that computes them when it is first read.
-
-        Cost:
-            A read of the totals; no wait for a device before the first reading.
-        """
+        """The logs after the last finished step, as a dictionary that computes them when it is first read."""
         return _Logs(partial(self._computed, [total.read_value() for total in self.totals]))
 
     def _computed(self, totals: list[Any]) -> dict[str, Any]:

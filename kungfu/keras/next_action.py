@@ -167,9 +167,6 @@ class Progress(FitState):
         """The progress with the logs of a reported state, for the missing calls of this peer's callbacks.
 
         Callbacks without calls yet are called for the present epoch only.
-
-        Args:
-            reported: The state of the peer from which all continue.
         """
         if self.begun_epoch >= 0:
             return self._with(logs=reported.logs, found=reported.found)
@@ -228,7 +225,7 @@ _STEP = Action("step")
 def decide(
     progress: Progress, position: StepPosition, reported: FitState | None = None, *, stopped: bool = False
 ) -> Action:
-    """The next action of a peer.
+    """The next action of a peer, at a position in its view.
 
     Args:
         progress: The progress of the peer.

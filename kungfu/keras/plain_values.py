@@ -145,12 +145,10 @@ def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]
 
 
 def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
-    """Sets plain attributes of an object.
+    """Sets the plain attributes of an object.
 
-    Args:
-        holder: The object. Its lists, sets and dictionaries are filled and its variables assigned in place: others may
-            refer to them. An attribute that is not plain is kept, such as this peer's open file.
-        attributes: The plain attributes, by name.
+    Its containers are filled and its variables assigned in place: others may refer to them. An attribute that is not
+    plain is kept, such as this peer's open file.
     """
     for name, value in attributes.items():
         there: Any = getattr(holder, name, None)

@@ -38,17 +38,10 @@ _UNCOMPILED = (
 
 
 def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable) -> Callable[[Any], Any]:
-    """The step of a peer of a job.
+    """The step of a peer of a job: a function of a batch in the structure of ``fit``.
 
-    Args:
-        model: The model, compiled and built.
-        run: The run of the step.
-        metrics: Combines the states of the model's metrics over the peers.
-        stop_requested: 1.0 if this peer's callbacks request the end of training; rank 0's value counts.
-
-    Returns:
-        A function of a batch in the structure of ``fit``. It returns a number above 0 if rank 0 requested the end
-        before this step.
+    ``stop_requested`` is 1.0 if this peer's callbacks request the end of training. The step returns a number above 0 if
+    rank 0 requested it before this step.
     """
     losses = whole_batch_losses(run)
 
@@ -85,12 +78,7 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
 
 
 def step_alone(model: Any, average: Callable[..., Any]) -> Step:
-    """The step of a program without a job: Keras' step, with policies that see it.
-
-    Args:
-        model: Compiled and built.
-        average: ``Training.average``.
-    """
+    """The step of a program without a job: Keras' step, with policies that see it; by ``Training.average``."""
     forward = _compiled(model, lambda data, _: (*_gradients(model, data), []))
 
     @tf.autograph.experimental.do_not_convert

@@ -36,11 +36,7 @@ _INSTEAD = (
 
 
 def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tuple[Any, Any, Any] | None]:
-    """The training and validation data of a call of ``fit``.
-
-    Args:
-        given: All arguments of ``fit`` by name.
-        seed: Determines the order of each epoch.
+    """The training and validation data for the arguments of a call of ``fit``.
 
     Returns:
         The plan of the batches; a batch as ``keras.KerasTensor``, with an open first dimension; and ``x``, ``y`` and

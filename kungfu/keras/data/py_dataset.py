@@ -26,12 +26,7 @@ from kungfu.training.data.stream import Stream
 
 
 def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
-    """The plan and the first batch of a PyDataset; its batch size is the job's at the start.
-
-    Args:
-        given: The arguments of ``fit``.
-        seed: Determines, with the epoch, the order of the batches under ``shuffle=True``. A smaller last batch stays
-            last.
+    """The plan and the first batch of a PyDataset; under ``shuffle=True`` a smaller last batch stays last.
 
     Cost:
         The first and the last batch are loaded once more at the start, to count the samples.

@@ -21,12 +21,7 @@ States = list[NDArray[Any]]
 
 
 class MetricStates:
-    """The states of all metrics of a model.
-
-    Args:
-        metrics: The metrics, built.
-        combine: The combination of a metric's states over the peers, by its name; see ``kf.keras.attach``.
-    """
+    """The states of all metrics of a model; ``combine`` is that of ``kf.keras.attach``."""
 
     def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
         self._metrics = [(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]

@@ -36,10 +36,7 @@ class NumberedBatches:
 
 
 def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
-    """The batches of a call of ``evaluate`` or ``predict``.
-
-    Args:
-        given: The arguments of the call by name.
+    """The batches of a call of ``evaluate`` or ``predict`` with these arguments.
 
     Returns:
         ``None`` for data without numbers: a generator, or a Dataset of unknown length or in random order.

@@ -51,12 +51,7 @@ class Work(Protocol):
 
 
 class SharedPass:
-    """One pass over data by all peers of a view.
-
-    Args:
-        batches: The data; ``None`` if their batches have no numbers.
-        work: The work on the batches.
-    """
+    """One pass over data by all peers of a view; ``batches`` is ``None`` if these have no numbers."""
 
     def __init__(self, batches: NumberedBatches | None, work: Work) -> None:
         self._batches, self._work = batches, work
@@ -66,10 +61,7 @@ class SharedPass:
         self.differs = False  # True if peers had other work or other data
 
     def attempt(self, meet: Meet) -> bool:
-        """Runs the pass, or continues it after a loss of peers.
-
-        Args:
-            meet: Holds a meeting; returns False if peers were lost during it.
+        """Runs the pass, or continues it after a loss of peers; ``meet`` returns False if peers were lost during it.
 
         Returns:
             True if ``result`` is available; False if peers were lost, and the others must call this again.
@@ -160,14 +152,7 @@ class _Numbered(keras.callbacks.CallbackList):
 
 
 class SharedEvaluation:
-    """The work of ``evaluate``; its result is the metrics by name.
-
-    Args:
-        model: The model, compiled and built.
-        given: The arguments of the call by name.
-        callbacks: The callbacks that run on this peer, as Keras' list.
-        combine: The combination of the states of metrics, by the name of the metric.
-    """
+    """The work of ``evaluate``, with the callbacks that run on this peer; its result is the metrics by name."""
 
     name = "model.evaluate()"
 
@@ -207,13 +192,7 @@ class SharedEvaluation:
 
 
 class SharedPrediction:
-    """The work of ``predict``; its result is Keras' result for all of the data, on every peer.
-
-    Args:
-        model: The model, built.
-        given: The arguments of the call by name.
-        callbacks: The callbacks that run on this peer, as Keras' list.
-    """
+    """The work of ``predict``; its result is Keras' result for all of the data, on every peer."""
 
     name = "model.predict()"
 

@@ -52,7 +52,7 @@ def catch_up(
     allowed_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, float] | None:
-    """Reads up to the position of training.
+    """Reads a stream up to the position of training.
 
     Args:
         stream: Data that must be read from their start.
@@ -62,8 +62,7 @@ def catch_up(
         clock: A monotonic clock, in seconds.
 
     Returns:
-        The number of batches read without use, since the other peers have trained on them, and the seconds that this
-        took; ``None`` if they are too few to report.
+        The number of batches read without use, and the seconds that this took; ``None`` if they are too few to report.
 
     Raises:
         UsageError: This peer reads no faster than the others train, and is too far behind.
@@ -103,15 +102,12 @@ def await_readers(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Waits between two steps until every peer has its next batch, which may take long to read.
+    """Waits between two steps until every peer has its next batch; returns the seconds that this peer has read.
 
     Args:
         is_loaded: Returns True if this peer has its batch, within a given number of seconds.
         total: Returns the sums of tensors over the peers, which all call it.
         clock: A monotonic clock, in seconds.
-
-    Returns:
-        The seconds for which this peer itself has read.
 
     Raises:
         OpError: A peer was lost meanwhile.
@@ -136,12 +132,7 @@ def await_readers(
 
 
 class DataCursor:
-    """The cursor of one peer in the data of its run; it reads nothing for data that are loaded by index.
-
-    Args:
-        membership: Returns the position of the other peers, and records the reading.
-        graph_state: The variables with the position of a resumed run.
-    """
+    """The cursor of one peer in the data of its run; it reads nothing for data that are loaded by index."""
 
     def __init__(self, membership: Membership, graph_state: GraphState) -> None:
         self._others, self._graph_state = membership.data_position, graph_state
@@ -180,15 +171,7 @@ class DataCursor:
     def await_others(
         self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]
     ) -> bool:
-        """Waits between two steps until all peers of the view have their batch; see `await_readers`.
-
-        Args:
-            is_loaded: Returns True if this peer has its batch, within a given number of seconds.
-            exchange: Calls a function on all peers of the view at once; see `StepCalls.exchange`.
-
-        Returns:
-            False if peers were lost meanwhile, as for ``exchange``.
-        """
+        """Waits until all peers have their batch, see `await_readers`; False if peers were lost meanwhile."""
         took_s = 0.0
 
         def await_all(peers: PeerGroup) -> None:

@@ -40,10 +40,7 @@ class KeptRows:
     def take(self, epoch: int, indices: NDArray[np.int64], load: Callable[[NDArray[np.int64]], Any]) -> Any:
         """Returns the batch of these samples, and loads only rows that are not kept.
 
-        Args:
-            epoch: The epoch; rows of other epochs are not reused, since they may have been changed at random for these.
-            indices: The indices of the samples.
-            load: Returns a nest of tensors for some indices.
+        Rows of other epochs are not reused, since they may have been changed at random for these.
         """
         parts, places, missing = [], [], np.ones(len(indices), bool)
         for one in self._loaded:

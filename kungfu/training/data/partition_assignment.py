@@ -138,12 +138,7 @@ class Partitions:
         )
 
     def step(self, before: Assignment, batch: int) -> tuple[list[list[Part]], Assignment]:
-        """Returns the samples of each member in a step of ``batch`` samples, and the assignment after it.
-
-        Args:
-            before: The assignment at the step's position.
-            batch: The number of samples of the step; fewer are used if fewer are left of the epoch.
-        """
+        """The samples of each member in a step of at most ``batch`` samples, and the assignment after it."""
         step_samples = min(batch, self.samples - before.position.offset)
         after, of_members = before, []
         for rank, count in enumerate(spread(step_samples, len(before.members))):

@@ -37,12 +37,7 @@ class StepSlice:
         return spread(self.step_samples(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
-        """The next slice, possibly in the next epoch, if view and batch size stay: a guess for the loader.
-
-        Args:
-            samples: The samples of an epoch.
-            remainder: "keep" or "drop" a last step with fewer samples than the others.
-        """
+        """The next slice, possibly in the next epoch, if view and batch size stay: a guess for the loader."""
         # The fewest samples that make a step; a smaller remainder ends the epoch.
         least = self.global_batch_size if remainder == "drop" else 1
         return replace(self, position=advanced(self.position, self.step_samples(samples), samples=samples, least=least))

@@ -100,15 +100,7 @@ class Stream:
         return not self.can_seek and self._next <= self._number(position)
 
     def read_ahead(self, position: Position, *, meanwhile: Callable[[], None]) -> int:
-        """Reads up to the sample at a position, before this peer is in a view.
-
-        Args:
-            position: The position of the other peers; earlier batches are not kept.
-            meanwhile: Called after each batch.
-
-        Returns:
-            The number of batches read before that position.
-        """
+        """Reads up to the position of the other peers, before this peer joins; returns the batches before it."""
         with self._lock:
             self._reached = self._number(position)
             # If the other peers are at the end of the data, they have trained on all of it.

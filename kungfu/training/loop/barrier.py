@@ -170,9 +170,6 @@ def read_registered(run: Run, *, compared: bool) -> None:
     """Reads the registered values once, for joiners that the next barrier may admit, or for a checksum.
 
     Called only between two steps from Python: a loop in the graph may be writing the values.
-
-    Args:
-        compared: True if the message of the next step should carry a checksum.
     """
     registry = run.registry
     joins = registry.has_agreed_values and bool(run.terms.target_size or run.terms.leaving)
@@ -387,13 +384,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms of a phase, with the lasting part of the previous phase's terms.
-
-    Args:
-        first: The terms with the batch size of the phase.
-        before: The terms at the end of the previous phase; ``None`` if this peer was not in it.
-        target: The target size of the job, including joiners under way; 0 without a change.
-    """
+    """The first terms of a phase, with the lasting part of the previous phase's, if this peer was in it."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

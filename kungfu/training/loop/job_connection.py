@@ -212,11 +212,6 @@ def watch_late_peers(
     A thread polls the attachment every second; the attachment returns each wait once, when it is long enough to be
     reported. The thread is a daemon, so it never keeps the program from ending.
 
-    Args:
-        late: Returns the ranks that the attachment waits for; ``None`` if there are none.
-        report: Receives the event.
-        steps: Returns the number of steps done so far.
-
     Returns:
         A function that ends the thread, after the current poll; nothing is reported afterwards.
     """
@@ -239,11 +234,7 @@ def watch_late_peers(
 
 
 def write_profiler_trace(seconds: float, folder: str) -> str:
-    """Profiles this process with TensorFlow's profiler, for TensorBoard; called outside of the training thread.
-
-    Args:
-        seconds: The length of the profile.
-        folder: The folder to write to, created if it is missing.
+    """Profiles this process with TensorFlow's profiler; called outside of the training thread.
 
     Returns:
         The error; empty if the profile was written.

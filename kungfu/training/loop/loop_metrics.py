@@ -18,12 +18,6 @@ from kungfu.training.graph.tracing.trace import StepTrace
 class LoopMetrics:
     """The Keras metrics that a program passes to ``Training.metrics``.
 
-    Args:
-        metrics: The Keras metrics.
-        combine: The combination of states, by the name of a metric.
-        graph_state: The variables of the run.
-        trace: The trace of the step.
-
     Raises:
         UsageError: A metric has no state yet, or the combination of its state is unknown.
     """

@@ -81,11 +81,7 @@ def is_stale(stamp: Stamp, here: StepPosition) -> bool:
 
 
 class StepCalls:
-    """The calls of a run's step.
-
-    Args:
-        run: The run of the step.
-    """
+    """The calls of a run's step."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stamps, self.step_log = run, Stamps(), StepLog(run)
@@ -262,11 +258,7 @@ class StepCalls:
         return True
 
     def exchange_after_training(self, values: Callable[[PeerGroup], None], *, what: str) -> str:
-        """Exchanges values after training, when peers may end their programs at any time; losses are not recovered.
-
-        Args:
-            values: Exchanges the values.
-            what: The purpose of the wait, for the message about a late peer.
+        """Exchanges values after training, when peers may end at any time: losses are not recovered.
 
         Returns:
             The reason why the exchange failed; "" if it succeeded.
@@ -295,11 +287,7 @@ class StepCalls:
             self._exits.left_loop()
 
     def finish(self, between_steps: Callable[[], object] = lambda: None) -> None:
-        """Ends training on this peer; idempotent.
-
-        Args:
-            between_steps: Does the last exchanges of a kungfu loop, in each view that reaches the last barrier.
-        """
+        """Ends training on this peer, once; ``between_steps`` runs in each view that reaches the last barrier."""
         if self.is_finished:
             return
         self.is_finished, run = True, self.run
@@ -321,11 +309,7 @@ class StepCalls:
 
 
 class _HostNotes:
-    """The host's notifications to the graph before a step, written only if they changed.
-
-    Args:
-        run: The run of the step.
-    """
+    """The host's notifications to the graph before a step, written only if they changed."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._every, self._view = run, run.settings.compare_every, run.graph_state.view

@@ -19,11 +19,7 @@ from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY
 
 @final
 class StepLog:
-    """Writes the steps of this peer to the job's journal.
-
-    Args:
-        run: The run of the steps.
-    """
+    """Writes the steps of this peer to the job's journal."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._standing, self._declared = run, run.standing, run.declared
@@ -41,11 +37,7 @@ class StepLog:
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
-        """Logs a finished step, whose view the barrier after it may already have ended.
-
-        Returns:
-            The requests of shadow rules, which the peers compare at the next barrier.
-        """
+        """Logs a finished step, whose view may have ended; returns the requests of shadow rules, to be compared."""
         leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
         step, loss = step_record.step(packed), step_record.loss(packed)
         shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow
