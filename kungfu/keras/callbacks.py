@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -181,7 +181,7 @@ class JobCallbacks:
             The ``written`` of that rank; for the "others" the argument itself.
 
         Raises:
-            UsageError: The other peer has other callbacks.
+            UsageError: That rank has other callbacks.
 
         Cost:
             A message of some bytes for each callback; its attributes are sent only if they differ on some peer.
@@ -190,31 +190,30 @@ class JobCallbacks:
         packed = [pack(_kept(one)) for one in self._group(group)]
         sums = [[len(one), zlib.crc32(one)] for one in packed]
         theirs = agreed(peers, {"types": types, "sums": sums, "written": written}, rank=rank)
-        self._refuse_others(theirs["types"])
+        self._refuse_others(theirs["types"], where=f"on rank {rank}")
         others = peers.any_of([mine != one for mine, one in zip(sums, theirs["sums"], strict=True)])
         lengths = [length for (length, _), is_other in zip(theirs["sums"], others, strict=True) if is_other]
         sent = b"".join(one for one, is_other in zip(packed, others, strict=True) if is_other)
         found = io.BytesIO(peers.from_rank(rank, sent if gives else b"") if any(others) else b"")
         if not gives:
-            received = (unpack(found.read(length)) for length in lengths)
-            self.adopt({"types": types, group: [next(received) if is_other else {} for is_other in others]})
+            differing = (one for one, is_other in zip(self._group(group), others, strict=True) if is_other)
+            for one, length in zip(differing, lengths, strict=True):
+                put_attributes(one, unpack(found.read(length)))
         return written if group == "others" else int(theirs["written"])
 
     def kept(self) -> dict[str, Any]:
         """The plain attributes of all callbacks, and their types, which must be equal on all peers."""
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
-    def adopt(self, kept: dict[str, Any]) -> None:
-        """Adopts the attributes of rank 0's callbacks; raises ``UsageError`` if rank 0 has other callbacks."""
-        self._refuse_others(kept["types"])
-        for group in get_args(Group):
-            if group in kept:
-                for one, attributes in zip(self._group(group), kept[group], strict=True):
-                    put_attributes(one, attributes)
+    def adopt(self, kept: dict[str, Any], *, where: str) -> None:
+        """Adopts kept attributes; raises ``UsageError`` if there are other callbacks ``where`` they were kept."""
+        self._refuse_others(kept["types"], where=where)
+        for one, attributes in zip(self._all, kept["all"], strict=True):
+            put_attributes(one, attributes)
 
     def resume(self, kept: dict[str, Any]) -> None:
         """Adopts the attributes of a checkpoint, and cuts the log entries from after it, which are written again."""
-        self.adopt(kept)
+        self.adopt(kept, where="in the checkpoint")
         for one in self._writers() if self.leads else ():
             if isinstance(one, keras.callbacks.CSVLogger):
                 _cut(one)
@@ -224,10 +223,10 @@ class JobCallbacks:
             return self._all
         return self._writers() if name == "writers" else without_writers(self._all)
 
-    def _refuse_others(self, types: list[str]) -> None:
+    def _refuse_others(self, types: list[str], *, where: str) -> None:
         if types != self._types():
             raise UsageError(
-                f"model.fit() has the callbacks {self._types()} on this peer, and {types} on rank 0: give the same "
+                f"model.fit() has the callbacks {self._types()} on this peer, and {types} {where}: give the same "
                 "list on all peers; those that only write run on rank 0 by themselves"
             )
 

@@ -92,7 +92,7 @@ def adopt_outcome(
             f"fit {described[0]} was given a model with other variables on this peer than on those "
             "that have done it: all peers run the same program"
         )
-    callbacks.adopt(outcome["callbacks"])
+    callbacks.adopt(outcome["callbacks"], where="on those that have done it")
     for variable, value in zip(variables, outcome["variables"], strict=True):
         array = np.frombuffer(value.tobytes(), variable.dtype.as_numpy_dtype)
         variable.assign(array.reshape(variable.shape))

@@ -56,7 +56,7 @@ def test_a_joiner_goes_on_with_what_the_leaders_callbacks_keep():
     one.epoch_begins(1)
     enter(other, leads=False, epoch=1)
     handle, kept = joiner[0]._handle, unpack(pack(one.kept()))
-    other.adopt(kept)
+    other.adopt(kept, where="on rank 0")
     assert (joiner[0].epochs, joiner[0].best) == (1, 0.5)
     assert (joiner[1].best, joiner[1].best_epoch) == (0.25, 0)
     assert_same_variables(joiner[1].best_weights, coordinator[1].best_weights)
@@ -95,17 +95,30 @@ def test_writers_run_on_the_coordinator_and_the_next_one_writes_on(tmp_path):
         for one in (first, second) if coordinator is first else (second,):
             one.epoch_ends(epoch, {"loss": 1.0 - epoch})
             if one is not coordinator:
-                one.adopt(unpack(pack(coordinator.kept())))
+                one.adopt(unpack(pack(coordinator.kept())), where="on rank 0")
                 one.epoch_begins(epoch + 1)
     second.end({})
     rows = path.read_text().split()
     assert rows == ["epoch,loss,val_loss", "0,1.0,NA", "1,0.0,NA"]
 
 
+class Rank1:
+    """The group of a peer of rank 0 that receives the state of rank 1."""
+
+    rank = 0
+
+    def __init__(self, theirs: JobCallbacks) -> None:
+        self._theirs = theirs
+
+    def from_rank(self, rank: int, content: bytes) -> bytes:
+        return pack({"types": self._theirs.kept()["types"], "sums": [], "written": -1})
+
+
 def test_another_list_on_one_peer_is_an_error_that_names_both():
     one, other = callbacks(Counting([])), callbacks(Counting([]), keras.callbacks.TerminateOnNaN())
-    with pytest.raises(UsageError, match=r"\['Counting', 'TerminateOnNaN', 'History'\] on this peer, and \["):
-        other.adopt(unpack(pack(one.kept())))
+    message = r"\['Counting', 'TerminateOnNaN', 'History'\] on this peer, and \['Counting', 'History'\] on rank 1: give"
+    with pytest.raises(UsageError, match=message):
+        other.agree(Rank1(one), "all", rank=1, written=-1)
 
 
 def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_on(tmp_path):
