@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import wraps
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -41,7 +41,7 @@ from kungfu.keras.data.fit_data import arguments_alone, fit_data, refuse_samples
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.fits import Evaluations
 from kungfu.keras.loop import FitRun
-from kungfu.keras.metrics import JobLogs, metrics_of, shown
+from kungfu.keras.metrics import JobLogs, metrics_of
 from kungfu.keras.saving import write_as_one_job
 from kungfu.keras.train_step import job_step, refuse_job_step, refuse_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
@@ -403,7 +403,12 @@ def _train_in_job(attached: Attached, connection: JobConnection, fit: FitRun, cu
     with tf.device("/CPU:0"):  # read by the host in every step
         stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
     if custom is None:
-        logs = JobLogs(metrics.totals, partial(shown, model, metrics))
+
+        def numbers(totals: Sequence[Any]) -> dict[str, Any]:
+            metrics.show(totals)
+            return dict(model.get_metrics_result())
+
+        logs = JobLogs(metrics.totals, numbers)
         step = job_step(model, run, metrics, stop_requested=stop_requested)
     else:
         refuse_unknown_loss(model, custom, run)

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
@@ -76,9 +76,8 @@ class JobCallbacks:
 
     def append_logs(self) -> None:
         """Keeps the log entries from before the checkpoint that the fit continues from."""
-        for one in self._writers():
-            if isinstance(one, keras.callbacks.CSVLogger):
-                one.append = True
+        for one in self._loggers():
+            one.append = True
 
     def begin(self) -> None:
         """Calls ``on_train_begin`` once, of the callbacks that run on every peer."""
@@ -114,14 +113,6 @@ class JobCallbacks:
         self.running.on_epoch_begin(epoch)
         self._run(self.running.callbacks)  # a callback may have been given a method since
 
-    def test_begins(self) -> None:
-        """Calls ``on_test_begin`` of all callbacks that run on this peer."""
-        self.running.on_test_begin()
-
-    def test_ends(self, found: Mapping[str, Any]) -> None:
-        """Calls ``on_test_end``, with the results of the validation."""
-        self.running.on_test_end(found)
-
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Calls ``on_epoch_end`` of all that run on this peer; a callback may add to the logs of later ones."""
         self._epoch_logs = dict(logs)
@@ -156,10 +147,6 @@ class JobCallbacks:
         self.running.callbacks = callbacks
         self._hear_begin = _hearing(callbacks, "on_train_batch_begin", "on_batch_begin")
         self._hear_end = _hearing(callbacks, "on_train_batch_end", "on_batch_end")
-
-    def end(self, logs: dict[str, Any]) -> None:
-        """Calls ``on_train_end`` of all callbacks that run on this peer."""
-        self.running.on_train_end(logs)
 
     def end_writers(self, logs: dict[str, Any]) -> None:
         """Calls ``on_train_end`` of the writers only, after the other callbacks."""
@@ -214,9 +201,8 @@ class JobCallbacks:
     def resume(self, kept: dict[str, Any]) -> None:
         """Adopts the attributes of a checkpoint, and cuts the log entries from after it, which are written again."""
         self.adopt(kept, where="in the checkpoint")
-        for one in self._writers() if self.leads else ():
-            if isinstance(one, keras.callbacks.CSVLogger):
-                _cut(one)
+        for one in self._loggers() if self.leads else ():
+            _cut(one)
 
     def _group(self, name: Group) -> list[Any]:
         if name == "all":
@@ -232,6 +218,9 @@ class JobCallbacks:
 
     def _writers(self) -> list[Any]:
         return [one for one in self._all if isinstance(one, _WRITERS)]
+
+    def _loggers(self) -> list[Any]:
+        return [one for one in self._all if isinstance(one, keras.callbacks.CSVLogger)]
 
     def _types(self) -> list[str]:
         return [type(one).__name__ for one in self._all]

@@ -79,7 +79,12 @@ def explored(model: Any, batch: Any) -> CustomStep:
         with applications.averaged(), results.noted():
             returned = model.train_step(data)
         if not applications.optimizers:
-            raise UsageError(_without_application(model))
+            names = ", ".join(repr(one.name) for one in optimizers_of(model))
+            raise UsageError(
+                f"{type(model).__name__}.train_step() applies no gradients by an optimizer that compile() was given or "
+                f"that is an attribute of the model ({names or 'there is none'}): call apply_gradients() of one of "
+                "these"
+            )
         numbers = {
             name: tf.TensorSpec(one.shape, one.dtype)
             for name, one in _numbers(model, returned, results).items()
@@ -95,14 +100,6 @@ def explored(model: Any, batch: Any) -> CustomStep:
 
 def _alone(gradient: Any) -> Any:
     return None if gradient is None else tf.identity(tf.convert_to_tensor(gradient))
-
-
-def _without_application(model: Any) -> str:
-    names = ", ".join(repr(one.name) for one in optimizers_of(model))
-    return (
-        f"{type(model).__name__}.train_step() applies no gradients by an optimizer that compile() was given or that is "
-        f"an attribute of the model ({names or 'there is none'}): call apply_gradients() of one of these"
-    )
 
 
 # ---- returned numbers ------------------------------------------------------------------------------------------------
@@ -258,22 +255,17 @@ class SeveralAverages:
         """
         trace = self._run.trace
         with trace.ours():
-            sums = _last_sums(self._run, values)
+            run, memory = self._run, self._run.memory.sums
+            samples = run.graph_state.metrics.samples.read_value()
+            # A peer without samples ran on another peer's sample.
+            given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
+            sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
+            memory.conclude(sums[len(values) :])
             if self._conclude is not None:  # otherwise the step has not averaged, which its trace refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
         trace.note_end()
         return sums[: len(values)]
-
-
-def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums of values over the peers, followed by the sums of the layers' additions."""
-    memory, samples = run.memory.sums, run.graph_state.metrics.samples.read_value()
-    # A peer without samples ran on another peer's sample.
-    given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
-    sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
-    memory.conclude(sums[len(values) :])
-    return sums
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------

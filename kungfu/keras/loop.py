@@ -100,7 +100,7 @@ class FitRun:
         self._model.stop_training = False
         self._callbacks.begin()
         self._callbacks.lead(takes_over=False)
-        self._callbacks.end({})
+        self._callbacks.running.on_train_end({})
         return self._model.history
 
     def skip(self, content: bytes) -> Any:
@@ -219,9 +219,9 @@ class FitRun:
             case "end batch":
                 callbacks.batch_ends(number, self._logs.so_far)
             case "begin test":
-                callbacks.test_begins()
+                callbacks.running.on_test_begin()
             case "end test":
-                callbacks.test_ends(self._progress.found)
+                callbacks.running.on_test_end(self._progress.found)
             case "end epoch":
                 callbacks.epoch_ends(self._begins + number, logs)
             case "hear of epoch":
@@ -234,7 +234,7 @@ class FitRun:
             case "end training":
                 if model.optimizer is not None:  # the optimizer may replace weights by their averages
                     model.optimizer.finalize_variable_values(model.trainable_weights)
-                callbacks.end(logs)
+                callbacks.running.on_train_end(logs)
             case _:
                 raise AssertionError(f"{action} at {self._progress}")
         self._progress = self._progress.after(action)

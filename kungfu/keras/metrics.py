@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import loss_tracker
-from kungfu.training.graph.combined_metrics import CombinedMetrics
 
 
 def metrics_of(model: Any) -> list[Any]:
@@ -33,12 +32,6 @@ def _parts(metric: Any) -> Iterator[Any]:
     else:
         for one in inside:
             yield from _parts(one)
-
-
-def shown(model: Any, metrics: CombinedMetrics, totals: Sequence[Any]) -> dict[str, Any]:
-    """The callbacks' logs computed from totals, by name; sets the metrics of the model to them."""
-    metrics.show(totals)
-    return dict(model.get_metrics_result())
 
 
 class JobLogs:

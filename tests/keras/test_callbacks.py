@@ -78,8 +78,8 @@ def test_of_a_log_what_was_written_after_the_checkpoint_is_written_again(tmp_pat
     after.resume(unpack(kept[epochs]))
     for epoch in range(epochs, 3):
         after.epoch_ends(epoch, {"loss": 1.0})
-    after.end({})
-    before.end({})
+    after.running.on_train_end({})
+    before.running.on_train_end({})
     assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["epoch", "0", "1", "2"]
 
 
@@ -90,14 +90,14 @@ def test_writers_run_on_the_coordinator_and_the_next_one_writes_on(tmp_path):
     enter(second, leads=False, epoch=0)
     for epoch, coordinator in ((0, first), (1, second)):
         if coordinator is second:
-            first.end({})  # it is gone
+            first.running.on_train_end({})  # it is gone
             enter(second, leads=True, epoch=1)
         for one in (first, second) if coordinator is first else (second,):
             one.epoch_ends(epoch, {"loss": 1.0 - epoch})
             if one is not coordinator:
                 one.adopt(unpack(pack(coordinator.kept())), where="on rank 0")
                 one.epoch_begins(epoch + 1)
-    second.end({})
+    second.running.on_train_end({})
     rows = path.read_text().split()
     assert rows == ["epoch,loss,val_loss", "0,1.0,NA", "1,0.0,NA"]
 

@@ -71,7 +71,7 @@ def join(run: Run) -> None:
     _restore_registered(run, step)
     ask_for_departures(run)
     if run.checkpoints.is_wanted or run.pending.stop_reason is not None:
-        _ask(run)  # requested before the step was traced, when no step could carry the request
+        ask(run)  # requested before the step was traced, when no step could carry the request
 
 
 def hold(run: Run) -> None:
@@ -145,22 +145,16 @@ def finish(run: Run) -> None:
 def checkpoint(run: Run, request: CheckpointRequest) -> None:
     """Requests a checkpoint at the barrier after the next step; rank 0's request counts, other peers remember it."""
     run.checkpoints.request(request)
-    _ask(run)
+    ask(run)
 
 
 def stop(run: Run, reason: str) -> None:
     """Requests the end of training at the barrier after the next step; rank 0's request counts."""
     run.pending.stop_reason = reason
-    _ask(run)
+    ask(run)
 
 
-def renew_stop(run: Run) -> None:
-    """Requests the end of training again after the loss of a rank 0 that may not have carried it out."""
-    if run.pending.stop_reason is not None:
-        _ask(run)
-
-
-def _ask(run: Run) -> None:
+def ask(run: Run) -> None:
     """Requests a barrier, on rank 0. Before the first step no step can carry the request: `join` repeats it."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()

@@ -53,14 +53,6 @@ def lasting_failure(run: Run) -> PeerFailure | None:
     return failure.prefixed(f"before step {run.steps() + 1}: ")
 
 
-def advance_stage(run: Run) -> None:
-    """Notes that an exchange between two steps begins, or has ended, on this peer.
-
-    The program's work before the exchange may differ by peer; a peer that has ended it is more advanced.
-    """
-    run.standing.stage += 1
-
-
 def keep(run: Run, error: BaseException) -> None:
     """Inside the graph: keeps the failure of a barrier, and stops the steps of a loop in the graph."""
     run.standing.barrier_failure = error
@@ -169,4 +161,6 @@ def _reset_graph(run: Run) -> None:
     if run.pending.unanswered is not None:
         graph_state.posts.changes.ask()
     barrier.ask_for_departures(run)
-    barrier.renew_stop(run)
+    # A rank 0 that is lost may not have ended training at this peer's request.
+    if run.pending.stop_reason is not None:
+        barrier.ask(run)

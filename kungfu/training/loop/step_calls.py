@@ -242,7 +242,8 @@ class StepCalls:
             KungfuError: Too few peers are alive, or ``values`` raised the error.
         """
         run = self.run
-        recovery.advance_stage(run)
+        # The program's work before the exchange may differ by peer; a peer that has ended it is more advanced.
+        run.standing.stage += 1
         # A peer of the view is lost, and the other peers would wait for it.
         if (lost := recovery.lasting_failure(run)) is not None:
             self._recover(lost)
@@ -253,7 +254,7 @@ class StepCalls:
         except tf.errors.OpError as error:  # peers were lost in a message
             self._recover(error, where=f"between steps {run.steps()} and {run.steps() + 1}")
             return False
-        recovery.advance_stage(run)
+        run.standing.stage += 1
         forget_message_time(run)
         return True
 

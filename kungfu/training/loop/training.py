@@ -206,7 +206,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish(self._run.published, self._run.trace, name, value)
+        publish(self._run.graph_state.metrics.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number known between two steps, declared with ``training.fed``.
@@ -238,7 +238,7 @@ class Training:
         _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
         if self._calls.is_finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        self._run.fed.feed(name, value, where=location_of_caller())
+        self._run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Combines Keras metrics over the job: after a step they hold the results of all peers in the epoch.
