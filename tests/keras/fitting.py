@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -104,12 +105,25 @@ def run_under_kungfu(monkeypatch: Any, name: str = "job", *, most: int = 1, **gi
     return settings
 
 
-def assert_as_keras(make: Any, *args: Any, compile_with: Any = dict, op_by_op: bool = True, **given: Any) -> Any:
-    """The fit of the job and the plain one, of the same model on the same data; gives the job's model."""
+def mean_error() -> dict[str, Any]:
+    return {"metrics": ["mae"]}
+
+
+def assert_as_keras(make: Any, *args: Any, compile_with: Any = mean_error, op_by_op: bool = True, **given: Any) -> Any:
+    """The fit of the job and the plain one, of the same model; gives the job's model.
+
+    Data that are given as a function are made anew for each fit.
+    """
+
+    def fresh() -> tuple[list[Any], dict[str, Any]]:
+        made = {name: one() if isinstance(one, FunctionType) else one for name, one in given.items()}
+        return [one() if isinstance(one, FunctionType) else one for one in args], made
+
     with float64():
         mine, plain = compiled(make(), **compile_with()), compiled(make(), **compile_with())
-        in_job(mine, *args, **given)
-        plainly(plain, *args, op_by_op=op_by_op, **given)
+        for fit, model, more in ((in_job, mine, {}), (plainly, plain, {"op_by_op": op_by_op})):
+            data, named = fresh()
+            fit(model, *data, **named, **more)
         assert_same(mine, plain)
         assert mine.fit.attached.training.traces() == 1
     return mine

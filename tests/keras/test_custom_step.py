@@ -233,7 +233,6 @@ class Scaled(keras.Model):
 
 @pytest.mark.slow
 def test_an_optimizer_that_scales_the_loss_is_taken_as_a_whole():
-    """An optimizer that scales the loss is taken as a whole, and policies see the loss itself."""
     plain, model = Scaled(), Scaled()
     for one in (plain, model):
         one.compile()

@@ -62,7 +62,6 @@ def trained_before() -> tuple[JobConnection, Any, list[dict[str, list[float]]]]:
 
 
 def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras() -> None:
-    """Fits of a model that is compiled anew are as by Keras, and the steps are counted on."""
     connection, mine, histories = trained_before()
     assert connection.phase == 2
     assert mine.fit.attached.handle.step_number == 16
@@ -88,7 +87,6 @@ def test_a_peer_that_comes_late_passes_through_the_fits_that_are_over(monkeypatc
 
 
 def test_a_peer_that_comes_late_receives_the_result_of_evaluate(monkeypatch):
-    """A peer that comes late receives the result of `evaluate`, and does by itself what the others have not done."""
 
     def scores(model: Any, *more: Any) -> list[Any]:
         (x, y), told = points(), {"batch_size": 16, "verbose": 0}

@@ -109,7 +109,6 @@ def refuse_attributes(*args: object) -> None:
 
 @pytest.mark.parametrize("set_attribute", [os.setxattr, refuse_attributes])
 def test_after_a_fit_a_newer_file_stays_and_an_older_one_is_replaced(connection, monkeypatch, set_attribute):
-    """After a fit, a file that another peer has written since stays, and an older one is replaced, by no clock."""
     monkeypatch.setattr(os, "setxattr", set_attribute)
     path = Path("best.weights.h5")
 

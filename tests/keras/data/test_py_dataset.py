@@ -15,18 +15,7 @@ from kungfu.errors import UsageError
 from kungfu.keras.data.fit_data import refuse_other_batch
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice
-from tests.keras.fitting import (
-    SAMPLES,
-    Batches,
-    assert_same,
-    compiled,
-    float64,
-    in_job,
-    network,
-    plainly,
-    plan_of,
-    points,
-)
+from tests.keras.fitting import SAMPLES, Batches, assert_as_keras, network, plan_of, points
 
 X, Y = points()
 START = Position(0, 0)
@@ -93,16 +82,10 @@ def walked(plan: Any, *, at: Position = START) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"workers": 3, "max_queue_size": 2}])
 def test_it_is_trained_on_as_by_keras(given):
-    with float64():
-        mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
-        in_job(mine, Points(8, **given), epochs=3, validation_data=Points(16))
-        plainly(plain, Points(8, **given), epochs=3, validation_data=Points(16))
-        assert_same(mine, plain)
-        assert mine.fit.attached.training.traces() == 1
+    assert_as_keras(network, lambda: Points(8, **given), epochs=3, validation_data=lambda: Points(16))
 
 
 def test_each_epoch_has_each_sample_once_in_its_own_order():
-    """Each epoch has each sample once, in batches of its own order, with the smaller one last."""
     steps = walked(data(Numbered()))
     epochs = [steps[start : start + 4] for start in (0, 4, 8)]
     assert [[len(one) for one in epoch] for epoch in epochs] == [[8, 8, 8, 6]] * 3
@@ -112,7 +95,6 @@ def test_each_epoch_has_each_sample_once_in_its_own_order():
 
 
 def test_a_dataset_shuffled_by_a_seed_is_the_same_for_a_joiner():
-    """A dataset that shuffles itself with a seed is the same for a joiner, which loads only the batches it needs."""
     first, joiner = Numbered(seed=1), Numbered(seed=1)
     steps = walked(data(first))
     assert steps[:4] != [list(range(start, min(30, start + 8))) for start in (0, 8, 16, 24)]
@@ -125,7 +107,6 @@ def test_a_dataset_shuffled_by_a_seed_is_the_same_for_a_joiner():
 
 
 def test_another_order_on_one_peer_is_refused_when_its_first_batch_differs():
-    """Another order on one peer is refused at the epoch that begins with another batch."""
     coordinator, other = data(Numbered(seed=1)), data(Numbered(seed=2))
     assert coordinator.described == other.described, "nothing is shuffled yet"
     for one in (coordinator, other):
@@ -169,7 +150,6 @@ def test_an_error_of_one_batch_names_the_samples_and_comes_out():
 
 
 def test_fewer_steps_than_a_dataset_has_continue_in_the_next_epoch():
-    """Fewer steps than a dataset has continue in the next epoch, and one without an end by its indices."""
     steps = walked(data(Numbered(), steps_per_epoch=3, shuffle=False))
     assert len(steps) == 9
     assert list(chain(*steps))[:60] == [*range(30), *range(30)]

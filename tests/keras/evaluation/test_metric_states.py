@@ -116,5 +116,4 @@ def test_the_largest_or_smallest_of_states_is_taken_element_by_element(way, resu
 
 @pytest.mark.parametrize(("combine", "can"), [({}, False), ({"range": "mean"}, False), ({"range": "sum"}, True)])
 def test_a_metric_with_no_combination_given_and_a_mean_are_evaluated_whole(combine, can):
-    """A metric whose combination is not given and a mean are evaluated whole."""
     assert MetricStates(metrics(), combine).can_be_combined is can

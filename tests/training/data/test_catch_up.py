@@ -117,7 +117,6 @@ def test_a_peer_that_reads_is_waited_for_by_one_message_after_the_other(capsys):
 
 
 def test_peers_that_have_read_all_send_one_message():
-    """Peers that have read all send one message, and one that is lost while it reads is noticed."""
     sent: list[list[int]] = []
 
     def total(tensors: Any) -> Any:

@@ -22,6 +22,10 @@ def walked(run, data, **given):
     return trained
 
 
+def larger_batch_every(steps):
+    return kf.policy(lambda training: kf.control.every(steps).set_global_batch_size(6))()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -67,11 +71,7 @@ def test_no_epochs_are_no_batches():
 
 
 def test_a_remainder_that_is_dropped_is_never_trained_on_though_the_batch_changes():
-    @kf.policy
-    def larger(training):
-        return kf.control.every(3).set_global_batch_size(6)
-
-    run = linear_run(policies=[larger()])
+    run = linear_run(policies=[larger_batch_every(3)])
     trained = walked(run, points(17), batch_size=4, epochs=3, seed=0, remainder="drop")
     # The rule of step 3 is carried out after step 4, with one sample left anyway; two steps of 6 make an epoch then.
     assert [len(batch) for batch in trained] == [4, 4, 4, 4, 6, 6, 6, 6]
@@ -104,11 +104,7 @@ def test_the_samples_of_the_job_are_those_that_it_comes_to_though_the_batch_chan
 
 
 def test_an_epoch_ends_at_the_barrier_that_makes_its_rest_a_remainder():
-    @kf.policy
-    def larger(training):
-        return kf.control.every(1).set_global_batch_size(6)
-
-    run = linear_run(policies=[larger()])
+    run = linear_run(policies=[larger_batch_every(1)])
     trained = walked(run, points(12), batch_size=4, epochs=2, seed=0, remainder="drop")
     assert [len(batch) for batch in trained] == [4, 4, 6, 6]
     assert run.training._run.graph_state.progress.position().epoch == 2

@@ -49,7 +49,6 @@ def test_each_row_comes_once_an_epoch_over_joins_leaves_batches_and_steps_done_a
 
 
 def test_a_joiner_takes_the_next_partition_and_a_leavers_rest_comes_first() -> None:
-    """A peer continues with its partition, a joiner takes the next, and a leaver's rest comes first."""
     partitions = Partitions.shuffled([10, 10, 10, 10, 10], None)
     start = Assignment.at_start(0, [7, 8])
     of_members, after = partitions.step(start, 8)
@@ -65,7 +64,6 @@ def test_a_joiner_takes_the_next_partition_and_a_leavers_rest_comes_first() -> N
 
 
 def test_a_peer_that_reads_to_its_place_is_given_that_part_again_after_a_loss() -> None:
-    """A peer that reads to its place already is given that part again when another peer is lost."""
     partitions = Partitions.shuffled([10] * 6, None)
     _, after = partitions.step(Assignment.at_start(0, [7, 8, 9]), 12)
     left = after.among([8, 9]).among([9])

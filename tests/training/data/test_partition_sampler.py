@@ -54,7 +54,6 @@ def test_one_peer_alone_reads_one_partition_after_the_other():
 
 
 def test_a_resumed_run_continues_from_the_variable():
-    """A run that is resumed continues from the variable, and what explains nothing is an error."""
     one, other = peer(), peer()
     slice_ = StepSlice(Position(0, 0), 1, 1, 0, 6)
     one.reach(slice_, [0])

@@ -118,7 +118,6 @@ def run(job: Job, peer: int, *, begins: int) -> list[int]:
 
 
 def test_a_peer_that_takes_over_a_file_reads_while_the_others_meet_again(monkeypatch):
-    """A peer that takes over a file reads to its place while the others meet again and again."""
     monkeypatch.setattr("kungfu.training.data.catch_up._REPORT_EVERY_S", 0.05)
     job = Job()
 

@@ -19,11 +19,6 @@ from kungfu.training.loop.job_connection import JobConnection
 from tests.training.linear import linear_model
 
 
-def test_a_model_without_weights_is_refused_by_name():
-    with pytest.raises(UsageError, match="unborn"):
-        kf.attach(keras.Sequential([keras.layers.Dense(1)], name="unborn"), keras.optimizers.SGD())
-
-
 def test_several_models_are_refused_with_what_makes_one_of_them():
     generator, discriminator = linear_model(), linear_model()
     with pytest.raises(
@@ -63,38 +58,38 @@ def built_for(model):
     return optimizer
 
 
-def test_a_model_never_called_is_told_apart_from_a_model_without_weights():
-    """Layers with weights in a model that was never called are told apart from a model without weights."""
+class Pair(keras.Model):
+    """A model that was never called, of a layer with weights."""
 
-    class Pair(keras.Model):
-        def __init__(self):
-            super().__init__(name="pair")
-            self.one = linear_model()
+    def __init__(self):
+        super().__init__(name="pair")
+        self.one = linear_model()
 
-    with pytest.raises(UsageError, match=r"'pair', whose layers have 1 weights, but which was never called as a whole"):
-        kf.attach(Pair(), keras.optimizers.SGD())
+
+def built_and_later():
+    model = linear_model()
+    return model, [built_for(model), keras.optimizers.SGD(name="later")]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        (lambda: (keras.Sequential([keras.layers.Dense(1)], name="unborn"), keras.optimizers.SGD()), "'unborn'"),
+        (
+            lambda: (Pair(), keras.optimizers.SGD()),
+            "'pair', whose layers have 1 weights, but which was never called as",
+        ),
+        (built_and_later, r"of 2 optimizers \['later'\]"),
         (lambda: (keras.optimizers.SGD(), linear_model()), "was given SGD as its model.* the optimizer second"),
         (lambda: (tf.Module(), keras.optimizers.SGD()), "was given Module as its model"),
         (lambda: (linear_model(), "adam"), "was given str after the model: it takes a Keras optimizer"),
         (lambda: (linear_model(), []), "was given no optimizer after the model"),
     ],
-    ids=["swapped", "module", "name", "none"],
+    ids=["no weights", "never called", "not built", "swapped", "module", "name", "none"],
 )
 def test_what_is_no_model_or_no_optimizer_is_told_as_what_it_is(given, message):
     with pytest.raises(UsageError, match=message):
         kf.attach(*given())
-
-
-def test_several_optimizers_have_to_be_built_by_the_program():
-    model, built = linear_model(), keras.optimizers.SGD()
-    built.build(model.trainable_variables)
-    with pytest.raises(UsageError, match=r"of 2 optimizers \['later'\]"):
-        kf.attach(model, [built, keras.optimizers.SGD(name="later")])
 
 
 def test_one_optimizer_is_built_for_the_model():
@@ -103,9 +98,17 @@ def test_one_optimizer_is_built_for_the_model():
     assert optimizer.built
 
 
-def test_two_policies_that_rescale_without_a_rule_are_refused():
-    with pytest.raises(PolicyError, match="at_most"):
-        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[schedule({1: 2}), schedule({2: 3})])
+@kf.policy
+def local(training):
+    return kf.control.always().rescale(training.loss)
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"), [([schedule({1: 2}), schedule({2: 3})], "at_most"), ([local()], "all_reduce")]
+)
+def test_policies_that_cannot_be_compiled_are_refused_with_the_way_out(policies, message):
+    with pytest.raises(PolicyError, match=message):
+        kf.attach(linear_model(), keras.optimizers.SGD(), policies=policies)
 
 
 def test_what_is_no_list_of_policies_is_refused_with_the_line():
@@ -120,15 +123,6 @@ def test_the_policies_of_the_command_line_are_all_beside_those_of_the_program():
     found = policies_in_job([stop_on_nan()], replace(settings, policies=specs))
     assert [one.name for one in found] == ["stop_on_nan", "schedule", "linear_scaling"]
     assert found[1].location == "kungfu-run --policy 'schedule({1: 2})'"
-
-
-def test_a_local_size_is_refused_with_the_collective_to_insert():
-    @kf.policy
-    def local(training):
-        return kf.control.always().rescale(training.loss)
-
-    with pytest.raises(PolicyError, match="all_reduce"):
-        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[local()])
 
 
 def test_a_tensorflow_with_one_thread_between_ops_is_refused(monkeypatch):

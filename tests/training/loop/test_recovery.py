@@ -52,7 +52,6 @@ def test_alone_nobody_can_be_lost_and_the_error_is_the_programs(error: Exception
 
 
 def test_a_failed_message_means_what_the_attachment_has_noted() -> None:
-    """A message that failed means what the attachment has noted, with the ranks and the place."""
     run = linear_run()
 
     def act(rank: int, attachment: LocalAttachment) -> BaseException | None:

@@ -110,7 +110,6 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
 
 
 def test_the_newest_requests_of_a_shadow_go_to_the_next_barrier():
-    """The requests of a shadow go to the next barrier with every peer, and the newest only."""
     run, _ = run_with(lambda training: control.every(2).checkpoint(), around=shadow)
     record, shadows = run.training._run, run.training._run.pending.shadows
     for _ in range(40):
@@ -136,7 +135,6 @@ def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, 
 
 
 def test_a_hook_of_the_last_step_is_called_and_may_set_a_value(tmp_path, monkeypatch):
-    """A hook of the last step is called, and may set a value and ask for a checkpoint."""
     monkeypatch.chdir(tmp_path)
     seen, held = [], {"best": 0}
 

@@ -145,15 +145,21 @@ def test_a_step_that_fails_after_its_first_average_is_undone():
     assert int(first.iterations) == int(second.iterations) == 2
 
 
-@pytest.mark.parametrize(("declared", "calls"), [(2, 1), (2, 3), (3, 2)])
-def test_an_average_too_few_or_too_many_is_refused(declared, calls):
+def averaging(declared: int, calls: int) -> tuple[Any, Any]:
+    """A run, and its step, which averages so often; ``declared`` is the number that it says."""
     model, training = attached()
 
     @training.step(averages=declared)
     def step(x):
-        for _ in range(calls):
-            training.average(gradients_of(model, x)[0], loss=0.0)
+        gradients, loss = gradients_of(model, x)
+        return [training.average(gradients, loss=loss) for _ in range(calls)]
 
+    return training, step
+
+
+@pytest.mark.parametrize(("declared", "calls"), [(2, 1), (2, 3), (3, 2)])
+def test_an_average_too_few_or_too_many_is_refused(declared, calls):
+    _, step = averaging(declared, calls)
     told = rf"@training\.step\(averages={declared}\) calls training\.average\(\) {calls} times"
     with pytest.raises(UsageError, match=told):
         step(points(2))
@@ -174,7 +180,6 @@ def test_an_average_under_a_condition_is_refused(averages):
 
 
 def test_several_averages_are_made_in_the_step_itself():
-    """Several averages are made in the step itself, and the step in a loop of Python."""
     model, training = attached()
     inside = tf.function(lambda gradients: training.average(gradients, loss=0.0))
 
@@ -186,26 +191,14 @@ def test_several_averages_are_made_in_the_step_itself():
     with pytest.raises(UsageError, match=r"in a tf\.function inside of a step with averages=2"):
         step(points(2))
 
-    model, training = attached()
-
-    @training.step(averages=2)
-    def fine(x):
-        gradients, _ = gradients_of(model, x)
-        return [training.average(gradients, loss=0.0) for _ in range(2)]
-
+    _, fine = averaging(2, 2)
     fine(points(2))
     with pytest.raises(UsageError, match="cannot be undone; call it from plain Python"):
         tf.function(lambda x: fine(x))(tf.constant(points(2)))
 
 
 def test_several_averages_beside_micro_batches_are_refused():
-    model, training = attached()
-
-    @training.step(averages=2)
-    def step(x):
-        gradients, loss = gradients_of(model, x)
-        return [training.average(gradients, loss=loss) for _ in range(2)]
-
+    training, step = averaging(2, 2)
     batches = training.batches(points(8), batch_size=4, epochs=1, seed=0, max_local_batch_size=2)
     batch = next(batches)
     with pytest.raises(UsageError, match=r"averages=2\) beside training\.batches\(max_local_batch_size"):
@@ -240,7 +233,6 @@ def two_optimizers() -> tuple[Any, Any, list[Any]]:
 
 
 def test_the_state_of_several_optimizers_is_state_of_the_job(tmp_path):
-    """All that several optimizers keep is state of the job and goes into checkpoints."""
     training, step, kept = two_optimizers()
     shared = training._run.state.classes.shared
     assert {id(one.value) for one in kept} <= {id(one) for one in shared.values()}

@@ -113,7 +113,6 @@ def test_a_request_of_a_broken_barrier_hears_of_a_newer_one_from_outside(
 
 
 def test_in_a_loop_in_the_graph_a_change_under_way_counts_as_a_joiner() -> None:
-    """A loop in the graph does steps unseen, so a change under way counts as a joiner."""
     run, membership = run_on_a_host()
     run.step(points(2))
 

@@ -45,10 +45,7 @@ def test_a_step_must_average_exactly_once(times):
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            points(2).astype(np.float64),
-            r"tensor 1 of 1 is float64 of shape \(2, 2\), and was float32 of shape \(any, 2\)",
-        ),
+        (points(2).astype(float), r"tensor 1 of 1 is float64 of shape \(2, 2\), and was float32 of shape \(any, 2\)"),
         (np.zeros((4, 3), np.float32), r"is float32 of shape \(4, 3\), and was float32 of shape \(any, 2\)"),
         (np.zeros(4, np.float32), r"is float32 of shape \(4\)"),
         ((points(2), points(2)), "a batch of 2 tensors, and its first one had 1"),
@@ -159,10 +156,7 @@ def test_a_hook_is_called_with_its_control_and_agreed_values():
         control.rescale(7)
         calls.append((control.size, control.step, control.wanted, step))
 
-    @kf.policy
-    def calling(training):
-        return kf.control.every(2).call(hook, training.mean_loss, training.step)
-
+    calling = kf.policy(lambda training: kf.control.every(2).call(hook, training.mean_loss, training.step))
     run = linear_run(policies=[calling()])
     for _ in range(5):
         run.step(points(2))
@@ -174,11 +168,7 @@ def test_an_error_of_a_hook_keeps_its_type():
     def hook(control):
         raise LookupError("of the hook")
 
-    @kf.policy
-    def calling(training):
-        return kf.control.every(1).call(hook)
-
-    run = linear_run(policies=[calling()])
+    run = linear_run(policies=[kf.policy(lambda training: kf.control.every(1).call(hook))()])
     run.step(points(2))
     with pytest.raises(LookupError, match="of the hook"):
         run.step(points(2))

@@ -70,7 +70,6 @@ def growing(training):
 
 
 def test_every_variable_has_its_own_memory_back():
-    """Every variable has its own memory back, and what is not written never leaves it."""
     frozen = keras.layers.Dense(3)
     model = linear_model(frozen)
     frozen.trainable = False
@@ -131,7 +130,6 @@ def test_prints_and_summaries_come_of_the_steps_and_not_of_the_warm_up(tmp_path)
 
 
 def test_python_that_a_step_calls_is_not_called_by_the_warm_up():
-    """Python that a step calls is not called by the warm-up, which continues with zeros."""
     training, calls, own = attached(), [], tf.Variable([1.0, 1.0])
 
     @tf.function
@@ -184,7 +182,6 @@ def test_an_error_of_the_step_in_the_warm_up_is_raised():
 
 
 def test_a_step_that_takes_from_an_iterator_or_prints_is_not_run(tmp_path, capsys):
-    """A step that takes from an iterator, or prints in a function traced before, is not run."""
     training, elements = attached(), iter(tf.data.Dataset.range(5))
 
     @tf.function
