@@ -115,12 +115,12 @@ def test_metrics_computed_in_the_programs_own_way_and_losses_of_layers():
 
 
 class Wrong(keras.Model):
-    """Each in its own way."""
+    """Its step returns what ``how`` makes of gradients, weights and errors, after it ``applies`` the gradients."""
 
-    def __init__(self, how: str, optimizer: Any = None) -> None:
+    def __init__(self, how: Any, optimizer: Any, *, applies: bool = True) -> None:
         super().__init__()
-        self.net, self.how = network(), how
-        self.given = (lambda: optimizer) if optimizer else None  # not as an attribute
+        self.net, self.how, self.applies = network(), how, applies
+        self.given = lambda: optimizer  # not as an attribute
 
     def train_step(self, data: Any) -> Any:
         x, y = data
@@ -129,57 +129,48 @@ class Wrong(keras.Model):
             errors = (self.net(x) - y) ** 2
             loss = tf.reduce_mean(errors)
         gradients = tape.gradient(loss, weights)
-        return getattr(self, self.how)(gradients, weights, errors if self.how == "samples" else loss)
+        if self.applies:
+            self.optimizer.apply(gradients, weights)
+        returned = self.how(self, gradients, weights, errors)
+        return {"loss": loss} if returned is None else returned
 
-    def conditioned(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        keras.ops.cond(loss > 0.0, lambda: self.optimizer.apply(gradients, weights), lambda: None)
-        return {"loss": loss}
 
-    def in_function(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        tf.function(lambda: self.optimizer.apply(gradients, weights))()
-        return {"loss": loss}
+def conditioned(model: Any, gradients: Any, weights: Any, errors: Any) -> None:
+    positive = tf.reduce_mean(errors) > 0.0
+    keras.ops.cond(positive, lambda: model.optimizer.apply(gradients, weights), lambda: None)
 
-    def past(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        self.optimizer.apply(gradients, weights)
-        weights[0].assign_sub(0.1 * gradients[0])
-        return {"loss": loss}
 
-    def unknown(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        self.optimizer.apply(gradients, weights)
-        self.given().apply(gradients, weights)
-        return {"loss": loss}
+def in_function(model: Any, gradients: Any, weights: Any, errors: Any) -> None:
+    tf.function(lambda: model.optimizer.apply(gradients, weights))()
 
-    def nothing(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        return {"loss": loss}
 
-    def number(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        self.optimizer.apply(gradients, weights)
-        return loss
+def past(model: Any, gradients: Any, weights: Any, errors: Any) -> None:
+    weights[0].assign_sub(0.1 * gradients[0])
 
-    def samples(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        self.optimizer.apply(gradients, weights)
-        return {"each": loss}
 
-    def words(self, gradients: Any, weights: Any, loss: Any) -> Any:
-        self.optimizer.apply(gradients, weights)
-        return {"said": "well"}
+def unknown(model: Any, gradients: Any, weights: Any, errors: Any) -> None:
+    model.given().apply(gradients, weights)
 
 
 WRONG = [
-    ("conditioned", r"Wrong\.train_step\(\) applies gradients by '\w+' in a function inside of the step, under a cond"),
-    ("in_function", "in a function inside of the step"),
-    ("past", r"assigns to the weight '\S+kernel' what this peer has computed from its own samples, past the optim"),
-    ("unknown", r"past the optimizers that the model holds \('adam\w*'\), so the weights of the peers would part"),
-    ("nothing", r"applies no gradients by an optimizer that compile\(\) was given .* \('adam\w*'\)"),
-    ("number", r"train_step\(\) returns SymbolicTensor: Keras takes a dictionary of numbers"),
-    ("samples", r"returns a float32 of shape \(None, 1\) as 'each'"),
-    ("words", "returns a string of shape .* as 'said'"),
+    (conditioned, r"Wrong\.train_step\(\) applies gradients by '\w+' in a function inside of the step, under a cond"),
+    (in_function, "in a function inside of the step"),
+    (past, r"assigns to the weight '\S+kernel' what this peer has computed from its own samples, past the optim"),
+    (unknown, r"past the optimizers that the model holds \('adam\w*'\), so the weights of the peers would part"),
+    (lambda *_: None, r"applies no gradients by an optimizer that compile\(\) was given .* \('adam\w*'\)"),
+    (
+        lambda *given: tf.reduce_mean(given[-1]),
+        r"train_step\(\) returns SymbolicTensor: Keras takes a dictionary of numbers",
+    ),
+    (lambda *given: {"each": given[-1]}, r"returns a float32 of shape \(None, 1\) as 'each'"),
+    (lambda *_: {"said": "well"}, "returns a string of shape .* as 'said'"),
 ]
 
 
 @pytest.mark.parametrize(("how", "told"), WRONG)
 def test_a_step_that_peers_cannot_do_together_is_refused_before_the_first_step(how, told):
-    model = Wrong(how, keras.optimizers.SGD(0.1))
+    applies = how not in (conditioned, in_function) and "applies no gradients" not in told
+    model = Wrong(how, keras.optimizers.SGD(0.1), applies=applies)
     model.compile(keras.optimizers.Adam(0.01))
     with pytest.raises(UsageError, match=told):
         in_job(model, X.astype("float32"), Y.astype("float32"))

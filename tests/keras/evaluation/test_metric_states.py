@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import keras
@@ -12,7 +10,10 @@ import numpy as np
 import pytest
 
 from kungfu.keras.evaluation.metric_states import MetricStates
+from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.training.state.registered_sync import PeerGroup
 from tests.keras.fitting import float64
+from tests.training.peers import attached_peers, total_of
 
 BATCHES = [np.random.default_rng(seed).normal(size=(4,)) for seed in range(6)]
 
@@ -41,30 +42,6 @@ def merged(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     return [keras.ops.max(after[0], axis=0), before[1] * keras.ops.prod(after[1] / before[1], axis=0)]
 
 
-class Together:
-    """Peers that meet, each in its thread."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self._barrier, self._brought = size, Barrier(size, timeout=60.0), dict[int, list[Any]]()
-
-    def sums(self, rank: int, arrays: Sequence[Any]) -> list[Any]:
-        self._brought[rank] = list(arrays)
-        self._barrier.wait()
-        found = [sum(one) for one in zip(*(self._brought[one] for one in range(self.size)), strict=True)]
-        self._barrier.wait()
-        return found
-
-
-class Peer:
-    """One of them, as a meeting has it."""
-
-    def __init__(self, together: Together, rank: int) -> None:
-        self._together, self.rank, self.size = together, rank, together.size
-
-    def sums(self, arrays: Sequence[Any]) -> list[Any]:
-        return self._together.sums(self.rank, arrays)
-
-
 def metrics() -> list[Any]:
     return [keras.metrics.Mean(name="mean"), Range("range")]
 
@@ -84,18 +61,17 @@ def test_the_parts_of_peers_come_to_what_one_finds_that_evaluates_all(parts):
     with float64():
         whole, peers = metrics(), [metrics() for _ in parts]
         evaluated(whole, range(6))
-        together = Together(len(parts))
 
-        def peer(rank: int) -> None:
+        def peer(rank: int, attachment: LocalAttachment) -> None:
             states = MetricStates(peers[rank], {"range": merged})
             assert states.can_be_combined
             for numbers in parts[rank]:
                 evaluated(peers[rank], numbers)
                 states.add_part()
-            states.join(Peer(together, rank))
+            states.join(PeerGroup(rank, len(parts), total_of(attachment)))
 
-        with ThreadPoolExecutor(len(parts)) as threads:
-            list(threads.map(peer, range(len(parts))))
+        with attached_peers(len(parts)) as run:
+            run(peer)
         for found in peers:
             for one, other in zip(found, whole, strict=True):
                 np.testing.assert_allclose(float(one.result()), float(other.result()), rtol=1e-12)
@@ -110,7 +86,7 @@ def test_the_largest_or_smallest_of_states_is_taken_element_by_element(way, resu
             evaluated([found], numbers)
             values.append([float(one) for one in found.variables])
             states.add_part()
-        states.join(Peer(Together(1), 0))
+        states.join(PeerGroup(0, 1, lambda tensors: tensors))
         assert [float(one) for one in found.variables] == [result(pair) for pair in zip(*values, strict=True)]
 
 

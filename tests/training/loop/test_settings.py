@@ -54,18 +54,19 @@ def rates(run: Any, *, steps: int) -> list[float]:
     return found
 
 
-def test_a_global_batch_size_that_a_rule_sets_is_what_the_next_steps_take():
-    run, events = run_with(lambda training: control.every(3).set_global_batch_size(7))
-    taken = batches_of(run, samples=40, batch_size=4, epochs=1)
-    assert taken == [4] * 4 + [7, 7, 7, 3]
-    assert [event["to"] for event in of_kind(events, "set")] == [7.0]
-
-
-def test_a_batch_is_never_set_beyond_the_samples_of_an_epoch_and_asked_for_once():
-    run, events = run_with(lambda training: control.every(1).after(1).set_global_batch_size(1000))
-    taken = batches_of(run, samples=10, batch_size=2, epochs=2)
-    assert taken == [2, 2, 2, 4, 10]
-    assert [event["to"] for event in of_kind(events, "set")] == [10.0]
+@pytest.mark.parametrize(
+    ("after", "every", "asked", "given", "taken"),
+    [
+        (0, 3, 7, {"samples": 40, "batch_size": 4, "epochs": 1}, [4] * 4 + [7, 7, 7, 3]),
+        (1, 1, 1000, {"samples": 10, "batch_size": 2, "epochs": 2}, [2, 2, 2, 4, 10]),  # never beyond an epoch
+    ],
+)
+def test_a_global_batch_size_that_a_rule_sets_is_asked_for_once_and_is_what_the_next_steps_take(
+    after, every, asked, given, taken
+):
+    run, events = run_with(lambda training: control.every(every).after(after).set_global_batch_size(asked))
+    assert batches_of(run, **given) == taken
+    assert [event["to"] for event in of_kind(events, "set")] == [float(max(taken))]
 
 
 def test_a_learning_rate_moves_on_a_line_and_ends_where_the_ramp_ends():

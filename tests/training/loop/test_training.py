@@ -112,12 +112,6 @@ def test_a_step_whose_first_trace_makes_a_variable_averages_once():
     assert int(made[0]) == 2, "put back, as every variable of the program's"
 
 
-def test_a_second_step_function_is_refused():
-    run = stepping()
-    with pytest.raises(UsageError, match="one step"):
-        run.training.step(lambda x: None)
-
-
 def test_a_step_after_the_end_is_refused():
     run = linear_run()
     for x in run.training.batches(points(4), batch_size=2, epochs=1, seed=0):
@@ -126,8 +120,10 @@ def test_a_step_after_the_end_is_refused():
         run.step(points(2))
 
 
-def test_alone_the_rank_is_0_the_size_1_and_nobody_has_left():
+def test_alone_the_rank_is_0_the_size_1_and_a_second_step_is_refused():
     run = stepping()
+    with pytest.raises(UsageError, match="one step"):
+        run.training.step(lambda x: None)
     assert (run.training.rank, run.training.size, run.training.left) == (0, 1, False)
 
 
