@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
+from kungfu.compiler.explain.grouping import shared_parts
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made
-from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.text import MEASURED_BY, costs_of
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Rule

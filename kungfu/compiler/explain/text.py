@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
-from kungfu.compiler.explain.folding import Folding, folding_of
+from kungfu.compiler.explain.grouping import Folding, folding_of, shared_parts
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps, where
-from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget, Rule
 from kungfu.control.rule import RuleMode
