@@ -78,8 +78,10 @@ def check_version(first: AnyEvent | None, *, where: str) -> None:
     """Raises ``UsageError`` unless ``first``, the event in the first line of a record, names the present version."""
     found = f"is of version {first.version}" if isinstance(first, RecordEvent) else "does not say its version"
     if not isinstance(first, RecordEvent) or first.version != RECORD_VERSION:
-        reads = f"this kungfu reads version {RECORD_VERSION}"
-        raise UsageError(f"{where}: this record {found}, and {reads}: read it with the kungfu that wrote it")
+        raise UsageError(
+            f"{where}: this record {found}, and this kungfu reads version {RECORD_VERSION}: "
+            "read it with the kungfu that wrote it"
+        )
 
 
 def events_schema() -> dict[str, Any]:

@@ -182,8 +182,9 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
     # A header. The header of the first phase applies, and only the steps of that phase are kept.
     else:
         if line["trace"] != TRACE_SCHEMA:
-            known = f"this version of kungfu reads schema {TRACE_SCHEMA}"
-            raise UsageError(f"{where}: a trace of schema {line['trace']!r}; {known}")
+            raise UsageError(
+                f"{where}: a trace of schema {line['trace']!r}; this version of kungfu reads schema {TRACE_SCHEMA}"
+            )
         if (first := line.get("first_step")) is None or gathered.header is None:
             gathered.header = gathered.header or line
         elif gathered.ends is None or first < gathered.ends:
