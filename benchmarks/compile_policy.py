@@ -87,7 +87,7 @@ def _traced(plan: CompiledPolicies) -> float:
     from kungfu.compiler.fused import fused
     from kungfu.compiler.lower import lower
 
-    specs = {name: _spec(name) for name in plan.sources | {"size", "rank"}}
+    specs = {name: _spec(name) for name in {*plan.source_kinds, "size", "rank"}}
     started = time.perf_counter()
     program = fused(lower(plan))
 

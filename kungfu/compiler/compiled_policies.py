@@ -72,7 +72,8 @@ class CompiledPolicies:
 
     Attributes:
         rules: The rules of a step, over the nodes of the plan.
-        watched_signals: The signals that a status line can show, by name.
+        watched_signals: The signals that a status line can show, by name; a signal that costs more than arithmetic is
+            NaN in steps in which its gate is off.
         before: The segments before the gradient all-reduce; they end in the operands of `piggybacked`.
         piggybacked: The collectives that are added to the gradient all-reduce.
         after: The segments after the gradient all-reduce.
@@ -108,11 +109,6 @@ class CompiledPolicies:
             names[fold] = tuple(f"kungfu/{label}/{field}" for field in range(len(fold.recurrence.init)))
         return names
 
-    @property
-    def sources(self) -> frozenset[str]:
-        """The names of the sources that a step must offer."""
-        return frozenset(self.source_kinds)
-
     @cached_property
     def source_kinds(self) -> Mapping[str, SourceKind]:
         """The kind of each source that a step must offer, by name, including sources of the user's program."""
@@ -138,12 +134,6 @@ class CompiledPolicies:
         """True if the plan only sends the norm of this peer's gradients, so that it may become known while sending."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
-
-    @property
-    def watched(self) -> tuple[str, ...]:
-        """The names of the values that a status line can show; those that cost more than arithmetic are NaN off their
-        gate."""
-        return tuple(self.watched_signals)
 
     @property
     def messages_per_step(self) -> int:
@@ -176,7 +166,7 @@ class Outcome(NamedTuple):
         masks: bool, one row for each rule that requests some peers, in the order of the rules, with one entry per peer;
             false if it did not fire.
         inputs: float32, the inputs of the rules, rule by rule; NaN off the rule's gate.
-        watched: float32, the values of `CompiledPolicies.watched`.
+        watched: float32, the values of `CompiledPolicies.watched_signals`.
         inputs_whole: int64, the whole numbers in `inputs` again: a float32 holds whole numbers only up to 2 ** 24; see
             `inputs_of_rules`.
         watched_whole: int64, the whole numbers in `watched` again.

@@ -307,7 +307,7 @@ def custom_step_alone(model: Any, run: Run) -> Step:
 
 def refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
     """Raises ``UsageError`` if a policy reads the loss, but no tape shows the loss of the step."""
-    if found.knows_loss or run.plan.sources.isdisjoint({"loss", "mean_loss"}):
+    if found.knows_loss or {"loss", "mean_loss"}.isdisjoint(run.plan.source_kinds):
         return
     raise UsageError(
         f"a policy reads the loss, and {type(model).__name__}.train_step() takes no gradient by a tf.GradientTape of "

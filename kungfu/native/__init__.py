@@ -3,13 +3,11 @@
 from kungfu.native.builder import (
     NativeLibrary,
     build,
-    build_state,
     cache_folder,
     handle_of,
     is_available,
     is_loaded,
     load,
-    load_from,
     load_state,
     prepare,
 )
@@ -17,13 +15,11 @@ from kungfu.native.builder import (
 __all__ = [
     "NativeLibrary",
     "build",
-    "build_state",
     "cache_folder",
     "handle_of",
     "is_available",
     "is_loaded",
     "load",
-    "load_from",
     "load_state",
     "prepare",
 ]

@@ -26,12 +26,12 @@ from tests.compiler.small import ignore, plan_of, plan_showing
 
 def test_no_policy_is_an_empty_plan() -> None:
     plan = compile_policies([])
-    assert (plan.rules, plan.watched, plan.sources) == ((), (), frozenset())
+    assert (plan.rules, plan.watched_signals, plan.source_kinds) == ((), {}, {})
     assert (plan.piggybacked.floats(4), plan.messages_per_step) == (0, 0)
 
 
 def test_a_plan_names_the_sources_that_it_reads() -> None:
-    read = compile_policies([schedule({10: 2})]).sources
+    read = compile_policies([schedule({10: 2})]).source_kinds.keys()
     assert read == {"step", "size", "view", "min_size", "max_size", "refused_size", "target_size", "change_due"}
 
 
@@ -48,17 +48,17 @@ def test_a_row_is_all_that_an_operation_needs_in_python() -> None:
 
 
 def test_a_monitor_is_watched_by_its_name() -> None:
-    assert compile_policies([gns_batch(max_peers=4)]).watched == ("noise_scale", "rescales_left")
+    assert [*compile_policies([gns_batch(max_peers=4)]).watched_signals] == ["noise_scale", "rescales_left"]
 
 
 def test_different_signals_of_one_name_are_watched_under_two() -> None:
     plan = plan_showing(*(partial(monitor.gradient_noise_scale, decay=one) for one in (0.01, 0.1)))
-    assert plan.watched == ("noise_scale", "noise_scale_2")
+    assert [*plan.watched_signals] == ["noise_scale", "noise_scale_2"]
 
 
 def test_a_local_or_many_valued_signal_is_not_watched_even_with_a_name() -> None:
     plan = plan_showing(lambda t: ops.max(ops.all_gather(t.busy_seconds.named("own")).named("all")).named("slowest"))
-    assert plan.watched == ("slowest",)
+    assert [*plan.watched_signals] == ["slowest"]
 
 
 def test_rules_of_one_name_are_told_apart() -> None:

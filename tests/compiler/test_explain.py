@@ -245,7 +245,7 @@ def test_the_document_says_what_the_text_says() -> None:
     shown = [re.match(r" +(%\d+|\w+) = (.*?): (local|agreed)", line) for line in text.splitlines()]
     assert {(one[1], one[2]) for one in shown if one} == {(one["label"], one["made"]) for one in document["nodes"]}
     assert [one["name"] for one in document["rules"]] == [rule.name for rule in plan.rules]
-    assert set(document["reads"]) == plan.sources
+    assert set(document["reads"]) == plan.source_kinds.keys()
     assert document["rides"] == [one for one in document["rides"] if f"\n  {one} = all_reduce" in text]
     placed = {label for part in ("before", "after") for one in document[part] for label in one["nodes"]}
     assert placed | set(document["rides"]) == {one["label"] for one in document["nodes"]}

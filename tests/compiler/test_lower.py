@@ -139,7 +139,7 @@ def test_the_nan_of_one_peer_stays_in_its_own_entry_and_its_own_rider() -> None:
 
 def test_a_source_that_the_step_does_not_offer_is_named() -> None:
     program = lower(compile_policies([schedule({1: 2})]))
-    all_but_one = dict.fromkeys(program.plan.sources - {"change_due"}, 1)
+    all_but_one = dict.fromkeys(program.plan.source_kinds.keys() - {"change_due"}, 1)
     with pytest.raises(InternalError, match="the step did not offer the source 'change_due' that its plan reads"):
         program.conclude(all_but_one, tf.zeros([0]), lambda vectors, tag: vectors)
 

@@ -73,7 +73,7 @@ def test_a_policy_written_by_hand_has_none() -> None:
     assert held(compile_policies([exchanging()])) == []
     # One that acts in every step waits for its barrier, which it has to remember.
     plan = compile_policies([Policy("patient", lambda t: control.every(2).replace(ops.all_gather(t.busy_seconds) > 1))])
-    assert (held(plan), plan.folds, plan.watched) == ([], (), ())
+    assert (held(plan), plan.folds, plan.watched_signals) == ([], (), {})
     assert "budget of" not in explain(plan)
 
 

@@ -67,7 +67,7 @@ def wanted(
     plan = compile_policies([Policy("walk", body)])
     agreed = {**CALM, "min_size": 1, "max_size": 99, "refused_size": refused}
     outcome = Replay(plan, size=size).step([{}] * size, agreed)
-    return float(dict(zip(plan.watched, outcome.watched, strict=True))["wanted"])
+    return float(dict(zip(plan.watched_signals, outcome.watched, strict=True))["wanted"])
 
 
 def walked(

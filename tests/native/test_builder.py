@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import InternalError, UsageError
-from kungfu.native.builder import locked
+from kungfu.native.builder import load_from, locked
 from tests.lean_start import environment
 
 STAND_IN = """#!/bin/sh
@@ -154,7 +154,7 @@ def made_for_another_tensorflow(folder: Path) -> Path:
 def test_a_library_for_another_tensorflow_is_refused_by_both_versions(tmp_path: Path) -> None:
     other = made_for_another_tensorflow(tmp_path)
     with pytest.raises(UsageError, match=r"for TensorFlow 1\.15\.0, and TensorFlow 2.* is running.* run `python"):
-        native.load_from(other)
+        load_from(other)
 
 
 def test_a_library_whose_symbols_are_missing_is_refused_as_another_tensorflows(tmp_path: Path) -> None:
@@ -163,16 +163,16 @@ def test_a_library_whose_symbols_are_missing_is_refused_as_another_tensorflows(t
     source.write_text(f'extern const char mark[] = "{mark}"; extern int nowhere; int* symbol = &nowhere;')
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
     with pytest.raises(UsageError, match=f"compiled for TensorFlow {tf.__version__}, and") as refusal:
-        native.load_from(library)
+        load_from(library)
     assert "nowhere" in str(refusal.value.__cause__)
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.so cannot be read: No such file"):
-        native.load_from(tmp_path / "none.so")
+        load_from(tmp_path / "none.so")
     (tmp_path / "none.so").write_bytes(b"not a library")
     with pytest.raises(UsageError, match="compiled for TensorFlow no version that it names, and"):
-        native.load_from(tmp_path / "none.so")
+        load_from(tmp_path / "none.so")
 
 
 @pytest.mark.slow

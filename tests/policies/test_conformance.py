@@ -142,7 +142,7 @@ def test_alone_it_does_not_crash_and_asks_for_no_size_it_has_no_ground_for(name:
     for number in range(1, 7):
         local, agreed = invented(rng, number=number, size=1)
         (outcome,) = step(cluster, local, agreed)
-        noise = dict(zip(plan.watched, outcome.watched, strict=True)).get("noise_scale", np.nan)
+        noise = dict(zip(plan.watched_signals, outcome.watched, strict=True)).get("noise_scale", np.nan)
         assert np.isnan(noise)
         assert name in UNASKED or np.isnan(outcome.targets).all()
 

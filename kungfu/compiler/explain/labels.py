@@ -43,7 +43,7 @@ def _names(plan: CompiledPolicies, order: Iterable[Signal]) -> dict[Signal, str]
     """The names given by ``.named``, or by an assignment, which names the last node created on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}
-    used = {*names.values(), *SOURCES, *plan.sources}
+    used = {*names.values(), *SOURCES, *plan.source_kinds}
     for origin, node in last.items():
         variable = variable_at(origin)
         if variable and node not in names:

@@ -196,7 +196,7 @@ def _columns(plan: CompiledPolicies) -> tuple[Column, ...]:
         *(Column("step", name, dtype) for name, dtype in _OF_THE_STEP.items()),
         *(Column(one.placement, name, one.type.dtype) for name, one in sources),
         *(Column(one.placement, name, "float32") for name, one in plan.gradient_reductions.items()),
-        *(Column("watched", name, "float32") for name in plan.watched),
+        *(Column("watched", name, "float32") for name in plan.watched_signals),
         *(Column("watched_whole", name, "int64") for name, one in plan.watched_signals.items() if is_whole(one)),
         *(Column("targets", rule.name, "float32") for rule in plan.rules),
         *(Column("fired", rule.name, "bool") for rule in plan.rules),

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from kungfu import control, monitor, ops
-from kungfu.compiler import Segment, compile_policies
+from kungfu.compiler import MessageLayout, Segment, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy, at_most
-from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source
+from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source, TrainingSignals
 from tests.compiler.cluster import invented
 from tests.compiler.small import ignore, plan_of, plan_showing
 
@@ -70,7 +70,7 @@ def test_a_node_is_gated_if_only_gated_rules_and_sampled_folds_need_it(signal: A
 def test_a_name_costs_no_message_and_no_pass_over_the_gradients() -> None:
     norm = lambda t: ops.norm_squared(t.mean_grads).named("norm")  # noqa: E731
     plan = plan_showing(lambda t: late(t).named("late"), norm, every=5)
-    assert plan.watched == ("late", "norm")
+    assert [*plan.watched_signals] == ["late", "norm"]
     assert plan.messages_per_step == 0
     assert "norm_squared" in operations(plan.after, gated=True)
     assert "norm_squared" not in operations(plan.after, gated=False)
@@ -92,7 +92,7 @@ def test_what_two_gates_need_is_computed_where_either_is_on() -> None:
     assert len(shared.gates) == 2
 
 
-def test_a_local_input_of_a_gated_collective_is_gated_and_computed_before_the_sum_only() -> None:
+def test_a_local_input_of_a_gated_collective_is_gated_and_computed_once() -> None:
     plan = plan_showing(lambda t: ops.all_reduce(ops.norm_squared(t.grads), "sum"), every=5)
     assert plan.piggybacked.floats(3) == 1
     assert operations(plan.before, gated=True) == ["norm_squared"]
@@ -151,3 +151,14 @@ def test_what_leaves_a_segment_is_what_others_read() -> None:
     (gated,) = [one for one in plan.after if one.gates]
     names = [one.operation.name for one in gated.outputs if isinstance(one, Map)]
     assert names.count("sqrt") == 1
+
+
+def test_in_a_message_scalars_come_first_and_vectors_grow_with_the_cluster() -> None:
+    training = TrainingSignals()
+    total, gathered = ops.all_reduce(training.loss, "sum"), ops.all_gather(training.loss)
+    mean, spread = ops.all_reduce(training.busy_seconds, "mean"), ops.all_reduce(gathered - training.loss, "sum")
+    layout = MessageLayout.of((total, gathered, mean))
+    assert layout.collectives == (total, mean, gathered)
+    assert [layout.floats(size) for size in (1, 2, 5)] == [3, 4, 7]
+    assert MessageLayout.of((spread,)).floats(3) == 3
+    assert MessageLayout.of(()).floats(4) == 0

@@ -10,8 +10,7 @@ import pytest
 
 from kungfu import ops
 from kungfu.compiler.passes import simplify
-from kungfu.monitor import gradient_noise_scale
-from kungfu.signal import Constant, Signal, TrainingSignals, fold, topological
+from kungfu.signal import Constant, Signal, TrainingSignals, fold
 
 training = TrainingSignals()
 
@@ -60,14 +59,6 @@ def test_folds_that_differ_anywhere_stay_apart() -> None:
     ]
     shared = simplify(folds)
     assert len({shared[one] for one in folds}) == len(folds)
-
-
-def test_two_noise_scales_are_computed_once() -> None:
-    one, other = gradient_noise_scale(training), gradient_noise_scale(training)
-    shared = simplify((one, other))
-    assert len({shared[node] for node in topological((one, other))}) == len(
-        {shared[node] for node in topological((one,))}
-    )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def outcome_of(plan, record, **known):
     watched_whole = sum(one.group == "watched_whole" for one in record.columns)
     zeros = Outcome(
         tf.zeros([rules], tf.bool), tf.zeros([rules]), tf.cast(nothing, tf.bool), tf.zeros([len(logged)]),
-        tf.zeros([len(plan.watched)]), tf.zeros([whole], tf.int64), tf.zeros([watched_whole], tf.int64), nothing,
+        tf.zeros([len(plan.watched_signals)]), tf.zeros([whole], tf.int64), tf.zeros([watched_whole], tf.int64),
+        nothing,
     )  # fmt: skip
     return zeros._replace(**known)
 
