@@ -79,26 +79,20 @@ def test_steps_that_a_killed_rank_0_did_not_report_are_left_out_in_one_remark() 
 
 
 def test_a_step_that_was_done_again_in_a_later_view_counts_once() -> None:
-    again = [
-        {**one, "view": 9, "agreed": {**one["agreed"], "size": 1}}
-        for one in lines()
-        if one.get("step") == 18 and one["rank"] == 0
-    ]
-    trace = parse_trace(texts([*lines(), *again]))
+    (last,) = (one for one in lines() if one.get("step") == 18 and one["rank"] == 0)
+    again = {**last, "view": 9, "agreed": {**last["agreed"], "size": 1}}
+    trace = parse_trace(texts([*lines(), again]))
     assert [(one.step, one.view, one.size) for one in trace.steps][-2:] == [(17, 3, 2), (18, 9, 1)]
 
 
-@pytest.mark.parametrize("bad", ['{"step":3,"vi', "[]", '{"step":"3","view":1,"rank":0,"local":{}}', '{"step":4}'])
-def test_a_line_that_is_none_of_a_trace_is_told_by_file_and_line(bad: str) -> None:
-    trace = parse_trace([*texts(lines()), bad], name="run/trace.jsonl")
+@pytest.mark.parametrize("line", ['{"step":3,"vi', "[]", '{"step":"3","view":1,"rank":0,"local":{}}', '{"step":4}'])
+def test_a_line_that_is_none_of_a_trace_is_remarked_by_file_and_line(line: str) -> None:
+    trace = parse_trace([*texts(lines()), line, '{"cut": true, "limit_bytes": 5000}'], name="run/trace.jsonl")
+    last = len(lines()) + 1
     assert trace.remarks == (
-        f"run/trace.jsonl:{len(lines()) + 1}: this line is none of a trace, or half-written; it was left out",
+        f"run/trace.jsonl:{last}: this line is none of a trace, or half-written; it was left out",
+        f"run/trace.jsonl:{last + 1}: the record ends here, at its limit of 5000 bytes",
     )
-
-
-def test_a_record_that_was_cut_at_its_limit_says_so() -> None:
-    trace = parse_trace([*texts(lines()), '{"cut": true, "limit_bytes": 5000}'])
-    assert trace.remarks == (f"trace.jsonl:{len(lines()) + 1}: the record ends here, at its limit of 5000 bytes",)
 
 
 def test_of_a_program_that_trains_again_the_record_is_that_of_its_first_fit() -> None:
@@ -114,12 +108,9 @@ def test_a_folder_without_a_trace_is_refused_with_what_to_do(tmp_path: Path) -> 
         read_trace(tmp_path)
 
 
-def test_a_trace_without_a_whole_step_is_refused() -> None:
+def test_a_trace_without_a_whole_step_or_of_another_schema_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no step of it is whole.*\(step 1 lacks the report of rank 1"):
         parse_trace(texts([one for one in lines() if one.get("step") == 1 and one["rank"] == 0]))
-
-
-def test_another_schema_is_refused_by_line() -> None:
     with pytest.raises(UsageError, match=r"trace\.jsonl:1: a trace of schema 7; .* reads schema 1"):
         parse_trace(texts([{"trace": 7}]))
 

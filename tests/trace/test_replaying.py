@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from kungfu import monitor, ops
@@ -24,8 +22,18 @@ LOCAL = plan_showing(
 BOTH = pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
 
 
-def trace_of(plan: CompiledPolicies, **changed: Any) -> Trace:
-    return parse_trace(texts(recorded(plan, **changed)))
+def trace_of(plan: CompiledPolicies) -> Trace:
+    return parse_trace(texts(recorded(plan)))
+
+
+def trace_without(source: str, *, but_every: int = 100) -> Trace:
+    """The trace of a run that recorded this source in every so many steps only."""
+    lines = recorded(GNS)
+    for one in lines:
+        if one.get("step", 0) % but_every:
+            one["local"].pop(source, None)
+            one.get("agreed", {}).pop(source, None)
+    return parse_trace(texts(lines))
 
 
 @pytest.mark.parametrize(
@@ -104,26 +112,16 @@ def test_another_policy_sees_the_same_record_and_changes_nothing_in_it() -> None
 
 
 def test_a_policy_that_needs_what_the_run_made_of_no_gradient_is_refused_by_name() -> None:
-    lines = recorded(compile_policies([schedule({3: 4})]))
-    for one in lines:
-        one.get("local", {}).pop("norm_squared(grads)", None)
     with pytest.raises(UsageError, match=r"needs norm_squared\(grads\), which this run did not record"):
-        replay(GNS, parse_trace(texts(lines)), whose="another")
+        replay(GNS, trace_without("norm_squared(grads)"), whose="another")
 
 
 def test_a_source_that_the_record_lacks_is_named() -> None:
-    lines = recorded(GNS)
-    for one in lines:
-        one.get("agreed", {}).pop("learning_rate", None)
     needing = plan_showing(lambda t: t.learning_rate, every=2)
     with pytest.raises(UsageError, match=r"the source learning_rate, which is not in this record"):
-        replay(needing, parse_trace(texts(lines)), whose="another")
+        replay(needing, trace_without("learning_rate"), whose="another")
 
 
 def test_a_norm_that_the_run_took_in_other_steps_is_missed_with_the_step() -> None:
-    lines = recorded(GNS)
-    for one in lines:
-        if one.get("step", 0) % 5:
-            one.get("agreed", {}).pop("norm_squared(mean_grads)", None)
     with pytest.raises(UsageError, match=r"^step 1: the plan reads 'mean_grads'.*in other steps only"):
-        replay(GNS, parse_trace(texts(lines)), whose="another")
+        replay(GNS, trace_without("norm_squared(mean_grads)", but_every=5), whose="another")
