@@ -91,7 +91,7 @@ def is_computed(one: GradientReduction, evaluation: Evaluation) -> Value:
 def prepare(plan: CompiledPolicies, evaluation: Evaluation) -> Value:
     """The floats that this step adds to the gradient all-reduce."""
     for fold in plan.folds:
-        # A fold that gives its value of before the step is known before its inputs are.
+        # A fold that returns its value before the step is known before its inputs.
         if fold.recurrence.reads == "old":
             evaluation.values[fold] = _held(fold, evaluation)
     _run(plan.before, evaluation)

@@ -187,7 +187,7 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
     does = "rescale the cluster" if setting == "size" else f"set the {setting}"
     where = "; ".join(map(_line_to_mend, rules_of))
     names = [one.name for one in rules_of]
-    # The combinations of policies cannot combine several rules of one policy.
+    # Combinations such as `kf.first` choose between policies, not between the rules of one policy.
     if len({id(one.policy) for one in rules_of}) < len(rules_of):
         different = ", ".join(map(repr, dict.fromkeys(names)))
         whose = f"policy {different} has" if len(set(names)) == 1 else f"policies {different} have"

@@ -40,9 +40,8 @@ def schedule(
     demand = _demand(order, rules=rules, shown=shown)
     piggybacked = tuple(one for one in order if isinstance(one, Collective) and is_piggybacked(one))
     folds = tuple(one for one in order if isinstance(one, Fold))
-    gates = tuple(
-        dict.fromkeys(gate for one in order for gate in demand[one])
-    )  # computed before the nodes that they guard
+    # Gates are computed before the nodes that they guard.
+    gates = tuple(dict.fromkeys(gate for one in order for gate in demand[one]))
     before = _before(gates, piggybacked, demand=demand)
     # After the gradient all-reduce, the nodes below piggybacked collectives are no longer needed.
     after_order = topological((*gates, *folds, *results), leaves=frozenset(piggybacked))
