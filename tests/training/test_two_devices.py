@@ -20,7 +20,7 @@ STEPS = ["tests/training/graph/test_step.py"]
 # Barriers, steps that are done again, XLA.
 BARRIERS = [
     "tests/training/graph/test_variable_io.py",
-    "tests/training/graph/tracing/test_rollback.py",
+    "tests/training/graph/test_rollback.py",
     "tests/training/graph/test_accelerated.py",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,7 +17,6 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, read_report, write_report
-from kungfu.training.graph.tracing.rollback import BatchRollback
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.variable_io import call_on_host, call_on_host_where, is_variable, read_handles, write_handles
 
@@ -28,6 +27,48 @@ DONE, BARRIER_HELD, BARRIER_FAILED = 0, 1, 2
 # The arguments of one call: the index of the micro-batch, their number, and 1 if the micro-batch is empty and the batch
 # holds another peer's sample. This is the only micro-batch of a step.
 WHOLE = (0, 1, 0)
+
+
+class BatchRollback:
+    """The rollback of a step on a peer without samples, which runs it on another peer's sample: the variables ``kept``
+    are equal on all peers and must change there as everywhere; a statistic or a metric must not count that sample
+    twice. After a failed step, `StepTrace.undo` restores variables."""
+
+    def __init__(self, kept: Iterable[tf.Variable]) -> None:
+        self.kept = {id(one.handle) for one in kept}
+        self._handles: list[Any] = []
+        self._before: list[Any] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """True if the step touches any variable that must be restored."""
+        return bool(self._handles)
+
+    def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
+        """Tracing: sets the variables to restore: these handles, without those assigned ``alike`` on all peers."""
+        self._handles = [one for one in handles if id(one) not in self.kept and id(one) not in alike]
+
+    def remember(self) -> None:
+        """Host: saves the variables' values, before a step without samples."""
+        self._before = read_handles(self._handles)
+
+    def restore(self) -> None:
+        """Host: restores the saved values, after the step or its failure; does nothing if none are saved."""
+        if self._before:  # otherwise the step finished, and has restored them itself
+            write_handles(self._handles, self._before)
+            self._before = []
+
+    def remembered(self, samples: Any) -> None:
+        """Graph: calls ``remember`` if there are no samples."""
+        self._on_host(self.remember, samples)
+
+    def restored(self, samples: Any) -> None:
+        """Graph: calls ``restore`` if there are no samples; later ops of the step see the restored values."""
+        self._on_host(self.restore, samples)
+
+    def _on_host(self, act: Callable[[], None], samples: Any) -> None:
+        if self._handles:  # without handles the step needs no host call
+            call_on_host_where(tf.equal(samples, 0), act, self._handles)
 
 
 @dataclass(frozen=True)
@@ -82,7 +123,8 @@ class CompiledStep:
         self._parts, self._posts = parts, parts.graph_state.posts
         self._structure = structure
         self._returned: Any = None
-        self._signature = [_open_spec(tensor) for tensor in example]
+        shapes = [[None, *one.shape[1:]] if one.shape.rank else one.shape for one in example]
+        self._signature = [tf.TensorSpec(shape, one.dtype) for shape, one in zip(shapes, example, strict=True)]
         signature = [tf.TensorSpec((len(WHOLE),), tf.int64), *self._signature]
         self._outer = tf.function(self._step, input_signature=signature, autograph=False)
         self._traced = self._outer.get_concrete_function()
@@ -102,12 +144,14 @@ class CompiledStep:
         """Returns the result of the user's function and the report of the step; ``micro`` is laid out as ``WHOLE``."""
         rollback = self._parts.rollback
         # The sample belongs to another peer: this peer's local variables must not count it.
-        if rollback.is_needed and (micro[2] or _is_empty(tensors)):
+        is_undone = rollback.is_needed and (micro[2] or _is_empty(tensors))
+        if is_undone:
             rollback.remember()
         try:
             report, *flat = self._whole_or_undone(micro, tensors)
         finally:  # also restores after a step that failed midway
-            rollback.restore()
+            if is_undone:
+                rollback.restore()
         return self._packed(flat), read_report(report)
 
     def _whole_or_undone(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:
@@ -169,8 +213,9 @@ class CompiledStep:
         nothing = [([one or 0 for one in output.shape], output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
-            if offer_every:
-                _offer(self._parts, offer, offer_every)
+            if offer_every:  # before every N-th step, and before the step after each of these
+                step = self._parts.graph_state.progress.step.read_value()
+                call_on_host_where(tf.less(step % offer_every, 2), offer, self._parts.handles)
             self._parts.rollback.remembered(_samples(tensors))
             report, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
             return [tf.cast(report[0], tf.int64), *flat]
@@ -251,17 +296,6 @@ def _constant(micro: tuple[int, int, int]) -> Any:
 
 def _shown(shape: Any) -> str:
     return "(" + ", ".join("any" if dimension is None else str(dimension) for dimension in shape) + ")"
-
-
-def _open_spec(tensor: Any) -> tf.TensorSpec:
-    shape = tensor.shape
-    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensor.dtype)
-
-
-def _offer(parts: StepParts, offer: Callable[[], None], every: int) -> None:
-    """Graph: calls ``offer`` on the host before every N-th step, and before the step after each of these."""
-    step = parts.graph_state.progress.step.read_value()
-    call_on_host_where(tf.less(step % every, 2), offer, parts.handles)
 
 
 def _begin(parts: StepParts, samples: Any) -> None:

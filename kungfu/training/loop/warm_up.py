@@ -14,9 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.runtime.api import Attachment
-from kungfu.training.graph.step import WHOLE, CompiledStep, StepParts, batched, compile_step
+from kungfu.training.graph.step import WHOLE, BatchRollback, CompiledStep, StepParts, batched, compile_step
 from kungfu.training.graph.tracing.effects import Effects, answered_by_zeros, effects_of
-from kungfu.training.graph.tracing.rollback import BatchRollback
 from kungfu.training.graph.variable_io import read_handles, write_handles
 from kungfu.training.loop.between_steps import random_streams
 from kungfu.training.run import Run

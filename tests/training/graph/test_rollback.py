@@ -74,7 +74,6 @@ def network(*, most: int | None = None) -> Network:
 
 
 def test_a_step_without_samples_is_undone_except_what_is_equal_on_all_peers():
-    """All that a step without samples did is put back, except what is equal on all peers."""
     net = network()
     net.fed(ONES)
     before, weights = net.moving(), [np.asarray(one).tolist() for one in net.model.trainable_variables]
@@ -124,7 +123,6 @@ def test_empty_batches_in_a_loop_of_steps_move_nothing_of_the_programs_own():
 
 
 def test_an_average_in_a_function_puts_only_the_programs_variables_back():
-    """If `average` stands in a function of its own, only the program's variables are put back."""
     model, seen = linear_model(), tf.Variable(0)
     training = kf.attach(model, keras.optimizers.SGD(1.0))
     inner = tf.function(lambda x: training.average([tf.reduce_sum(x)], loss=0.0))
