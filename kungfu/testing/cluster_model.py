@@ -178,9 +178,6 @@ class ClusterModel:
                     f"ClusterModel(speed_by_peer={{{peer!r}: {speed!r}}}): takes a fraction above 0 of full speed; let "
                     "a policy evict a peer that does nothing, or model it as a very slow one"
                 )
-        self._check_hosts()
-
-    def _check_hosts(self) -> None:
         room = self.hosts.room
         if sum(room) < self.start.size:
             raise UsageError(

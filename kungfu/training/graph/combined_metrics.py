@@ -163,7 +163,11 @@ class CombinedMetrics:
     def __init__(
         self, metrics: Sequence[Any], combine: Mapping[str, Combination], *, per_step: Sequence[Any] = ()
     ) -> None:
-        _check_names(metrics, combine)
+        names = sorted({metric.name for metric in metrics})
+        if unknown := sorted(set(combine) - set(names)):
+            raise UsageError(
+                f"combine= names {', '.join(map(repr, unknown))}: the metrics are {', '.join(names) or 'none'}"
+            )
         self._metrics, self._groups = list(metrics), list[_Vector | _Gathered]()
         means, vectors = {id(one) for one in per_step}, dict[tuple[str, Combination], list[tuple[Any, Any]]]()
         for metric in metrics:
@@ -258,7 +262,8 @@ def _states(metric: Any, way: Combination | None) -> tuple[Combination, list[tup
     """The combination of a metric, and its variables, each with its value at the beginning of an epoch; ``UsageError``
     if the combination is unknown, or does not fit the metric."""
     if way is None:
-        _refuse_unless_additive(metric)
+        if not adds_up(metric):
+            raise UsageError(_not_additive(metric))
         return "sum", [(one, np.zeros(one.shape)) for one in metric.variables]
     if not callable(way) and way not in get_args(Way):
         raise UsageError(
@@ -287,25 +292,15 @@ def _refuse_unless_fitting(what: str, way: Combination, variable: Any, start: An
         )
 
 
-def _check_names(metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
-    names = sorted({metric.name for metric in metrics})
-    if unknown := sorted(set(combine) - set(names)):
-        raise UsageError(
-            f"combine= names {', '.join(map(repr, unknown))}: the metrics are {', '.join(names) or 'none'}"
-        )
-
-
 def adds_up(metric: Any) -> bool:
     """True if the state of a metric is known to be a sum over samples."""
     kind = type(metric)
     return isinstance(metric, _ADDITIVE) and all(_is_of_keras(kind, name) for name in ("update_state", "reset_state"))
 
 
-def _refuse_unless_additive(metric: Any) -> None:
-    if adds_up(metric):
-        return
+def _not_additive(metric: Any) -> str:
     allowed = ", ".join(one.__name__ for one in _ADDITIVE)
-    raise UsageError(
+    return (
         f"the metric {metric.name!r} ({type(metric).__name__}) in a job: kungfu does not know that its state adds up "
         "over the peers, so the job's value would be one peer's; say how states are combined, as in "
         f"combine={{{metric.name!r}: 'sum'}} ('sum', 'mean', 'max', 'min' or a function), or use one of Keras' own "

@@ -131,11 +131,7 @@ class LayerMemory:
     @property
     def described(self) -> list[str]:
         """The declarations, with the indices of their variables; the same on all peers."""
-        return [
-            f"{one.reduction} of variable {index}"
-            for index, one in enumerate(self.remembered)
-            if one.reduction is not None
-        ]
+        return [f"{one.reduction} of variable {index}" for index, one in enumerate(self.remembered) if one.reduction]
 
     @property
     def undone(self) -> list[Any]:
