@@ -47,16 +47,11 @@ class HostSlots:
 
 @dataclass
 class SimulatedHosts:
-    """The places of the peers and joiners of a modelled job.
-
-    Args:
-        hosts: The hosts as declared.
-        places: The place of each peer, by id.
-        let_go: The places of removed peers, with the second of the job at which they were removed.
-    """
+    """The places of the peers and joiners of a modelled job."""
 
     hosts: HostSlots
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, Place] = field(default_factory=dict)  # by the id of the peer
+    # The places of removed peers, with the second of the job at which they were removed.
     let_go: dict[int, tuple[Place, float]] = field(default_factory=dict)
 
     @classmethod
@@ -90,9 +85,7 @@ class SimulatedHosts:
     def stop(self, peers: Iterable[int], now: float) -> None:
         """Frees the places of peers that have left the job."""
         for peer in peers:
-            place = self.places.pop(peer, None)
-            if place is not None:
-                self.let_go[peer] = place, now
+            self.let_go[peer] = self.places.pop(peer), now
 
     def dismiss(self, peers: Iterable[int]) -> None:
         """Frees the places of joiners that will not join."""

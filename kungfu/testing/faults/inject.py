@@ -120,12 +120,7 @@ def inject(
 
 @dataclass
 class _Injector:
-    """The parts of an injection (see `inject`), and the effects of the faults so far.
-
-    Attributes:
-        hit_until: The time until which each peer is frozen or slowed; infinity for a peer that was ended.
-        over_at: The time at which the last fault ends.
-    """
+    """The parts of an injection (see `inject`), and the effects of the faults so far."""
 
     watcher: JobWatcher
     job: InjectedJob
@@ -133,8 +128,8 @@ class _Injector:
     freezer: Freezer
     clock: Callable[[], float]
     pause: Callable[[float], None]
-    hit_until: dict[int, float] = field(default_factory=dict)
-    over_at: float = 0.0
+    hit_until: dict[int, float] = field(default_factory=dict)  # by peer; infinity for a peer that was ended
+    over_at: float = 0.0  # the time at which the last fault ends
 
     def _is_hit(self, peer: int, now: float) -> bool:
         return self.hit_until.get(peer, 0.0) > now
@@ -146,13 +141,8 @@ class _Injector:
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
 
     def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
-        """Waits for the moment of a fault; returns the obstacle, or an empty text and the joiners on their way.
-
-        Args:
-            when: The moment.
-            begun: The number of recorded steps when the schedule began.
-            since: The time at which the previous fault ended.
-        """
+        """Waits for the moment of a fault; returns the obstacle, or an empty text and the joiners on their way. The
+        schedule began after ``begun`` recorded steps, and the previous fault ended at the time ``since``."""
         limits = self.limits
         before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s
         while True:

@@ -338,11 +338,8 @@ def _read(function: FunctionType) -> dict[str, Any]:
     found |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
     # Variables that the function sets are state of the program.
     set_here = {one.argval for one in steps if one.opname in ("STORE_GLOBAL", "STORE_DEREF")}
-    return {name: one for name, one in found.items() if name not in set_here and _counts(name) and _is_read(one)}
-
-
-def _is_read(value: Any) -> bool:
-    return _is_number(value) or _is_loss(value) or _python_function(value) is not None
+    found = {name: one for name, one in found.items() if name not in set_here and _counts(name)}
+    return {name: one for name, one in found.items() if _is_number(one) or _is_loss(one) or _python_function(one)}
 
 
 def _is_loss(value: Any) -> bool:

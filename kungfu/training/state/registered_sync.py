@@ -26,39 +26,25 @@ _SHORT_BYTES = 1016
 
 @dataclass(frozen=True)
 class PendingSync:
-    """The exchange of registered values that a barrier leaves for the time before the next step.
+    """The exchange of registered values that a barrier leaves for the time before the next step."""
 
-    Args:
-        source: The rank whose shared values the new view adopts; ``None`` if the view did not change.
-        loads_values: True if this peer may hold other shared values and loads the source's.
-        holders: The ranks that held the state when the view began, whose averaged values enter the mean; ``None`` for
-            all ranks.
-        rescaled: The change of membership, passed to the hooks; ``None`` without a change.
-        set_values: The values set by a hook of this peer, by name; those set by the source's hook apply to all peers.
-    """
-
-    source: int | None = None
-    loads_values: bool = False
+    source: int | None = None  # the rank whose shared values the new view adopts; ``None`` if the view did not change
+    loads_values: bool = False  # True if this peer may hold other shared values and loads the source's
+    # The ranks that held the state when the view began, whose averaged values enter the mean; ``None`` for all.
     holders: tuple[int, ...] | None = None
-    rescaled: Rescaled | None = None
+    rescaled: Rescaled | None = None  # passed to the hooks; ``None`` without a change of membership
+    # Set by a hook of this peer, by name; the values that the source's hook sets apply to all peers.
     set_values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PeerGroup:
-    """The peers of a view between two steps, all at the same position.
+    """The peers of a view between two steps, all at the same position."""
 
-    Args:
-        rank: The rank of this peer.
-        size: The number of peers.
-        total: Returns the sums of tensors over the peers.
-        source: The rank from whose state all peers of this view continued; after a loss it need not be rank 0.
-    """
-
-    rank: int
+    rank: int  # of this peer
     size: int
-    total: Callable[[Sequence[Any]], Sequence[Any]]
-    source: int = 0
+    total: Callable[[Sequence[Any]], Sequence[Any]]  # the sums of tensors over the peers
+    source: int = 0  # the rank from whose state all peers of this view continued; after a loss it need not be rank 0
 
     @property
     def leads(self) -> bool:
@@ -66,11 +52,7 @@ class PeerGroup:
         return self.rank == 0
 
     def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """The sums of arrays over the peers; shapes and types must be the same on all peers.
-
-        Cost:
-            One message.
-        """
+        """The sums of arrays over the peers, by one message; shapes and types must be the same on all peers."""
         if self.size == 1 or not values:
             return list(values)
         return [one.numpy() for one in self.total([tf.convert_to_tensor(value) for value in values])]
@@ -100,15 +82,8 @@ class PeerGroup:
         return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Replaces variables that differ between peers by the values of one rank.
-
-        Args:
-            variables: The variables to compare, in the same order on all peers.
-            rank: The rank whose values count.
-
-        Cost:
-            One pass over their memory and a message of 64 bytes for each; variables that differ are sent.
-        """
+        """Replaces variables, in the same order on all peers, that differ between them by the values of ``rank``.
+        Costs one pass over their memory and a message of 64 bytes for each; variables that differ are sent."""
         if self.size == 1 or not variables:
             return
         places = differing_variables(variables, size=self.size, total=self.total)
@@ -162,10 +137,7 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
 
 def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
     """Assigns the source's or rank 0's shared values; returns the gaps of values that differed by rounding only.
-
-    Raises:
-        UsageError: A value differs by more, no hook of the source set it, and this peer did not just join.
-    """
+    ``UsageError`` if one differs by more, no hook of the source set it, and this peer did not just join."""
     agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     unlike = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -26,14 +25,10 @@ class TrackedTree:
     ``tf.train.Checkpoint`` writes the values of variables at the time of writing. A copy of the tree holds the values
     of one moment, so training continues during the write. The copy has the same names, so the result can be loaded into
     the original objects, by kungfu or by any program with ``tf.train.Checkpoint(model=model)``.
-
-    Args:
-        variables: For each object its variable, or ``None`` if it is not a variable.
-        children: For each object the indices of its children, by name.
     """
 
-    variables: Sequence[tf.Variable | None]
-    children: Sequence[Mapping[str, int]]
+    variables: Sequence[tf.Variable | None]  # for each object its variable, or ``None`` if it is not a variable
+    children: Sequence[Mapping[str, int]]  # for each object the indices of its children, by name
 
     def values(self) -> list[Any]:
         """The current value of each variable. On the CPU nothing is copied: an update allocates a new buffer."""
@@ -79,7 +74,6 @@ def _variable_of(one: Any) -> tf.Variable | None:
 
 _SHOWN = 4  # the number of a checkpoint's differences shown in a message
 STATE = "state"  # the prefix of TensorFlow's files in the folder of a checkpoint
-_NO_FILES: Mapping[str, Callable[[], bytes]] = MappingProxyType({})
 
 
 def phase_file(number: int) -> str:
@@ -107,7 +101,7 @@ class CheckpointedState:
         root = tf.train.Checkpoint(model=model, **trained, kungfu=tf.train.Checkpoint(**rest))
         return cls(root, classes, tracked_tree(root))
 
-    def snapshot(self, files: Mapping[str, Callable[[], bytes]] = _NO_FILES) -> StateSnapshot:
+    def snapshot(self, files: Mapping[str, Callable[[], bytes]]) -> StateSnapshot:
         """Takes a snapshot of the current state, and of the contents of additional files by name."""
         return StateSnapshot(self, self.tree.values(), files)
 

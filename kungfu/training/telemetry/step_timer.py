@@ -91,19 +91,12 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers for this peer, in seconds from the end of the last step to the end of the next one.
+    """The cost of a loss of peers for this peer, in seconds from the end of the last step to the end of the next."""
 
-    Args:
-        noticed_s: The time until this peer noticed the loss, including the step in progress.
-        regrouped_s: The time from then until it could train again.
-        first_step_s: The time from then to the end of the next step; ``None`` if no step followed.
-        step_s: The median of the steps before; 0 if none are known.
-    """
-
-    noticed_s: float
-    regrouped_s: float
-    first_step_s: float | None
-    step_s: float
+    noticed_s: float  # until this peer noticed the loss, including the step in progress
+    regrouped_s: float  # from then until it could train again
+    first_step_s: float | None  # from then to the end of the next step; ``None`` if no step followed
+    step_s: float  # the median of the steps before; 0 if none are known
 
     @property
     def seconds(self) -> float:
