@@ -13,8 +13,12 @@ import pytest
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.runtime.api import StandaloneMembership
+from kungfu.training.loop.barrier import _restore_registered
+from kungfu.training.loop.between_steps import complete_state
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.state.registry import Registry
+from tests.training.linear import linear_run
 
 
 class Program:
@@ -90,7 +94,6 @@ def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
 
 
 def test_a_joiner_takes_shared_values_and_means_and_keeps_its_own():
-    """A joiner takes what is shared and the mean of those that hold the state, and keeps its own."""
     first, second = stayed(), stayed(mean=(3.0, 2.0), own="b")
     joiner = Program(counter=0, mean=(np.nan, 8.0), own="c", teacher=0.0)
     holders = (0, 1)
@@ -251,3 +254,24 @@ def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit():
     assert (first[0], np.isnan(first[1]), np.signbit(first[2])) == (1.0, True, True)
     assert found[0][1:] == [b"\1\1", (7).to_bytes(8, "little"), bytes([251])]
     assert set(sent) == {4 * 64 + 24}, "a checksum for each, and 22 bytes of values in whole words"
+
+
+@pytest.mark.parametrize(("has_loop_state", "told"), [(False, [1]), (True, [])])
+def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_loop_state: bool, told: list[int]) -> None:
+    """A loop that has more to give, as the callbacks of a fit keep some, says itself when it is there."""
+    completed: list[int] = []
+    membership: Any = StandaloneMembership()
+    membership.mark_state_complete = lambda: completed.append(1)
+    run, given = linear_run(membership=membership), {"best": 1.0}
+    run.training.register("best", lambda: given["best"], lambda value: given.update(best=value))
+    run.step(np.ones([2, 2], np.float32))
+    record = run.training._run
+    completed.clear()
+    record.declared.has_loop_state = has_loop_state
+    ((_, mirror),) = record.registry._variables.values()
+    mirror.assign(0.5)  # as it comes with the variables of the others
+    record.state.registered_read(step=record.steps())
+    _restore_registered(record, record.steps())
+    assert (given["best"], completed) == (0.5, told)
+    complete_state(record)
+    assert completed == [*told, 1]
