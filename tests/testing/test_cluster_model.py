@@ -13,16 +13,7 @@ from kungfu import control, ops
 from kungfu.errors import UsageError
 from kungfu.policies import linear_scaling, replace_stragglers, schedule
 from kungfu.policy_definition import Policy
-from kungfu.testing import (
-    ClusterModel,
-    HostSlots,
-    PeerSpeeds,
-    Rescaling,
-    SlowPeer,
-    Start,
-    run_on_model,
-    run_policy,
-)
+from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model, run_policy
 
 LINEAR = {1: 100, 12: 1200}
 
@@ -50,9 +41,6 @@ def busy_of(rank: int) -> Any:
     return lambda t: ops.all_gather(t.busy_seconds)[rank].named(f"busy_{rank}")
 
 
-# ---- jitter ----------------------------------------------------------------------------------------------------------
-
-
 def test_with_jitter_each_peer_has_its_own_time_and_the_step_that_of_the_slowest() -> None:
     model = ClusterModel(LINEAR, 200, Start(size=3, global_batch_size=96), speeds=PeerSpeeds(jitter=0.1, seed=3))
     seen = np.array(shown(model, *(busy_of(rank) for rank in range(3)), lambda t: ops.all_gather(t.step_seconds)[0]))
@@ -61,9 +49,6 @@ def test_with_jitter_each_peer_has_its_own_time_and_the_step_that_of_the_slowest
     assert busy.std(axis=0) == pytest.approx(0.032, rel=0.2)
     # The seconds of a whole step are those of the step before.
     np.testing.assert_allclose(steps, busy.max(axis=1)[:-1], rtol=1e-6)
-
-
-# ---- slow peers ------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_peer_that_is_replaced_makes_room_for_one_of_full_speed() -> None:
@@ -90,9 +75,6 @@ def test_in_a_slow_place_whoever_comes_is_slow() -> None:
     model = ClusterModel(LINEAR, 100, Start(size=3, max_size=3), speeds=slow, hosts=HostSlots((2, 2)))
     run = run_on_model(replace_stragglers(every=20), model)
     assert [one.joined for one in run.changes][:2] == [(3,), (4,)], "it is replaced again and again"
-
-
-# ---- joiners ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,9 +143,6 @@ def test_a_replacement_without_room_is_asked_for_once_until_the_view_changes() -
     assert [(one.joined, one.left) for one in run.changes] == [((), (1,)), ((4,), ())]
 
 
-# ---- samples ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_last_step_of_an_epoch_is_smaller_and_the_job_ends_with_its_samples() -> None:
     start = Start(size=2, global_batch_size=64, epoch_samples=150, job_samples=400)
     model = ClusterModel({1: 100}, 100, start)
@@ -178,9 +157,6 @@ def test_a_batch_grows_to_no_more_than_an_epoch() -> None:
     grown = Policy("grown", lambda t: control.always().set_global_batch_size(1000))
     model = ClusterModel({1: 100}, 6, Start(global_batch_size=64, epoch_samples=150))
     assert shown(model, lambda t: t.global_batch_size, beside=(grown,))[-1] == (150,)
-
-
-# ---- noise and loss --------------------------------------------------------------------------------------------------
 
 
 def test_noise_and_loss_may_depend_on_batch_and_rate() -> None:
@@ -217,9 +193,6 @@ def test_the_clock_of_the_job_is_that_of_the_model() -> None:
     assert run.peer_seconds == pytest.approx(before + 2 * (1 + 5 * 1.28))
 
 
-# ---- refused ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -238,10 +211,7 @@ def test_the_clock_of_the_job_is_that_of_the_model() -> None:
         (lambda: ClusterModel({1: 1}, 5, speed_by_peer={-1: 0.5}), "peers are numbered from 0 on"),
         (lambda: ClusterModel({1: 1}, 5, speed_by_peer={1: math.nan}), "takes a fraction above 0 of full speed"),
         (lambda: ClusterModel({1: 1}, 5, Start(size=5), hosts=HostSlots((2, 2))), "4 slots for the 5 peers"),
-        (
-            lambda: ClusterModel({1: 1}, 5, speeds=PeerSpeeds(slow=[SlowPeer(0.5, host=1)])),
-            "is none of the places of",
-        ),
+        (lambda: ClusterModel({1: 1}, 5, speeds=PeerSpeeds(slow=[SlowPeer(0.5, host=1)])), "is none of the places of"),
         (
             lambda: ClusterModel(
                 {1: 1}, 5, speeds=PeerSpeeds(slow=[SlowPeer(0.5, host=0, slot=2)]), hosts=HostSlots((2,))

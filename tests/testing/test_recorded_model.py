@@ -108,7 +108,6 @@ def test_sizes_that_were_never_seen_are_between_the_others_or_a_guess() -> None:
 
 
 def test_the_guesses_say_that_peers_are_alike_if_those_of_the_job_were_not() -> None:
-    """The guesses say that the peers of the model are alike if those of the job were not."""
     slow = truth(speeds=PeerSpeeds(0.02, slow=(SlowPeer(0.5, peer=3, from_step=60, until_step=110),)))
     trace, events = recorded_run(plan_of(schedule({40: 4, 110: 6})), slow)
     (said,) = guesses_of(measure_job(trace, events), trace, [2, 4, 6], [])

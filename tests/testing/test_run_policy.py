@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import kungfu as kf
 from kungfu import control, monitor, ops
@@ -18,7 +16,7 @@ from kungfu.control import Budget, Checkpoint, Evict, Rescale
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import gns_batch, linear_scaling, schedule
 from kungfu.policy_definition import Policy, policy, shadow
-from kungfu.testing import ClusterModel, Rescaling, Start, run_policy
+from kungfu.testing import ClusterModel, Start, run_policy
 
 
 @policy
@@ -255,10 +253,7 @@ def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
 
     hooked = Policy("hooked", lambda t: control.every(5).until(t.step > 5).call(shrink))
     decided = run_policy([schedule({5: 6}), hooked], LAME)
-    assert [(one.rule, one.unmet) for one in decided] == [
-        ("schedule", ""),
-        ("shrink", "schedule came before it"),
-    ]
+    assert [(one.rule, one.unmet) for one in decided] == [("schedule", ""), ("shrink", "schedule came before it")]
 
 
 def test_a_hook_has_no_more_than_the_budget_either() -> None:
@@ -269,36 +264,6 @@ def test_a_hook_has_no_more_than_the_budget_either() -> None:
     decided = run_policy(hooked, ClusterModel({1: 100}, steps=30), budget=Budget(2, 1000))
     assert [one.inputs["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
     assert [one.unmet for one in decided] == ["", "", *["its budget of rescales is used up"] * 4]
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    size=st.integers(1, 5),
-    limits=st.tuples(st.integers(1, 3), st.integers(3, 6)),
-    wanted=st.lists(st.integers(1, 7), min_size=3, max_size=3),
-    lame=st.sets(st.integers(0, 9)),
-    joining=st.integers(0, 3),
-)
-def test_a_model_carries_out_whatever_rules_ask_for_together(
-    size: int, limits: tuple[int, int], wanted: list[int], lame: set[int], joining: int
-) -> None:
-    least, most = limits
-    start = Start(size=min(max(size, least), most), min_size=least, max_size=most)
-    model = ClusterModel(
-        {1: 100}, 20, start, speed_by_peer=dict.fromkeys(lame, 0.3), rescaling=Rescaling(joining_steps=joining)
-    )
-
-    def rules(training: Any) -> Any:
-        target = kf.ops.where(training.step > 8, wanted[0], wanted[1])
-        return (
-            control.every(2).evict(slow_ones(training)),
-            control.every(3).rescale(target),
-            control.every(2).replace(~slow_ones(training)),
-            control.every(3).call(lambda control: control.rescale(wanted[2])),
-        )
-
-    # Where all are replaced, one of them stays for a step, until the others hold the state.
-    assert all(least <= found <= most + 1 for found in seen_sizes(rules, model).values())
 
 
 @kf.policy

@@ -54,13 +54,6 @@ def test_an_offer_and_a_newer_request_are_decided_together() -> None:
     assert (barrier.job.view, barrier.job.terms.target_size) == (2, 0), "it is one change of the view"
 
 
-def test_a_rule_that_is_superseded_says_by_which_one() -> None:
-    barrier = barrier_of(2)
-    hooked = FiredRule(1, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
-    hold(barrier, [asks_for(4), hooked], [])
-    assert barrier.unmet == {("other", 1): "grow came before it"}
-
-
 def sets(samples: int, *, step: int = 1) -> FiredRule:
     return FiredRule(step, "batch", SetGlobalBatchSize(Constant(float(samples))), float(samples), {})
 
@@ -84,7 +77,6 @@ def test_a_barrier_answers_what_fires_in_its_own_step_in_the_view_in_which_it_fi
 
 
 def test_the_first_of_two_sizes_asked_for_before_a_barrier_wins() -> None:
-    """The first of two sizes that were asked for in the two steps before a barrier wins."""
     barrier = barrier_of(2)
     hooked = FiredRule(2, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
     hold(barrier, [asks_for(4)], [hooked])
@@ -120,9 +112,6 @@ def test_whatever_fires_a_barrier_changes_the_view_once_and_the_job_comes_to_res
     assert not barrier.job.change_due
 
 
-# ---- replacements within a budget ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("replacements", "replaced"), [(1, [(3,)]), (2, [(1, 3)]), (8, [(1, 2, 3)])])
 def test_a_decision_names_the_slowest_peers_that_its_budget_lets_it_replace(
     replacements: int, replaced: list[tuple[int, ...]]
@@ -132,9 +121,6 @@ def test_a_decision_names_the_slowest_peers_that_its_budget_lets_it_replace(
     run = run_on_model(replace_stragglers(every=20), model, budget=budget)
     assert [one.ranks for one in run.decisions] == replaced
     assert [one.left for one in run.changes] == replaced, "of peers that have not moved ids are ranks"
-
-
-# ---- the times of steps ----------------------------------------------------------------------------------------------
 
 
 def test_the_time_of_a_step_after_a_barrier_is_not_known() -> None:
@@ -152,9 +138,6 @@ def test_the_time_of_a_step_after_a_barrier_is_not_known() -> None:
     # The barriers are held after step 5 for the hook, after 11 to ask for a third peer, and after 13 to take it in.
     assert unknown("busy_seconds") == [1, 6, 12, 14]
     assert unknown("step_seconds") == [1, 2, 7, 13, 14, 15]
-
-
-# ---- who leaves first ------------------------------------------------------------------------------------------------
 
 
 def left_of(policies: list[Policy], **model: Any) -> list[tuple[int, ...]]:

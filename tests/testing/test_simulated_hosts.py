@@ -25,7 +25,6 @@ def test_a_joiner_starts_on_another_host_than_the_one_where_a_peer_was_let_go() 
 
 
 def test_a_joiner_starts_on_another_host_than_the_peer_that_leaves_for_it() -> None:
-    """A joiner starts on another host than the peer that leaves for it, while that one still runs."""
     hosts = SimulatedHosts.filled(HostSlots((3, 2)), range(2))
     assert [hosts.start(peer, 1.0, leaving=[1]) and hosts.places[peer] for peer in (2, 3)] == [(1, 0), (1, 1)]
     # There is no other host: it is another slot at least.

@@ -116,11 +116,6 @@ def test_monitors_see_the_share_and_not_its_pieces():
     assert [samples for _, _, samples, _, _ in cut.seen][:3] == [10, 3, 10]
 
 
-def test_average_gives_zeros_until_the_last_micro_batch():
-    silent = [not one.any() for one in cut_of("Adam", 4).gradients]
-    assert silent == [True, True, False, True, True, False, False] * 2
-
-
 @pytest.mark.slow
 def test_a_micro_batch_that_is_fed_twice_makes_its_step_begin_again():
     turns = []

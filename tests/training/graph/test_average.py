@@ -35,8 +35,7 @@ def test_a_small_sparse_gradient_is_made_dense_and_its_repeated_rows_are_added()
 
 
 @pytest.mark.parametrize(
-    ("width", "shape", "words"),
-    [(1 << 10, [1 << 17, 1 << 10], r"512 MiB.*at most 256 MiB"), (2, None, "unknown size")],
+    ("width", "shape", "words"), [(1 << 10, [1 << 17, 1 << 10], r"512 MiB.*at most 256 MiB"), (2, None, "unknown size")]
 )
 def test_a_sparse_gradient_that_may_fill_the_memory_is_refused_with_its_size(width, shape, words):
     shape = None if shape is None else tf.constant(shape)
@@ -52,10 +51,6 @@ def test_gradients_that_are_all_none_are_refused():
 def test_a_loss_that_is_no_scalar_is_refused():
     with pytest.raises(UsageError, match="scalar"):
         averaged(lambda: [tf.constant(1.0)], loss=lambda x: tf.reduce_sum(x, axis=1))
-
-
-def test_whole_numbers_pass_through_a_sum_over_one_peer():
-    assert averaged(lambda: [tf.constant([3, 4])])[0].tolist() == [3, 4]
 
 
 def test_a_slice_smaller_than_was_expected_still_gives_the_mean_of_its_samples():

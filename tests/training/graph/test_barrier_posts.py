@@ -68,7 +68,6 @@ SETTINGS = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_change_fires_beside_a_rule_that_acts_as_often_as_it_can(setting, change):
-    """A change fires beside a rule that acts as often as it can, and in the step of its barrier."""
 
     def rules(training):
         return SETTINGS[setting](training), CHANGES[change](training)

@@ -28,11 +28,8 @@ class Extreme(keras.metrics.Metric):
         self.found.assign(np.full((1,), self._start(self.found.dtype)))
 
     def update_state(self, values: Any) -> None:
-        values = keras.ops.cast(values, self.found.dtype)
-        if self._sign > 0:
-            self.found.assign(keras.ops.maximum(self.found, keras.ops.max(values)))
-        else:
-            self.found.assign(keras.ops.minimum(self.found, keras.ops.min(values)))
+        largest = keras.ops.max(self._sign * keras.ops.cast(values, self.found.dtype))
+        self.found.assign(self._sign * keras.ops.maximum(self._sign * self.found, largest))
 
     def result(self) -> Any:
         return self.found[0]
@@ -145,8 +142,7 @@ def test_every_way_comes_to_what_one_metric_comes_to_that_has_seen_all(empty):
 
 
 def test_what_is_said_of_a_metric_has_to_fit():
-    mean, largest = keras.metrics.Mean(name="plain"), Extreme("max")
-    whole = Extreme("min", "int64")
+    mean, largest, whole = keras.metrics.Mean(name="plain"), Extreme("max"), Extreme("min", "int64")
     for metrics, combine, told in (
         ([largest], {}, r"the metric 'max' \(Extreme\) in a job: kungfu does not know .* combine=\{'max': 'sum'\}"),
         ([mean], {"other": "max"}, "combine= names 'other': the metrics are plain"),

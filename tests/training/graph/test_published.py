@@ -103,7 +103,6 @@ def test_each_dtype_is_published_and_a_float_of_another_width_is_cast(dtype: str
 
 
 def test_a_float_is_averaged_over_micro_batches_and_of_others_the_last_counts() -> None:
-    """A float is averaged over micro-batches by samples, and of the others the last counts."""
 
     def body(training: Any, x: Any) -> None:
         training.publish("score", tf.reduce_mean(x[:, 0]))
@@ -121,7 +120,6 @@ def test_a_float_is_averaged_over_micro_batches_and_of_others_the_last_counts() 
 
 
 def test_the_last_micro_batch_with_samples_counts() -> None:
-    """If the last micro-batches of a share are empty, the last one with samples counts."""
 
     def body(training: Any, x: Any) -> None:
         training.publish("score", tf.reduce_mean(x[:, 0]))

@@ -26,17 +26,14 @@ def everything(run):
     return {f"{index} {one.path}": np.asarray(one).tobytes() for index, one in enumerate(variables)}
 
 
-TIMES = ("busy_seconds", "step_seconds")
-
-
 def test_the_time_of_a_step_that_follows_a_barrier_is_not_known():
     """As on a modelled cluster: tests/testing/test_simulated_barrier.py."""
     hooked = policy(lambda training: control.always().when(training.step == 4).call(lambda control: None))()
-    run, unknown = linear_run(policies=[hooked]), {name: [] for name in TIMES}
+    run, unknown = linear_run(policies=[hooked]), {"busy_seconds": [], "step_seconds": []}
     for number in range(1, 11):
         run.step(points(2))
         numbers = numbers_of(run.training._run.graph_state)
-        for name in TIMES:
+        for name in unknown:
             unknown[name] += [number] if np.isnan(numbers["local", name]) else []
     # The barrier is held after step 5.
     assert unknown == {"busy_seconds": [1, 6], "step_seconds": [1, 2, 7]}
@@ -130,11 +127,8 @@ def test_a_step_gives_what_its_function_returns(given):
 
     got = step(points(2))
     if given == "tensors":
-        assert np.asarray(got["x"]).tolist() == [[1.0, 2.0], [2.0, 2.0]]
-        assert int(got["pair"][0]) == 2
-        assert got["pair"][1] is None
-    else:
-        assert got == given
+        got = {"x": np.asarray(got["x"]).tolist(), "pair": (int(got["pair"][0]), got["pair"][1])}
+    assert got == ({"x": [[1.0, 2.0], [2.0, 2.0]], "pair": (2, None)} if given == "tensors" else given)
 
 
 def test_steps_without_loader_take_batches_of_any_size_in_one_trace():

@@ -199,7 +199,6 @@ def test_other_data_are_refused_since_the_position_means_nothing_there(written):
 
 
 def test_a_checkpoint_binds_what_it_says_of_its_data_and_nothing_else():
-    """All that a checkpoint says of its data holds, and what it does not say may be anything."""
     run = regular_run()
     manager = run.training._run.checkpoints
     manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0), data={"samples": 20, "seed": 4, "targets": 5})
@@ -284,7 +283,6 @@ class Answering:
 
 
 def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
-    """A peer that takes the state over has all of it when its registered values have come."""
     run, heard, held = regular_run(), [], {"counter": 0}
     membership = run.training._run.membership
     run.training.register("counter", lambda: held["counter"], lambda value: held.update(counter=value))

@@ -17,9 +17,8 @@ from kungfu.training.state.program_description import describe, machine_in_words
 from kungfu.training.state.registry import Registry
 
 
-def network(width: int = 4, *, dtype: str = "float32", named: str | None = None, rate: float = 0.5) -> keras.Model:
-    layers = [keras.Input((2,)), keras.layers.Dense(width, dtype=dtype, name=named), keras.layers.Dropout(rate)]
-    return keras.Sequential([*layers, keras.layers.Dense(1)])
+def network(width: int = 4) -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(width), keras.layers.Dense(1)])
 
 
 def described(
@@ -49,11 +48,6 @@ def test_the_same_program_is_the_same_whatever_keras_calls_its_layers() -> None:
     assert one.digest == other.digest
 
 
-def test_the_version_of_kungfu_is_the_one_that_is_installed() -> None:
-    (own,) = [part.shown for part in described().parts if part.shown.startswith("kungfu ")]
-    assert own == f"kungfu {version('kungfu-training')}"
-
-
 def compiled(model: keras.Model) -> keras.Model:
     model.compile("sgd", "mse")
     return model
@@ -76,16 +70,10 @@ def late_frozen() -> keras.Model:
     ("other", "words"),
     [
         (lambda: described(network(5)), ("model: peer 0 has dense", ".units = 4, peer 1 has", ".units = 5")),
-        (lambda: described(network(dtype="float64")), (".dtype = float32, peer 1 has", ".dtype = float64")),
-        (lambda: described(network(rate=0.4)), (".rate = 0.5, peer 1 has dropout", ".rate = 0.4")),
         (lambda: described(compiled(network())), ("compile(): peer 0 has loss = None, peer 1 has loss = 'mse'",)),
         (lambda: described(frozen()), (".trainable = True, peer 1 has", ".trainable = False")),
         (lambda: described(late_frozen()), ("float32(2, 4), trained", "float32(2, 4), not trained")),
         (lambda: described(optimizer=keras.optimizers.Adam()), ("optimizers: peer 0 has SGD, peer 1 has Adam",)),
-        (
-            lambda: described(optimizer=keras.optimizers.SGD(0.1, momentum=0.9)),
-            ("peer 0 has SGD.momentum = 0, peer 1",),
-        ),
         (lambda: described(values={"count": 1.0}), ("registered values: peer 1 has 'count', shared, float32()",)),
         (lambda: described(policies=[gns_batch(max_peers=3)]), ("policies: peer 1 has ", "gns_batch.py:")),
         (lambda: described(samples=11), ("data of training.batches(): peer 0 has samples 10, peer 1 has samples 11",)),
@@ -93,20 +81,11 @@ def late_frozen() -> keras.Model:
         (lambda: described(weights=1), ("weights of the samples in the arrays", "peer 1 has weights 1")),
         (lambda: described(validation=1), ("validation data of model.fit()", "give what draws, shuffles")),
     ],
-    ids=[
-        *("shape", "dtype", "rate", "compile", "frozen", "variable", "optimizer", "slots", "registered", "policy"),
-        *("data", "order", "weights", "validation"),
-    ],
 )
 def test_what_differs_is_told(other: Any, words: tuple[str, ...]) -> None:
     found = told(described(), other())
     for word in words:
         assert word in found
-
-
-def test_the_first_number_that_differs_is_told_with_both_values() -> None:
-    one, other = (described(optimizer=keras.optimizers.SGD(0.1, momentum=each)) for each in (0.91, 0.87))
-    assert told(one, other) == "optimizers: peer 0 has SGD.momentum = 0.91, peer 1 has SGD.momentum = 0.87"
 
 
 def test_values_in_another_order_differ() -> None:
@@ -117,7 +96,7 @@ def test_values_in_another_order_differ() -> None:
 def test_versions_count() -> None:
     shown = [part.shown for part in described().parts if part.section == "versions"]
     assert [text.split()[0] for text in shown] == ["kungfu", "TensorFlow", "Keras", "NumPy"]
-    assert shown[1] == f"TensorFlow {tf.__version__}"
+    assert shown[:2] == [f"kungfu {version('kungfu-training')}", f"TensorFlow {tf.__version__}"]
 
 
 def test_a_machine_is_told_by_its_threads_and_processor(tmp_path: Path) -> None:

@@ -34,14 +34,6 @@ def test_a_value_that_is_already_the_agreed_one_is_not_set_again():
     assert "counter" not in held
 
 
-def test_the_program_gets_what_its_mirrors_hold():
-    registry, held = registered()
-    registry.collect()
-    registry.of("shared")["counter"].assign(8)
-    registry.restore()
-    assert (held["counter"], held["notes"]) == (8, {"a": 1})
-
-
 def test_registered_variables_are_named_as_such_and_sorted_by_kind():
     classes = registered()[0].seal(StateClasses({}, {}, {}))
     assert (list(classes.shared), list(classes.averaged), list(classes.local)) == (

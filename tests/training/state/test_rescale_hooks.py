@@ -36,11 +36,7 @@ TWO = view(1, 0, 1)
         (came(TWO, view(2, 0, 1, 2), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
         (came(TWO, view(2, 1), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
         (came(TWO, view(2, 1, 2), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
-        (
-            came(TWO, view(3, 1), recovery=LOST, sources=(0,)),
-            2,
-            [Rescaled("recovered", 2, 1, 0, 40)],
-        ),
+        (came(TWO, view(3, 1), recovery=LOST, sources=(0,)), 2, [Rescaled("recovered", 2, 1, 0, 40)]),
         (came(None, view(2, 0, 2, 1), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
         (came(None, TWO, sources=(0,)), 2, []),
         (came(TWO, TWO), 2, []),

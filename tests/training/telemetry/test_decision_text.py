@@ -26,11 +26,7 @@ def peers(*ids: int, when: When = "now") -> Asked:
 
 
 def told(
-    *requests: Asked,
-    least: int = 1,
-    most: int = 6,
-    speeds: Mapping[int, float] = NO_SPEEDS,
-    target: int = 0,
+    *requests: Asked, least: int = 1, most: int = 6, speeds: Mapping[int, float] = NO_SPEEDS, target: int = 0
 ) -> list[str]:
     """What is told of each of these requests, carried out together in a view of four, perhaps while it grows."""
     limits = Limits(least, most)

@@ -42,12 +42,6 @@ def test_a_view_begins_with_the_longest_wait_and_adapts_to_what_its_steps_took()
     assert run.waits[-1] == 10.0, "what was long in another view is forgotten"
 
 
-def test_a_fixed_deadline_stays() -> None:
-    run = Run(Deadlines(wait_s=7.0, longest_wait_s=7.0))
-    run.steps(*[3.0] * 200)
-    assert set(run.waits) == {7.0}
-
-
 def test_steps_are_counted_without_barriers_and_barriers_and_stops_apart() -> None:
     run = Run(Deadlines())
     run.steps(1.0, 2.0)
@@ -87,7 +81,6 @@ def lost(run: Run, *, noticed_s: float, regrouped_s: float) -> float:
 
 
 def test_a_loss_stops_training_to_the_end_of_the_next_step_less_a_step() -> None:
-    """A loss stops training from the end of a step to the end of the next one, less a step."""
     run = Run(Deadlines())
     run.steps(9.0, 1.0, 2.0, 2.0, 3.0)
     assert lost(run, noticed_s=11.5, regrouped_s=0.25) == 11.75
@@ -135,7 +128,6 @@ def test_two_losses_without_a_step_between_them_count_all_seconds_once() -> None
 
 
 def test_a_loss_before_the_first_step_counts_from_the_entry() -> None:
-    """A loss before the first step counts from the entry, and one behind the last is counted too."""
     run = Run(Deadlines())
     run.now += 40.0
     run.step_timer.entered()

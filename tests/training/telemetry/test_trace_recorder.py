@@ -16,7 +16,6 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.lower import lower
 from kungfu.policies import gns_batch
 from kungfu.policy_definition import Policy
-from kungfu.trace import parse_trace
 from kungfu.trace.lines import number_from_json
 from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY, TraceRecorder, _Layout
@@ -112,16 +111,6 @@ def test_a_step_is_this_peers_share_and_rank_0_tells_what_all_agree_on():
     assert second.keys() == {"step", "view", "rank", "local"}
 
 
-def test_a_number_that_no_rule_needed_in_this_step_is_not_told():
-    told = Told(PLAN)
-    name = "norm_squared(mean_grads)"
-    told.recorder.stepped(told.row(rank=0.0, **{f"agreed_{name}": -np.inf}))
-    told.recorder.stepped(told.row(rank=0.0, mean_loss=-np.inf))
-    assert name not in told.lines[0]["agreed"]
-    assert told.lines[1]["agreed"][name] == 1.0
-    assert told.lines[1]["agreed"]["mean_loss"] == "-inf"
-
-
 oddly = st.floats(width=32) | st.sampled_from([np.nan, np.inf, -np.inf, 0.0, 1e20, 3.0])
 of_kind = {"float32": oddly, "int64": st.integers(0, 2**53).map(float), "bool": st.sampled_from([0.0, 1.0])}
 columns = make_step_record(compile_policies([gns_batch(max_peers=4), Policy("100 % sure", local_memory)])).columns
@@ -151,14 +140,6 @@ def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
                 assert (type(told) is bool) == (one.dtype == "bool")
                 as_held = np.float32 if one.dtype == "float32" else float
                 np.testing.assert_equal(as_held(told), as_held(value))
-
-
-def test_a_rule_that_fired_stands_with_what_it_asked_for():
-    told = Told(compile_policies([gns_batch(max_peers=4)]))
-    fired = {"fired_gns_batch": 1.0, "targets_gns_batch": 3.0, "fired_held(gns_batch)": 0.0}
-    told.recorder.stepped(told.row(**fired, rank=0.0, size=1.0))
-    assert told.lines[0]["fired"] == {"gns_batch": 3.0}
-    assert parse_trace([json.dumps(told.lines[0])]).steps[0].fired == {"gns_batch": 3.0}
 
 
 def test_what_the_folds_held_is_read_at_once_and_not_when_it_is_written():
