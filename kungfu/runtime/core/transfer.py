@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
-from kungfu.runtime.core.view import View, even_slices
+from kungfu.runtime.core.view import View, spread
 
 _MOST_SOURCES = 4  # at the same time; more streams into one peer would only share its memory or link
 
@@ -110,4 +110,6 @@ def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[i
 
 
 def _parts(sources: Sequence[int], total_bytes: int) -> tuple[SourceSlice, ...]:
-    return tuple(SourceSlice(*part) for part in even_slices(total_bytes, sources))
+    """The state in even contiguous slices, one from each source."""
+    stops = [*accumulate(spread(total_bytes, len(sources)))]
+    return tuple(map(SourceSlice, sources, [0, *stops], stops))

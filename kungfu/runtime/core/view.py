@@ -6,7 +6,7 @@ lowest ranks have been in the job the longest. A shrink removes the clearly slow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -102,20 +102,3 @@ def spread(total: int, parts: int) -> list[int]:
     """
     quotient, rest = divmod(total, parts)
     return [quotient + (rank < rest) for rank in range(parts)]
-
-
-def even_slices(total: int, sources: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The contiguous slice that each source sends: (source, start, stop).
-
-    Args:
-        total: The number of bytes.
-        sources: The ranks that send.
-
-    >>> even_slices(10, [0, 2, 3])
-    [(0, 0, 4), (2, 4, 7), (3, 7, 10)]
-    """
-    slices, start = [], 0
-    for source, count in zip(sources, spread(total, len(sources)), strict=True):
-        slices.append((source, start, start + count))
-        start += count
-    return slices

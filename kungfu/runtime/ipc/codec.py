@@ -20,11 +20,6 @@ Message = TypeVar("Message")
 _Convert = Callable[[Any], Any]
 
 
-def optional_field(message: Any, name: str) -> Any:
-    """The value of an ``optional`` field; ``None`` if it is not set."""
-    return getattr(message, name) if message.HasField(name) else None
-
-
 def converters(
     kind: type[Value], message: type[Message], *, unspecified: Mapping[str, str] = types.MappingProxyType({})
 ) -> tuple[Callable[[Value], Message], Callable[[Message], Value]]:

@@ -14,7 +14,7 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.codec import converters, optional_field, union_converters
+from kungfu.runtime.ipc.codec import converters, union_converters
 
 # The integers that fit into a field of a message.
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -75,7 +75,7 @@ def from_failure(error: KungfuError) -> pb.Failure:
 
 
 def to_failure(message: pb.Failure) -> KungfuError:
-    kind, view = _FAILURES.get(message.kind), optional_field(message, "view")
+    kind, view = _FAILURES.get(message.kind), message.view if message.HasField("view") else None
     # A newer version has sent this kind. It neither proves the loss of a peer nor can be ignored.
     if kind is None:
         return UsageError(

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
-from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
@@ -53,16 +52,6 @@ class RecentMetrics:
     def troubles(self) -> tuple[Trouble, ...]:
         """The latest problems of the job, oldest first."""
         return tuple(Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
-
-    @property
-    def progress(self) -> TrainingProgress:
-        """The progress of training."""
-        return self.job.progress.progress
-
-    @property
-    def speeds(self) -> Mapping[int, float]:
-        """The speed of each peer by id, as a fraction of the median peer's."""
-        return self.job.speeds
 
     def newest(self) -> JobMetrics:
         """The metrics of the newest steps of one size; the throughput is all samples over all seconds."""

@@ -152,7 +152,7 @@ class RequestHandler:
             context, hosts = self._admission_context(cluster), dict(enumerate(self._hosts))
             reply = plan_request(
                 subject.request, log=self._request_log, context=context, cluster=cluster, hosts=hosts,
-                speeds=self._recent.speeds, now=now,
+                speeds=self._recent.job.speeds, now=now,
             )  # fmt: skip
         elif isinstance(subject, ProgressQuery):
             reply = self._progress(self._request_log.entries.get(subject.id), now)
@@ -211,14 +211,14 @@ class RequestHandler:
             self._recent.newest(),
             self._progress(under_way, now),
             self._recent.troubles,
-            self._recent.progress,
+            self._recent.job.progress.progress,
         )
 
     def _progress(self, entry: LoggedRequest | None, now: float) -> RequestProgress | None:
         return None if entry is None else request_progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
-        speeds, members = self._recent.speeds, cluster.view.peers if cluster.view else ()
+        speeds, members = self._recent.job.speeds, cluster.view.peers if cluster.view else ()
         addresses = {peer.id: peer.address for peer in members}
         return tuple(
             PeerStatus(

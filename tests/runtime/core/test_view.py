@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import InternalError
-from kungfu.runtime.core.view import Peer, even_slices, is_slow, spread
+from kungfu.runtime.core.view import Peer, is_slow, spread
 from tests.runtime.core.cluster.cluster_steps import view_of
 
 
@@ -77,11 +77,3 @@ def test_a_spread_covers_the_total_evenly_lower_ranks_first(total: int, parts: i
     assert len(counts) == parts
     assert max(counts) - min(counts) <= 1
     assert counts == sorted(counts, reverse=True)
-
-
-@given(st.integers(0, 10**6), st.lists(st.integers(0, 50), min_size=1, max_size=20, unique=True))
-def test_slices_lie_end_to_end_one_for_each_source(total: int, sources: list[int]) -> None:
-    slices = even_slices(total, sources)
-    assert [source for source, _, _ in slices] == sources
-    assert [start for _, start, _ in slices] == [0, *(stop for _, _, stop in slices[:-1])]
-    assert slices[-1][2] == total

@@ -61,7 +61,11 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         # If the others continue to train, they will report its loss; if all end together, none is lost.
         return cluster, [AnnounceFailure(peer, 0, described(exit))]
     # The peer is lost: by an exception, or because it ends in the middle of a recovery.
-    return on_member_lost(_count_failure(cluster, peer, exit), peer, described(exit), now)
+    losses = cluster.losses.with_failed(peer)
+    if exit.kind == "exception":
+        # If another peer raises the same exception, the program is at fault.
+        losses = replace(losses, raised={**losses.raised, peer: exit})
+    return on_member_lost(replace(cluster, losses=losses), peer, described(exit), now)
 
 
 def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
@@ -73,14 +77,6 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
     # A ready joiner must no longer be offered, and peers that wait for it in a view are notified.
     cluster, commands = give_up_joiner(cluster, peer, described(exit), now)
     return cluster, [AnnounceFailure(peer, 0, described(exit)), *commands]
-
-
-def _count_failure(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
-    losses = cluster.losses.with_failed(peer)
-    if exit.kind == "exception":
-        # If another peer raises the same exception, the program is at fault.
-        losses = replace(losses, raised={**losses.raised, peer: exit})
-    return replace(cluster, losses=losses)
 
 
 def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
