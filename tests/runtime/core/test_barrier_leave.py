@@ -147,29 +147,6 @@ def test_an_offer_beside_a_request_that_cannot_be_followed_is_not_lost() -> None
     assert decision.view.ids == (0, 1, 50)
 
 
-@given(st.data(), st.integers(1, 4))
-def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.DataObject, size: int) -> None:
-    view, terms, spare = view_of(size), terms_of(size), 50
-    for _ in range(data.draw(st.integers(1, 8))):
-        kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))
-        named = tuple(data.draw(st.sets(st.sampled_from(view.ids))))
-        asked = None if kind is None else size_request(data.draw(st.integers(0, 6)))
-        if kind not in (None, "size"):
-            asked = leaving(*named, when=kind, size=data.draw(st.integers(0, 6)))
-        offer = None
-        if terms.target_size and data.draw(st.booleans()):
-            coming = terms.target_size - view.size + len(terms.leaving)
-            ready = data.draw(st.integers(0, max(0, coming)))
-            offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
-            spare += ready
-        decision = decided(view, terms, asked=asked, offer=offer)
-        assert set(decision.view.ids) & set(view.ids), "nobody would hold the state"
-        assert decision.view.version == view.version + (decision.view.ids != view.ids)
-        assert decision.terms.global_batch_size > 0
-        assert not set(decision.terms.departing) - set(decision.view.ids)
-        view, terms = decision.view, decision.terms
-
-
 def together(target: int | None, *named: Asked, keep: Keep = "local_batch_size") -> Requests:
     return named if target is None else (size_request(target, keep), *named)
 

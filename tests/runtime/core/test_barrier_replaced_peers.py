@@ -75,23 +75,25 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
     assert counts(joined(lost, ready=1)) == [2]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@given(data=st.data())
-def test_in_any_history_as_many_are_replaced_as_joined_without_making_the_job_larger(
-    size: int, data: st.DataObject
+@given(st.data(), st.integers(1, 4))
+def test_in_any_history_a_view_keeps_a_holder_and_counts_who_joined_without_making_the_job_larger(
+    data: st.DataObject, size: int
 ) -> None:
     now, spare = start(size), 50
     for _ in range(data.draw(st.integers(1, 8))):
-        kind = data.draw(st.sampled_from(["size", "now", "replaced", None]))
-        asked = [] if kind is None else [size_request(data.draw(st.integers(1, 6)))] if kind == "size" else []
-        if kind in ("now", "replaced"):
-            asked = [leaving(*sorted(data.draw(st.sets(st.sampled_from(now.view.ids)))), when=kind)]
-        offer, under_way = None, now.terms.target_size - now.view.size + len(now.terms.leaving)
+        kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))
+        named, wanted = sorted(data.draw(st.sets(st.sampled_from(now.view.ids)))), data.draw(st.integers(0, 6))
+        asked = size_request(wanted) if kind == "size" else leaving(*named, when=kind, size=wanted)
+        offer, coming = None, now.terms.target_size - now.view.size + len(now.terms.leaving)
         if now.terms.target_size and data.draw(st.booleans()):
-            ready = data.draw(st.integers(0, max(0, under_way)))
-            offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + under_way - ready)))
+            ready = data.draw(st.integers(0, max(0, coming)))
+            offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
             spare += ready
-        after = held(now, *asked, offer=offer)
+        after = held(now, *([] if kind is None else [asked]), offer=offer)
+        assert set(after.view.ids) & set(now.view.ids), "nobody would hold the state"
+        assert after.view.version == now.view.version + (after.view.ids != now.view.ids)
+        assert after.terms.global_batch_size > 0
+        assert not set(after.terms.departing) - set(after.view.ids)
         more = after.terms.replaced_peers - now.terms.replaced_peers
         new = set(after.view.ids) - set(now.view.ids)
         assert 0 <= more <= len(new)

@@ -192,13 +192,6 @@ def test_a_loss_before_the_first_view_fails_the_job() -> None:
 # ---- budgets --------------------------------------------------------------------------------------------------------
 
 
-def test_when_the_budget_is_spent_the_survivors_go_on_without_replacement() -> None:
-    limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0))
-    cluster, lead = regrouped(training(0, 1, 2, limits=limits), 1, 0, 2)
-    assert lead.target == 0
-    assert after(cluster, ViewStarted(lead.view))[1] == []
-
-
 def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
     limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0), minimum=3)
     _, commands = after(training(0, 1, 2, limits=limits), ProcessEnded(1, -9), lost(0), lost(2))
@@ -207,12 +200,12 @@ def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
     )
 
 
-def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
+@pytest.mark.parametrize(("code", "target", "spawns"), [(-9, 0, []), (-15, 3, [Spawn(3)])])
+def test_failures_and_preemptions_have_budgets_of_their_own(code: int, target: int, spawns: list[Command]) -> None:
     limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0, preemptions=1))
-    cluster, commands = after(training(0, 1, 2, limits=limits), ProcessEnded(1, -15), lost(0), lost(2))
-    assert after(cluster, ViewStarted(one_of(AdmitSurvivors, commands).view))[1] == [Spawn(3)], (
-        "a peer that SIGTERM ended was preempted"
-    )
+    cluster, commands = after(training(0, 1, 2, limits=limits), ProcessEnded(1, code), lost(0), lost(2))
+    lead = one_of(AdmitSurvivors, commands)
+    assert (lead.target, after(cluster, ViewStarted(lead.view))[1]) == (target, spawns), "SIGTERM is a preemption"
 
 
 def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None:
