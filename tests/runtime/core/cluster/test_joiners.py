@@ -45,6 +45,9 @@ def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() ->
     cluster, commands = after(training(0, 1), wants(3), ready(2, program="other"))
     assert commands == [Spawn(2), ComparePrograms((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []
+    assert ComparePrograms((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
+    late = react(cluster, Tick(), 102.0)[1]
+    assert [type(one) for one in late] == [Kill, JoinerOffer], "never compared"
 
 
 def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it() -> None:
@@ -54,14 +57,9 @@ def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it(
     assert kill == Kill(2, f"{WHY}: model: peer 0 has x, peer 2 has y")
     assert isinstance(offer, JoinerOffer)
     assert offer == JoinerOffer((peer(3),), (2,), f"peer 2: {WHY}", offer.parts)
-    assert after(cluster, ProcessEnded(2, -9))[1] == [], "nobody waits for it, and nobody comes in its place"
-
-
-def test_whoever_asks_again_gets_another_try() -> None:
-    cluster, _ = after(
-        training(0, 1), wants(3), ready(2, program="other"), ProgramDiffers(2, "how"), ProcessEnded(2, -9)
-    )
-    assert after(cluster, wants(3))[1] == [Spawn(3)]
+    cluster, commands = after(cluster, ProcessEnded(2, -9))
+    assert commands == [], "nobody waits for it, and nobody comes in its place"
+    assert after(cluster, wants(4))[1] == [Spawn(4)], "who asks again gets another try"
 
 
 def test_a_replacement_that_differs_is_not_replaced_again() -> None:
@@ -81,17 +79,6 @@ def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() ->
     cluster, commands = after(cluster, ProcessEnded(2, 1))
     assert [type(one) for one in commands] == [AnnounceFailure, JoinerOffer]
     assert after(cluster, ProgramDiffers(2, "how"))[1] == []
-
-
-def test_who_takes_over_compares_again() -> None:
-    cluster, _ = after(training(0, 1), wants(3), ready(2, program="other"))
-    assert ComparePrograms((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
-
-
-def test_a_joiner_that_is_never_compared_is_late() -> None:
-    cluster, _ = after(training(0, 1), wants(3), ready(2, program="other"))
-    commands = react(cluster, Tick(), 102.0)[1]
-    assert [type(one) for one in commands] == [Kill, JoinerOffer]
 
 
 def test_a_joiner_of_another_machine_is_told_and_joins() -> None:

@@ -126,20 +126,15 @@ def test_who_starts_hears_whose_seat_it_may_take() -> None:
 
 def test_peers_fill_the_hosts_in_their_order() -> None:
     _, commands = start_job(4, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 2, 1: 1, 2: 2}))
-    places = [(0, 0), (1, 0), (2, 1), (3, 2)]
-    assert commands == [Spawn(peer, host, joins=False) for peer, host in places]
+    assert commands == [Spawn(peer, host, joins=False) for peer, host in enumerate([0, 0, 1, 2])]
 
 
 def test_who_finds_no_slot_is_missing_and_the_coordinator_hears_of_it_at_once() -> None:
     cluster, commands = after(training(3, 2, 1), wants(5))
     offer = JoinerOffer((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}")
-    assert commands == [offer]
-    assert not cluster.starting
-
-
-def test_a_size_can_be_reached_in_part() -> None:
+    assert (commands, cluster.starting) == ([offer], {})
     _, commands = after(training(2, 2, 1), wants(4), ready(2))
-    assert commands == [Spawn(2, 1), JoinerOffer((peer(2),), (3,), f"peer 3: {NO_SLOT}")]
+    assert commands == [Spawn(2, 1), JoinerOffer((peer(2),), (3,), f"peer 3: {NO_SLOT}")], "it is reached in part"
 
 
 def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
@@ -161,19 +156,13 @@ def noticed_on_full_hosts(*noticed: int) -> Cluster:
 
 
 def test_a_peer_taken_from_a_full_host_is_replaced_when_the_view_has_let_it_go() -> None:
-    cluster = noticed_on_full_hosts(1)
-    cluster, commands = after(cluster, ViewStarted(view_of(0, 2, version=2)))
-    assert commands == [Spawn(3, 0, leaving=(1,))]
-    _, commands = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0))
-    assert commands == [], "and only once"
-    _, commands = after(cluster, ready(3))
-    assert commands == [JoinerOffer((peer(3),))]
-
-
-def test_it_is_replaced_even_if_its_process_ends_before_its_view_does() -> None:
-    cluster, commands = after(noticed_on_full_hosts(1), TrainingFinished(1, leaving=True), ProcessEnded(1, 0))
-    assert commands == [Spawn(3, 0, leaving=(1,))]
-    assert after(cluster, ViewStarted(view_of(0, 2, version=2)))[1] == []
+    left, ended = [ViewStarted(view_of(0, 2, version=2))], [TrainingFinished(1, leaving=True), ProcessEnded(1, 0)]
+    for first, then in ((left, ended), (ended, left)):  # its process may end before its view does
+        cluster, commands = after(noticed_on_full_hosts(1), *first)
+        assert commands == [Spawn(3, 0, leaving=(1,))]
+        cluster, commands = after(cluster, *then)
+        assert commands == [], "and only once"
+        assert after(cluster, ready(3))[1] == [JoinerOffer((peer(3),))]
 
 
 def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
@@ -195,14 +184,9 @@ def test_where_a_host_is_lost_meanwhile_the_coordinator_hears_that_there_is_no_s
 
 def test_the_wait_for_a_slot_has_an_end() -> None:
     cluster, commands = after(noticed_on_full_hosts(1), Tick(), now=102.0)
-    assert commands == [JoinerOffer((), (3,), f"peer 3: {NO_SLOT}")]
-    assert cluster.hosts.queue == ()
-
-
-def test_a_smaller_size_is_newer_than_the_wait_for_a_slot() -> None:
+    assert (commands, cluster.hosts.queue) == ([JoinerOffer((), (3,), f"peer 3: {NO_SLOT}")], ())
     cluster, commands = after(noticed_on_full_hosts(1), wants(3), ViewStarted(view_of(0, 2, version=2)))
-    assert commands == []
-    assert cluster.hosts.queue == ()
+    assert (commands, cluster.hosts.queue) == ([], ()), "a smaller size is newer"
 
 
 def test_the_replacement_of_the_only_peer_cannot_wait_for_its_slot() -> None:
@@ -218,8 +202,8 @@ def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() ->
 
 
 def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> None:
-    cluster, commands = after(training(3, 2, 2), HostNoticed(0))
-    assert commands == [Asked(Leave((0, 1), "noticed", 3), "preemption notice", id=AGENT)]
+    cluster, commands = after(training(3, 2, 2), HostNoticed(0), HostNoticed(0))
+    assert commands == [Asked(Leave((0, 1), "noticed", 3), "preemption notice", id=AGENT)], "a notice twice is one"
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
     cluster, commands = after(
@@ -236,14 +220,10 @@ def test_who_starts_on_a_noticed_host_starts_elsewhere() -> None:
     assert commands[:2] == [Kill(1, "its host will be taken away"), Spawn(2, 2)]
 
 
-def test_a_notice_twice_is_one() -> None:
-    cluster, _ = after(training(2, 1, 1), HostNoticed(1))
-    assert after(cluster, HostNoticed(1))[1] == []
-
-
 def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_room() -> None:
     cluster, commands = after(training(3, 2, 2), HostLost(0, "host a is lost"))
     assert commands == [AnnounceFailure(0, 1, "host a is lost"), AnnounceFailure(1, 1, "host a is lost")]
+    assert after(cluster, ProcessEnded(0, -9)) == (cluster, []), "its end is told in vain"
     cluster, (broken, lead) = after(cluster, PeersLost(2, report()))
     assert isinstance(broken, AnnounceFailure)
     assert isinstance(lead, AdmitSurvivors)
@@ -251,11 +231,6 @@ def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_
     _, commands = after(cluster, ViewStarted(lead.view), ready(3))
     assert commands[0] == Spawn(3, 1)
     assert commands[1] == JoinerOffer((peer(3),), (4,), f"peer 4: {NO_SLOT}")
-
-
-def test_an_end_on_a_host_that_was_given_up_is_told_in_vain() -> None:
-    cluster, _ = after(training(3, 2, 1), HostLost(1, "gone"))
-    assert after(cluster, ProcessEnded(2, -9)) == (cluster, [])
 
 
 def test_before_the_first_view_a_lost_host_ends_the_job() -> None:

@@ -113,16 +113,11 @@ def test_an_exit_code_alone_is_a_lost_peer() -> None:
 
 
 def test_a_program_that_ends_by_itself_at_sigterm_was_preempted() -> None:
-    cluster, _ = after(training(0, 1), ProgramExiting(1, ENDED), ProcessEnded(1, 143))
-    assert (cluster.losses.preemptions, cluster.losses.failures) == (1, 0)
-    assert cluster.losses.noticed == {1}
-
-
-def test_it_was_so_too_where_the_others_missed_it_before_its_process_had_ended() -> None:
+    unmissed = after(training(0, 1), ProgramExiting(1, ENDED), ProcessEnded(1, 143))[0].losses
     cluster, commands = after(training(0, 1), ProgramExiting(1, ENDED), missing(0, 1))
     early = after(cluster, ProcessEnded(1, 143), ViewStarted(view_led(commands)))[0].losses
     late = after(cluster, ViewStarted(view_led(commands)), ProcessEnded(1, 143))[0].losses
-    for losses in (early, late):
+    for losses in (unmissed, early, late):
         assert (losses.preemptions, losses.failures, losses.noticed) == (1, 0, {1})
 
 
@@ -161,6 +156,7 @@ def test_an_exception_is_a_lost_peer_at_once_and_its_process_may_take_its_time()
     assert commands[0] == AnnounceFailure(1, 1, how)
     assert view_led(commands).ids == (0,)
     assert (cluster.losses.failures, dict(cluster.losses.raised)) == (1, {1: RAISED})
+    assert after(cluster, ProgramExiting(1, RAISED)) == (cluster, []), "told twice, counted once"
     cluster, _ = replaced(cluster, commands)
     assert after(cluster, Tick(), now=30.0)[1] == []
     cluster, commands = after(cluster, ProcessEnded(1, 1))
@@ -205,11 +201,6 @@ def test_the_last_peer_that_raises_fails_the_job_with_its_exception() -> None:
     ]
 
 
-def test_what_is_told_twice_counts_once() -> None:
-    cluster, _ = after(training(0, 1), ProgramExiting(1, RAISED))
-    assert after(cluster, ProgramExiting(1, RAISED)) == (cluster, [])
-
-
 def test_a_joiner_that_fails_is_no_peer_that_trains() -> None:
     cluster, _ = after(training(0, 1), wants(3))
     cluster, commands = after(cluster, ProgramExiting(2, USAGE))
@@ -248,15 +239,11 @@ def test_programs_that_all_end_by_themselves_are_the_end_of_the_job() -> None:
     assert after(cluster, ProcessEnded(1, 0))[1] == [Done()]
 
 
-def test_who_left_its_loop_is_waited_for_as_long_as_the_others_do_not_miss_it() -> None:
-    cluster, commands = after(training(0, 1), ProgramExiting(1, LOOP))
-    assert commands == []
-    assert set(cluster.members) == {0, 1}
-    assert after(cluster, Tick(), now=1e4)[1] == []
-
-
 def test_a_peer_that_left_its_loop_is_lost_when_the_others_miss_it() -> None:
-    cluster, _ = after(training(0, 1), ProgramExiting(1, LOOP), missing(0, 1), now=10.0)
+    cluster, commands = after(training(0, 1), ProgramExiting(1, LOOP))
+    assert (commands, cluster.members) == ([], (0, 1))
+    assert after(cluster, Tick(), now=1e4)[1] == [], "it may come back"
+    cluster, _ = after(cluster, missing(0, 1), now=10.0)
     assert after(cluster, Tick(), now=12.0)[1] == []
     cluster, commands = after(cluster, Tick(), now=12.1)
     assert view_led(commands).ids == (0,)
@@ -281,15 +268,9 @@ def test_a_program_that_has_ended_is_killed_if_its_process_outstays_the_grace() 
         "(--grace)"
     )
     assert commands == [Kill(1, how)]
+    assert [kill.peer for kill in all_of(Kill, after(cluster, LeaderTookOver(), now=32.0)[1])] == [1], "once more"
     cluster, commands = after(cluster, Tick(), ProcessEnded(1, -9), now=40.0)
     assert commands == []
-
-
-def test_who_takes_over_kills_it_again() -> None:
-    cluster, commands = after(training(0, 1), ProgramExiting(1, RAISED), missing(0, 1), now=1.0)
-    cluster, _ = after(cluster, ViewStarted(view_led(commands)), Tick(), now=31.1)
-    kills = [one for one in after(cluster, LeaderTookOver(), now=32.0)[1] if isinstance(one, Kill)]
-    assert [kill.peer for kill in kills] == [1]
 
 
 def test_who_is_through_with_training_or_was_let_go_ends_as_slowly_as_it_likes() -> None:

@@ -67,6 +67,7 @@ def test_the_first_view_forms_when_the_last_one_is_ready_in_the_order_of_ids() -
 def test_a_peer_that_says_it_is_ready_twice_forms_no_second_view() -> None:
     cluster, _ = after(started(2), ready(0), ready(1))
     assert after(cluster, ready(1), attached(0))[1] == []
+    assert react(cluster, Tick(), 1e6)[1] == [], "and is never late"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,6 @@ def test_a_peer_that_says_that_it_reads_data_is_on_its_way() -> None:
     assert cluster.starting[1].attached == 1.0, "when it called attach"
     assert not react(cluster, Tick(), 280.0)[1]
     assert isinstance(react(cluster, Tick(), 280.1)[1][0], Fail)
-
-
-def test_who_is_ready_is_never_late() -> None:
-    cluster, _ = after(started(2), ready(0), ready(1))
-    assert react(cluster, Tick(), 1e6)[1] == []
 
 
 def test_nobody_can_ask_for_a_size_before_there_is_a_coordinator() -> None:
@@ -219,12 +215,8 @@ def test_who_finishes_dismisses_those_who_would_still_join() -> None:
 def test_joiners_do_not_wait_for_members_that_are_gone() -> None:
     cluster, commands = after(growing(2, 3), ProcessEnded(0, 0), ProcessEnded(1, 0))
     assert commands[-1] == Kill(2, "no peer that trains is left")
-    assert after(cluster, ProcessEnded(2, -9))[1] == [Done()]
-
-
-def test_the_end_of_the_very_last_process_is_the_end_whoever_it_was() -> None:
-    cluster, _ = after(growing(1, 2), ProcessEnded(0, 0))
-    assert after(cluster, ProcessEnded(1, 1))[1] == [Done()]
+    for code in (-9, 1):
+        assert after(cluster, ProcessEnded(2, code))[1] == [Done()], "the very last process, whoever it was"
 
 
 @pytest.mark.parametrize("left", [1, 2])
