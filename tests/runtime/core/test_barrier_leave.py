@@ -22,20 +22,14 @@ from tests.runtime.core.deciding import (
 )
 
 
-def test_named_peers_leave_at_once_rank_0_included_and_the_batch_follows() -> None:
+def test_named_peers_leave_at_once_rank_0_included_as_far_as_the_minimum_allows() -> None:
     decision = decided(view_of(4), terms_of(4), asked=leaving(0, 2))
-    assert decision == Decision(View(6, peers(1, 3)), Terms(64, 32.0), prepare=None)
-
-
-def test_no_more_leave_by_name_than_the_minimum_allows_and_the_rest_is_refused() -> None:
+    assert decision == Decision(View(6, peers(1, 3)), Terms(64, 32.0), prepare=None), "the batch follows"
     decision = decided(view_of(3), terms_of(3), Limits(2, 6), asked=leaving(0, 1, 2))
     assert (decision.view.ids, decision.terms.refused_size) == ((1, 2), 0)
     kept = decided(view_of(2), terms_of(2), Limits(2, 6), asked=leaving(1))
     assert (kept.view, kept.terms.refused_size) == (view_of(2), 1)
-
-
-def test_a_name_that_is_not_in_the_view_changes_nothing() -> None:
-    assert decided(view_of(2), terms_of(2), asked=leaving(7)) == Decision(view_of(2), terms_of(2))
+    assert decided(view_of(2), terms_of(2), asked=leaving(7)) == Decision(view_of(2), terms_of(2)), "not in the view"
 
 
 def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared() -> None:
@@ -51,11 +45,8 @@ def test_the_last_peer_follows_a_notice_when_another_one_has_come_in_its_place()
     decision = decided(view_of(1), terms_of(1), asked=leaving(0, when="noticed", size=1))
     assert decision.view == view_of(1)
     assert (decision.terms.leaving, decision.terms.target_size, decision.prepare) == ((0,), 1, 2)
-
-
-def test_a_notice_to_the_last_peer_cannot_be_followed_when_nobody_comes() -> None:
-    decision = decided(view_of(1), terms_of(1), asked=leaving(0, when="noticed", size=0))
-    assert decision == Decision(view_of(1), terms_of(1))
+    nobody_comes = decided(view_of(1), terms_of(1), asked=leaving(0, when="noticed", size=0))
+    assert nobody_comes == Decision(view_of(1), terms_of(1))
 
 
 def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_change() -> None:
@@ -125,10 +116,7 @@ def test_a_departing_peer_stays_if_the_one_in_its_place_is_lost() -> None:
     assert decided(joined.view, joined.terms) == Decision(View(11, peers(51)), terms_of(1))
     nobody = decided(alone, terms, offer=JoinerOffer((), missing=(51,), reason="ended"))
     assert (nobody.view, nobody.terms.departing, nobody.terms.refused_size) == (alone, (), 2)
-
-
-def test_who_was_about_to_leave_and_died_is_not_replaced_once_more() -> None:
-    survivor, terms = View(9, peers(50)), Terms(32, 32.0, target_size=2, departing=(0,))
+    survivor = View(9, peers(50))  # the departing one was lost: it is not replaced once more
     decision = decided(survivor, terms, offer=JoinerOffer(peers(51)))
     assert (decision.view, decision.terms.target_size, decision.prepare) == (survivor, 0, 1)
 

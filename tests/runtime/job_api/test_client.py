@@ -45,10 +45,7 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
         assert job.submit(Asked(Resize(3), id="r")).state == "accepted", "the first answer again"
         assert job.status().request is None
         assert [external.what for external in place.told] == [Resize(3)]
-        assert [(event.id, event.state) for event in place.journal] == [
-            ("r", "accepted"),
-            ("r", "carried out"),
-        ]
+        assert [(event.id, event.state) for event in place.journal] == [("r", "accepted"), ("r", "carried out")]
 
 
 def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_path: Path) -> None:
@@ -99,8 +96,6 @@ def test_a_job_whose_kungfu_run_was_killed_is_over_without_a_word(tmp_path: Path
 def test_an_agent_that_does_not_listen_is_lost_by_name(tmp_path: Path) -> None:
     with serve_job(tmp_path):
         pass
-    with (
-        pytest.raises(PeerFailure, match=f"lost the agent of .* \\(process {os.getpid()}\\)"),
-        connected(tmp_path) as job,
-    ):
+    lost = pytest.raises(PeerFailure, match=f"lost the agent of .* \\(process {os.getpid()}\\)")
+    with lost, connected(tmp_path) as job:
         job.status()

@@ -176,16 +176,12 @@ def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_
     assert job.asked("s", StopTraining()).state == "accepted"
     assert job.outcome("r") == ("refused", "the job was told to stop")
     assert "stop is under way" in job.asked("t", StopTraining()).reason
-    job.end_reason = "training is over"
-    job.hears(ENDED)
+    by_itself = growing()
+    for one in (job, by_itself):
+        one.end_reason = "training is over"
+        one.hears(ENDED)
     assert job.outcome("s") == ("carried out", "training has ended")
-
-
-def test_a_job_that_ends_by_itself_refuses_what_is_under_way() -> None:
-    job = growing()
-    job.end_reason = "training is over"
-    job.hears(ENDED)
-    assert job.outcome("r") == ("refused", "training is over")
+    assert by_itself.outcome("r") == ("refused", "training is over"), "nobody had asked for the end"
 
 
 def test_what_is_not_carried_out_in_time_expires_and_another_request_may_come() -> None:
