@@ -76,9 +76,7 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
 
 
 @given(st.data(), st.integers(1, 4))
-def test_in_any_history_a_view_keeps_a_holder_and_counts_who_joined_without_making_the_job_larger(
-    data: st.DataObject, size: int
-) -> None:
+def test_in_any_history_a_view_keeps_a_holder_and_the_replaced_are_counted(data: st.DataObject, size: int) -> None:
     now, spare = start(size), 50
     for _ in range(data.draw(st.integers(1, 8))):
         kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))

@@ -84,26 +84,15 @@ def test_a_program_that_chooses_its_exit_code_ends_the_job_with_it(size: int) ->
     assert after(cluster, ProcessEnded(0, 7))[1] == [Fail(0, how, code=7, chosen=True)]
 
 
-def test_it_does_so_though_the_others_have_a_view_without_it_by_then() -> None:
+def test_it_does_so_though_the_others_have_a_view_without_it_or_are_through() -> None:
     cluster, commands = after(training(0, 1), ProgramExiting(1, ENDED), missing(0, 1))
     cluster, _ = after(cluster, ViewStarted(view_led(commands)))
-    assert cluster.view is not None
-    assert cluster.view.ids == (0,)
-    (failed,) = after(cluster, ProcessEnded(1, 3))[1]
-    assert (failed.code, failed.chosen) == (3, True)
-
-
-def test_a_program_that_chooses_its_exit_code_may_take_longer_to_end() -> None:
-    cluster, commands = after(training(0, 1), ProgramExiting(1, ENDED), missing(0, 1))
-    cluster, _ = after(
-        cluster, ViewStarted(view_led(commands)), TrainingFinished(0, leaving=False), ProgramExiting(0, ENDED)
-    )
-    cluster, commands = after(
-        cluster, ProcessEnded(2, -9), ProcessEnded(0, 0)
-    )  # the replacement is not needed any more
-    assert commands == []
-    failed = sole(Fail, after(cluster, ProcessEnded(1, 3))[1])
-    assert (failed.peer, failed.code, failed.chosen) == (1, 3, True)
+    through, _ = after(cluster, TrainingFinished(0, leaving=False), ProgramExiting(0, ENDED))
+    through, commands = after(through, ProcessEnded(2, -9), ProcessEnded(0, 0))  # its replacement is not needed
+    assert (cluster.view, commands) == (view_of(0, version=3), [])
+    for one in (cluster, through):
+        failed = sole(Fail, after(one, ProcessEnded(1, 3))[1])
+        assert (failed.peer, failed.code, failed.chosen) == (1, 3, True)
 
 
 def test_an_exit_code_alone_is_a_lost_peer() -> None:
