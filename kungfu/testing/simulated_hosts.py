@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.cluster.placement import AVOIDED_S, place_for
+from kungfu.runtime.core.cluster.placement import AVOIDED_S, host_for
 from kungfu.signal.whole_number import is_whole_number
 
 Place = tuple[int, int]  # the number of a host, and of a slot on it
@@ -76,7 +76,7 @@ class SimulatedHosts:
         taken = Counter(host for host, _ in self.places.values())
         room = {host: slots - taken[host] for host, slots in enumerate(self.hosts.room)}
         avoided = Counter(host for (host, _), at in self.let_go.values() if now - at < AVOIDED_S)
-        host = place_for(room, avoided, left={self.places[one][0] for one in leaving if one in self.places})
+        host = host_for(room, avoided, left={self.places[one][0] for one in leaving if one in self.places})
         if host is None:
             return False
         self.places[peer] = (host, self._slot(host, now))

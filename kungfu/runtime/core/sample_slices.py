@@ -74,19 +74,19 @@ def slice_indices(
     return shuffled(samples, seed=seed, epoch=position.epoch)[start : start + counts[rank]]
 
 
-def advanced(position: Position, taken: int, *, samples: int, least: int = 1) -> Position:
+def advanced(position: Position, step_samples: int, *, samples: int, least: int = 1) -> Position:
     """The position after a step.
 
     Args:
         position: The position before the step.
-        taken: The number of samples of the step.
+        step_samples: The number of samples of the step.
         samples: The number of samples of an epoch.
         least: The epoch ends if fewer samples than this remain.
 
     >>> advanced(Position(0, 64), 32, samples=100), advanced(Position(0, 64), 32, samples=100, least=32)
     (Position(epoch=0, offset=96), Position(epoch=1, offset=0))
     """
-    offset = position.offset + taken
+    offset = position.offset + step_samples
     return (
         Position(position.epoch + 1, 0) if offset + min(least, samples) > samples else Position(position.epoch, offset)
     )

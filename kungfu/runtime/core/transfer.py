@@ -97,7 +97,7 @@ def _by_host(view: View, ranks: Sequence[int]) -> dict[str, list[int]]:
 
 
 def _from(holders: Sequence[int], index: int) -> list[int]:
-    """The sources of the peer with index ``place`` on a host; each peer starts at another holder to spread the load."""
+    """The sources of peer number ``index`` of a host; each peer starts at another holder to spread the load."""
     first = index % len(holders)
     return [*holders[first:], *holders[:first]][:_MOST_SOURCES]
 

@@ -46,7 +46,7 @@ def spawn(
         cluster: The cluster.
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
-        host: The host on which the peers should run; without it, the first with a free slot, see `place_for`.
+        host: The host on which the peers should run; without it, the first with a free slot, see `host_for`.
         leaving: The peers that will leave for the new peers; their hosts are used only after other free slots.
     """
     people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
@@ -57,15 +57,15 @@ def spawn(
     next_id = people.next_id
     for peer, other in enumerate(replacing, start=people.next_id):
         next_id = peer + 1
-        place = placement.place_for(room, avoided, left=left)
-        if place is None:
+        free_host = placement.host_for(room, avoided, left=left)
+        if free_host is None:
             # The next offer reports it to the coordinator.
             missing[peer] = placement.NO_SLOT
             continue
-        room[place] -= 1
-        starting[peer], of[peer] = Starting(now, replaces=other), place
-        giving_way, joins = _peers_giving_way(cluster, place, leaving), cluster.view is not None
-        spawns.append(Spawn(peer, place, giving_way, joins, hosts.threads))
+        room[free_host] -= 1
+        starting[peer], of[peer] = Starting(now, replaces=other), free_host
+        giving_way, joins = _peers_giving_way(cluster, free_host, leaving), cluster.view is not None
+        spawns.append(Spawn(peer, free_host, giving_way, joins, hosts.threads))
     alive = people.alive | {spawn.peer for spawn in spawns}
     lacked_slot = hosts.lacked_slot or len(missing) > len(cluster.missing)
     people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of, lacked_slot=lacked_slot)

@@ -30,7 +30,7 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
     return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)
 
 
-def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
+def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
     """The first host with a free slot that is not to be avoided, else the first with a free slot.
 
     The host of a peer that leaves for the new peer comes after other hosts, since the host may have made it slow.
@@ -41,9 +41,9 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Coll
         avoided: The number of slots to avoid on each host; see `avoided_slots`.
         left: The hosts of the peers that leave.
 
-    >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
+    >>> host_for({0: 1, 1: 2}, {0: 1}), host_for({0: 1}, {0: 1}), host_for({0: 0}, {})
     (1, 0, None)
-    >>> place_for({0: 2, 1: 1}, {}, left={0}), place_for({0: 2, 1: 1}, {1: 1}, left={0})
+    >>> host_for({0: 2, 1: 1}, {}, left={0}), host_for({0: 2, 1: 1}, {1: 1}, left={0})
     (1, 0)
     """
     free = [host for host, count in room.items() if count > 0]
