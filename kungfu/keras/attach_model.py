@@ -107,12 +107,10 @@ def attach(
     3
     """
     _refuse_model(model)
-    policies = checked_policies(policies)
-    compile_policies(policies_in_job(policies, read_settings()), budget=budget)
-    attached = Attached(model, policies, seed, budget, dict(combine), model.optimizer)
+    attached = Attached(model, checked_policies(policies), seed, budget, dict(combine), model.optimizer)
+    compile_policies(policies_in_job(attached.policies, read_settings()), budget=budget)
     model.fit = _fit_function(attached)
-    if read_settings() is not None:
-        write_as_one_job()
+    write_as_one_job()
     share_calls(model, attached)
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
     # Alone: a train function left by an earlier attach or fit has other policies than this one.
@@ -326,9 +324,11 @@ def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwarg
 
 def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
     """Builds the run of Keras' own step or of a custom one, and returns its calls."""
-    model, optimizers = attached.model, [attached.model.optimizer] if custom is None else custom.each_optimizer
+    model = attached.model
     if custom is None:
-        build(model, optimizers)
+        build(model, optimizers := [model.optimizer])
+    else:  # each once, in the order of their first applications
+        optimizers = list({id(one): one for one in custom.optimizers}.values())
     attached.calls = calls = attach_built(
         connection,
         model,

@@ -270,7 +270,11 @@ def _name_others(callbacks: Sequence[Any], model: Any) -> None:
             continue
         plain = {*plain_attributes(one, without=()), *_NOT_KEPT}
         others = {name: value for name, value in vars(one).items() if name not in plain and id(value) not in metrics}
-        named = [f"{name} ({type(value).__name__})" for name, value in others.items() if not _is_harmless(value)]
+        named = [
+            f"{name} ({type(value).__name__})"
+            for name, value in others.items()
+            if isinstance(value, keras.metrics.Metric) or not (isinstance(value, _HARMLESS) or callable(value))
+        ]
         if named:
             print(
                 f"kungfu: the callback {type(one).__name__} keeps in {', '.join(named)} what a peer that joins is not "
@@ -278,11 +282,6 @@ def _name_others(callbacks: Sequence[Any], model: Any) -> None:
                 "these are given to it",
                 file=sys.stderr,
             )
-
-
-def _is_harmless(value: Any) -> bool:
-    is_metric = isinstance(value, keras.metrics.Metric)
-    return isinstance(value, _HARMLESS) or (callable(value) and not is_metric)
 
 
 def _refuse(callbacks: Sequence[Any]) -> None:

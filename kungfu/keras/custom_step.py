@@ -50,11 +50,6 @@ class CustomStep:
     numbers: Mapping[str, tf.TensorSpec]
     knows_loss: bool
 
-    @property
-    def each_optimizer(self) -> list[Any]:
-        """The applied optimizers, each once, in the model's order."""
-        return list({id(one): one for one in self.optimizers}.values())
-
     def note(self, model: Any) -> str:
         """A line that informs the user about the custom step."""
         names, times = ", ".join(one.name for one in self.optimizers), len(self.optimizers)
@@ -74,7 +69,10 @@ def explored(model: Any, batch: Any) -> CustomStep:
     found: list[CustomStep] = []
 
     def trace(data: Any) -> None:
-        applications = Applications(model, lambda _, gradients, __: [_alone(one) for one in gradients])
+        def alone(_: Any, gradients: Sequence[Any], __: Any) -> list[Any]:
+            return [None if one is None else tf.identity(tf.convert_to_tensor(one)) for one in gradients]
+
+        applications = Applications(model, alone)
         results = _MetricResults(model)
         with applications.averaged(), results.noted():
             returned = model.train_step(data)
@@ -96,10 +94,6 @@ def explored(model: Any, batch: Any) -> CustomStep:
     spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), batch)
     tf.function(trace, autograph=False).get_concrete_function(spec)
     return found[0]
-
-
-def _alone(gradient: Any) -> Any:
-    return None if gradient is None else tf.identity(tf.convert_to_tensor(gradient))
 
 
 # ---- returned numbers ------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def pack_outcome(
         # As bytes: NumPy lacks some types (bfloat16).
         arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
         # Evaluations are added until the next fit begins; any thread may call this.
-        outcome = {"described": list(described), "callbacks": kept, "stops": stops, "run": run, "variables": arrays}
+        outcome = {"told": list(described), "callbacks": kept, "stops": stops, "run": run, "variables": arrays}
         return pack({**outcome, "evaluations": evaluations.results()})
 
     return packed
@@ -80,8 +80,9 @@ def adopt_outcome(
         UsageError: The call differs from the others' call.
     """
     outcome = unpack(content)
-    if outcome["described"] != described:
-        here, there = _difference(described, outcome["described"])
+    if outcome["told"] != described:
+        pairs = ((one, other) for one, other in zip(described, outcome["told"], strict=False) if one != other)
+        here, there = next(pairs, (f"{len(described)} arguments", str(len(outcome["told"]))))
         raise UsageError(
             f"fit {described[0]} has {here} on this peer, and {there} on those that have done it: all "
             "peers run the same program, with the same data"
@@ -105,9 +106,3 @@ def _variables(model: Any) -> list[tf.Variable]:
     """The weights, and the optimizers' scalars; a fit that continues sends the optimizers' slots separately."""
     own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not len(one.shape)]
     return [one.value if isinstance(one, keras.Variable) else one for one in (*model.weights, *own)]
-
-
-def _difference(here: Sequence[str], there: Sequence[str]) -> tuple[str, str]:
-    """The first pair of entries that differ."""
-    pairs = ((one, other) for one, other in zip(here, there, strict=False) if one != other)
-    return next(pairs, (f"{len(here)} arguments", f"{len(there)}"))

@@ -323,7 +323,8 @@ class FitRun:
         """Sets the logs of an epoch to rank 0's: a validation may round differently on another machine."""
         own = dict(self._logs.so_far())  # reading them sets the metrics
         arguments = self._arguments
-        is_validated = _validates(self._begins + self._progress.ended, arguments["validation_freq"])
+        number, often = self._begins + self._progress.ended + 1, arguments["validation_freq"]
+        is_validated = number % often == 0 if isinstance(often, int) else number in often
         if self._validation_data is not None and is_validated:
             if not self._validate():
                 return
@@ -412,7 +413,3 @@ class FitRun:
 def _in_order(weights: Mapping[int, float]) -> str:
     """The class weights as text, with NumPy's numbers written like Python's."""
     return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
-
-
-def _validates(epoch: int, frequency: Any) -> bool:
-    return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency

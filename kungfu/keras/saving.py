@@ -55,7 +55,8 @@ class _Mark:
     def read(cls, path: Path) -> _Mark | None:
         """The mark of a file or folder; ``None`` if it has none."""
         try:
-            run, job, fits = (_attribute_of(path) or _beside(path).read_text().removesuffix(_inode(path))).split()
+            text = _attribute_of(path) or _beside(path).read_text().removesuffix(f" {path.stat().st_ino}")
+            run, job, fits = text.split()
             return cls(run, job, int(fits))
         # No mark, or the mark of an earlier file with this name, which has one word more.
         except (OSError, ValueError):
@@ -67,7 +68,7 @@ class _Mark:
         try:
             os.setxattr(path, _ATTRIBUTE, text.encode())
         except OSError:
-            _beside(for_path or path).write_text(text + _inode(path))
+            _beside(for_path or path).write_text(f"{text} {path.stat().st_ino}")
 
 
 def _attribute_of(path: Path) -> str:
@@ -81,14 +82,10 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.written")
 
 
-def _inode(path: Path) -> str:
-    return f" {path.stat().st_ino}"
-
-
 def write_as_one_job() -> None:
-    """Makes ``save``, ``save_weights`` and ``export`` in this process, a peer, write as one job."""
+    """Makes ``save``, ``save_weights`` and ``export`` in this process write as one job, if it is a peer."""
     written: dict[Path, int] = {}  # the number of fits before this process's last call for it
-    for name in ("save", "save_weights", "export"):
+    for name in ("save", "save_weights", "export") if read_settings() is not None else ():
         own = getattr(keras.Model, name)
         if not hasattr(own, "in_place"):
             setattr(keras.Model, name, _shared(own, written))

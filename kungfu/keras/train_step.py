@@ -59,7 +59,7 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: 
         gradients, loss, after = forward(data, start)
         stops = tf.where(tf.equal(peer.rank, 0), stop_requested.read_value(), 0.0)
         means, (*sums, stops) = average_and_sum(run, gradients, [*metrics.outgoing(after, peer), stops], loss=loss)
-        _apply(model, means)
+        model.optimizer.apply_gradients(zip(means, model.trainable_weights, strict=True))
         metrics.conclude(sums)
         return stops
 
@@ -84,7 +84,8 @@ def step_alone(model: Any, average: Callable[..., Any]) -> Step:
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
         gradients, loss, _ = forward(data, [])
-        _apply(model, average(gradients, loss=loss))
+        means = average(gradients, loss=loss)
+        model.optimizer.apply_gradients(zip(means, model.trainable_weights, strict=True))
         return dict(model.get_metrics_result())
 
     return step
@@ -107,10 +108,6 @@ def _gradients(
         tracker.update_state(loss, sample_weight=samples)
     model.compute_metrics(x, y, predicted, sample_weight=sample_weight)
     return gradients, loss
-
-
-def _apply(model: Any, means: Any) -> None:
-    model.optimizer.apply_gradients(zip(means, model.trainable_weights, strict=True))
 
 
 def _loss(model: Any, x: Any, y: Any, predicted: Any, sample_weight: Any) -> Any:

@@ -23,6 +23,7 @@ from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.program_variables import FedValues, PublishedValues
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.training_state import TrainingState
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
@@ -186,6 +187,16 @@ class Run:
         return self.trained.state
 
     @property
+    def published(self) -> PublishedValues:
+        """The numbers that the program's step gives the policies."""
+        return self.graph_state.metrics.published
+
+    @property
+    def fed(self) -> FedValues:
+        """The numbers that the program gives the policies between steps."""
+        return self.graph_state.metrics.fed
+
+    @property
     def rank(self) -> int | None:
         """This peer's rank in its view; ``None`` once a decision has removed it."""
         return self.standing.rank
@@ -210,11 +221,6 @@ class Run:
         """True once a policy, or the program, has ended training."""
         return self.standing.terms.stopped
 
-    @property
-    def is_alone(self) -> bool:
-        """True in a program that runs without a job, so that no other peer waits for it."""
-        return self.trace.gate is None
-
     def steps(self) -> int:
         """The number of steps done so far."""
         return self.graph_state.progress.steps()
@@ -235,7 +241,7 @@ class Run:
                 means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
                 trace.waited.append(waited_s)
                 return means
-            self.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+            self.published.refuse_missing(trace.published, trace.captured())
             means = last(averaging)
         trace.averaged(means)
         return means

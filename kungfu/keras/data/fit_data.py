@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from types import GeneratorType
 from typing import Any
 
@@ -124,16 +125,14 @@ def of_source(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> B
 
 def _sampler(samples: int, seed: int | None, *, batch_size: int, steps: int | None) -> Sampler:
     whole = -(-samples // batch_size)
-    if not steps or steps == whole:
-        return SerialSampler(samples, seed)
-    if steps > whole:  # as in Keras
+    if steps and steps > whole:  # as in Keras
         print(
             f"kungfu: model.fit(steps_per_epoch={steps}): {samples} samples in batches of {batch_size} are {whole} "
             "steps, and an epoch ends with them",
             file=sys.stderr,
         )
-        return SerialSampler(samples, seed)
-    return PassSampler(steps * batch_size, samples, seed)
+    is_pass = not steps or steps >= whole
+    return SerialSampler(samples, seed) if is_pass else PassSampler((steps or 0) * batch_size, samples, seed)
 
 
 def _batch_size(given: Mapping[str, Any], samples: int) -> int:
@@ -166,16 +165,14 @@ def of_arrays(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
     return replace(plan, described=described), arrays
 
 
-def _refuse_others(x: Any) -> None:
+def _refuse_unlike_arrays(data: tuple[Any, Any, Any]) -> None:
+    x = data[0]
     if hasattr(x, "__next__") and not hasattr(x, "shape"):
         raise UsageError(
             f"model.fit() was given {type(x).__name__} under kungfu-run, which peers do not share yet: {_INSTEAD}"
         )
     if x is None:
         raise UsageError("model.fit() was given no x")
-
-
-def _refuse_leaves(data: Any) -> None:
     for leaf in tf.nest.flatten(data):
         if leaf is None:
             continue
@@ -214,8 +211,7 @@ def _split(given: Mapping[str, Any]) -> Mapping[str, Any]:
         UsageError: The data are not arrays, or one part would be empty.
     """
     data, fraction = (given["x"], given["y"], given["sample_weight"]), given["validation_split"]
-    _refuse_others(given["x"])
-    _refuse_leaves(data)
+    _refuse_unlike_arrays(data)
     if given["validation_data"] is not None or not fraction:
         return given
     if not 0 < fraction < 1:
@@ -246,7 +242,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):
         first = next(x, None)
-        return (_put_back(first, x), y, sample_weight), _batch_checksum(first)
+        return (x if first is None else chain([first], x), y, sample_weight), _batch_checksum(first)
     if isinstance(x, tf.data.Dataset):
         is_shuffled = dataset_order(x) != "as read"
         return validation, -1 if is_shuffled else _steady_checksum(lambda: next(iter(x), None))
@@ -271,12 +267,6 @@ def _is_batch(given: Any) -> bool:
     """True if the data are arrays of equal length; other data are left to Keras, or to its errors."""
     leaves = [one for one in tf.nest.flatten(given) if one is not None]
     return bool(leaves) and all(map(has_rows, leaves)) and len({len(one) for one in leaves}) == 1
-
-
-def _put_back(first: Any, others: Iterator[Any]) -> Iterator[Any]:
-    if first is not None:
-        yield first
-    yield from others
 
 
 # ---- without a job ---------------------------------------------------------------------------------------------------

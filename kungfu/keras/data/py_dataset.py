@@ -36,7 +36,13 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, An
     """
     dataset, steps = given["x"], given["steps_per_epoch"]
     name = type(dataset).__name__
-    number = _number_of_batches(dataset, name)
+    try:
+        number = dataset.num_batches
+    except NotImplementedError as error:
+        raise UsageError(
+            f"model.fit() was given {name}, a PyDataset that does not say how many batches it has: give it a __len__, "
+            "or a num_batches that is None where it has no end"
+        ) from error
     if number is None and not steps:
         raise UsageError(f"model.fit() was given {name}, a PyDataset without an end: say steps_per_epoch")
     if number == 0:
@@ -60,16 +66,6 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, An
     )
     seed = -1 if order is None else order
     return stream_plan(source, batches.first, given, checksum=targets_checksum(batches.first), seed=seed), batches.first
-
-
-def _number_of_batches(dataset: Any, name: str) -> int | None:
-    try:
-        return dataset.num_batches
-    except NotImplementedError as error:
-        raise UsageError(
-            f"model.fit() was given {name}, a PyDataset that does not say how many batches it has: give it a __len__, "
-            "or a num_batches that is None where it has no end"
-        ) from error
 
 
 class IndexedBatches:

@@ -13,7 +13,7 @@ that differ between the peers, metrics without a known combination, and layers t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,28 +32,10 @@ Meet = Callable[[Callable[[PeerGroup], None]], bool]
 _PIECE_BYTES = 1 << 24
 
 
-class Work(Protocol):
-    """Work on numbered batches that peers can share, such as an evaluation."""
-
-    name: str
-
-    def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """Processes the batches with these numbers; returns True if other peers' parts can be joined to them."""
-        ...
-
-    def do_all(self) -> Any:
-        """Processes all batches on this peer, as Keras does, and returns the result."""
-        ...
-
-    def join(self, peers: PeerGroup, *, count: int) -> Any | None:
-        """Joins the parts of all peers into the result; ``None``, on all peers, if they do not fit together."""
-        ...
-
-
 class SharedPass:
     """One pass over data by all peers of a view; ``batches`` is ``None`` if these have no numbers."""
 
-    def __init__(self, batches: NumberedBatches | None, work: Work) -> None:
+    def __init__(self, batches: NumberedBatches | None, work: SharedEvaluation | SharedPrediction) -> None:
         self._batches, self._work = batches, work
         self._done: set[int] = set()  # by this peer
         self._fits = True

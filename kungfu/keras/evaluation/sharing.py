@@ -62,7 +62,7 @@ class _Sharing:
             bound.apply_defaults()
             given = {one: value for one, value in bound.arguments.items() if one not in ("self", "kwargs")}
             if calls is None:
-                found = self._told(given)
+                found = self._received(given)
             else:
                 found = self._evaluate(calls, given) if name == "evaluate" else self._predict(calls, given)
             return own(self._model, *args, **kwargs) if found is None else found[0]
@@ -74,7 +74,9 @@ class _Sharing:
         calls = self._attached.calls
         if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
-        return calls if _is_after_training(calls) else None
+        # Training has ended on this peer, in the job's newest view.
+        is_after = calls.is_over and not calls.run.left and calls.has_view and calls.run.settings.is_newest()
+        return calls if is_after else None
 
     def _evaluate(self, calls: StepCalls, given: dict[str, Any]) -> tuple[Any] | None:
         batches, callbacks = numbered_batches(given), self._callbacks(given, leads=calls.run.rank == 0)
@@ -87,7 +89,7 @@ class _Sharing:
             self._attached.evaluations.add(_described(batches), found[0])
         return self._in_form(found[0], given)
 
-    def _told(self, given: dict[str, Any]) -> tuple[Any] | None:
+    def _received(self, given: dict[str, Any]) -> tuple[Any] | None:
         """The others' result of this call; ``None`` if they have none, or their data had no numbers."""
         batches = numbered_batches(given)
         logs = None if batches is None else self._attached.evaluations.next_result(_described(batches))
@@ -134,12 +136,6 @@ class _Sharing:
         if not leads:
             callbacks.callbacks = without_writers(callbacks.callbacks)
         return callbacks
-
-
-def _is_after_training(calls: StepCalls) -> bool:
-    """True if this peer has trained to the end, in the job's newest view."""
-    run = calls.run
-    return calls.is_over and not run.left and calls.has_view and run.settings.is_newest()
 
 
 def _described(batches: NumberedBatches | None) -> list[int]:

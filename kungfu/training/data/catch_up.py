@@ -180,13 +180,8 @@ class DataCursor:
                 took_s = await_readers(is_loaded, peers.total)
 
         is_done = exchange(await_all)
-        self._record(took_s)
+        if self._partitions is not None:  # a reading may have kept others waiting; a part was read before they waited
+            passed, self._recorded = self._partitions.passed - self._recorded, self._partitions.passed
+            if passed and took_s > _WORTH_AN_EVENT_S and self._others is not None:
+                self._others.log_took_over(passed, took_s)
         return is_done
-
-    def _record(self, took_s: float) -> None:
-        """Records a reading that kept the other peers waiting, including any part read before they waited."""
-        if self._partitions is None:
-            return
-        passed, self._recorded = self._partitions.passed - self._recorded, self._partitions.passed
-        if passed and took_s > _WORTH_AN_EVENT_S and self._others is not None:
-            self._others.log_took_over(passed, took_s)

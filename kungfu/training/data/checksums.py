@@ -80,11 +80,9 @@ def _order_bits(targets: Any) -> float:
 
 def _contents(batch: Any) -> list[Any]:
     """Arrays whose bytes are their contents; arrays of objects hold addresses instead, which differ on each peer."""
-    return [_fixed_width(np.asarray(one)) for one in tf.nest.flatten(batch) if one is not None]
-
-
-def _fixed_width(array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype != object:
-        return array
-    texts = [one.encode() if isinstance(one, str) else one for one in array.flat]
-    return np.array(texts, dtype="S").reshape(array.shape)
+    arrays = [np.asarray(one) for one in tf.nest.flatten(batch) if one is not None]
+    for number, array in enumerate(arrays):
+        if array.dtype == object:
+            texts = [one.encode() if isinstance(one, str) else one for one in array.flat]
+            arrays[number] = np.array(texts, dtype="S").reshape(array.shape)
+    return arrays

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,13 +19,6 @@ from numpy.typing import NDArray
 _BATCHES = 4
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    epoch: int
-    indices: NDArray[np.int64]
-    batch: Any
-
-
 class KeptRows:
     """The most recently loaded batches, by the indices of their samples; not thread-safe.
 
@@ -35,7 +27,7 @@ class KeptRows:
     """
 
     def __init__(self) -> None:
-        self._loaded: deque[_Loaded] = deque(maxlen=_BATCHES)
+        self._loaded: deque[tuple[int, NDArray[np.int64], Any]] = deque(maxlen=_BATCHES)  # epoch, indices, batch
 
     def take(self, epoch: int, indices: NDArray[np.int64], load: Callable[[NDArray[np.int64]], Any]) -> Any:
         """Returns the batch of these samples, and loads only rows that are not kept.
@@ -43,12 +35,12 @@ class KeptRows:
         Rows of other epochs are not reused, since they may have been changed at random for these.
         """
         parts, places, missing = [], [], np.ones(len(indices), bool)
-        for one in self._loaded:
-            if one.epoch == epoch:
-                _, here, there = np.intersect1d(indices, one.indices, return_indices=True)
+        for its_epoch, its_indices, its_batch in self._loaded:
+            if its_epoch == epoch:
+                _, here, there = np.intersect1d(indices, its_indices, return_indices=True)
                 new = missing[here]
                 if new.any():
-                    parts.append(tf.nest.map_structure(partial(tf.gather, indices=there[new]), one.batch))
+                    parts.append(tf.nest.map_structure(partial(tf.gather, indices=there[new]), its_batch))
                     places.append(here[new])
                     missing[here] = False
         is_new = bool(missing.any())
@@ -62,5 +54,5 @@ class KeptRows:
             batch = tf.nest.map_structure(lambda *leaves: tf.gather(tf.concat(leaves, 0), order), *parts)
         # Slices may be small after a rescale: those taken from kept rows must not displace rows of later slices.
         if is_new:
-            self._loaded.append(_Loaded(epoch, indices, batch))
+            self._loaded.append((epoch, indices, batch))
         return batch

@@ -101,7 +101,9 @@ class PartitionSampler:
         of_members, self._after = self._partitions.step(base, batch)
         self.may_read_long = is_another or self._partitions.begins_within(base, of_members)
         self._base, self._batch, self.version = base, batch, step_slice.version
-        self._to_variable()
+        if self._variable is not None:
+            row = base.to_row(self._variable.shape[0] - 1)
+            self._variable.assign(np.concatenate([[batch], row]))
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """All rows of an epoch in the order in which a single peer reads them."""
@@ -136,8 +138,3 @@ class PartitionSampler:
         if base.position != step_slice.position:
             raise InternalError(f"the partitions that peers hold are not known at {step_slice.position}")
         return base
-
-    def _to_variable(self) -> None:
-        if self._variable is not None:
-            row = self._base.to_row(self._variable.shape[0] - 1)
-            self._variable.assign(np.concatenate([[self._batch], row]))

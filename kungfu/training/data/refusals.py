@@ -32,7 +32,9 @@ def refuse_unindexed(data: Any) -> None:
             ", or a function of indices instead: training.batches(lambda indices: tf.data.Dataset.from_tensor_slices("
             "indices).map(read), samples=N, ...): see docs/data.md"
         )
-    if _is_keras_sequence(data):
+    # Also of Keras 2.
+    kinds = [kind for kind in type(data).__mro__ if kind.__module__.startswith(("keras", "tf_keras"))]
+    if any(kind.__name__ in _BATCHED for kind in kinds):
         raise UsageError(
             f"training.batches() was given {name}, a keras PyDataset: its items are whole batches, and peers share "
             "samples; give a sequence with one sample an item, and batch_size to training.batches()"
@@ -84,9 +86,17 @@ def refuse_leaf(leaf: Any) -> None:
 def refuse_arrays(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
     """Raises ``UsageError`` unless there are arrays of numbers or texts, all with the same number of entries."""
     if leaves and all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1:
-        for leaf in leaves:
-            _refuse_objects(leaf)
-        return
+        # Python objects other than texts, such as rows of different lengths.
+        others = (
+            one for one in leaves if one.dtype == object and one.size and not isinstance(one.flat[0], str | bytes)
+        )
+        if (leaf := next(others, None)) is None:
+            return
+        raise UsageError(
+            f"training.batches() was given an array of Python objects ({type(leaf.flat[0]).__name__}), as rows of "
+            "different lengths make one: the samples of a batch are stacked, and so of one shape; pad them, or give "
+            "records with a load= that does"
+        )
     single = sum(not leaf.ndim for leaf in leaves)
     if single and single == len(leaves):
         raise UsageError(
@@ -101,20 +111,3 @@ def refuse_arrays(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
         f"{len(leaves)} arrays of lengths [{shown}]; for records or names of files say what makes arrays of "
         "one: load=function"
     )
-
-
-def _refuse_objects(leaf: np.ndarray[Any, Any]) -> None:
-    """Raises ``UsageError`` for an array of Python objects other than texts, such as rows of different lengths."""
-    if leaf.dtype != object or not leaf.size or isinstance(leaf.flat[0], str | bytes):
-        return
-    kind = type(leaf.flat[0]).__name__
-    raise UsageError(
-        f"training.batches() was given an array of Python objects ({kind}), as rows of different lengths make one: the "
-        "samples of a batch are stacked, and so of one shape; pad them, or give records with a load= that does"
-    )
-
-
-def _is_keras_sequence(data: Any) -> bool:
-    """True for a Keras sequence; does not import Keras."""
-    kinds = type(data).__mro__
-    return any(kind.__name__ in _BATCHED and kind.__module__.startswith(("keras", "tf_keras")) for kind in kinds)

@@ -109,7 +109,10 @@ def attach_built(
         program = fused(lower(plan))
         graph_state = GraphState.of(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
-    done = _continue_counts(connection, graph_state)
+    # The counts of steps and samples of earlier phases continue.
+    done = connection.steps()
+    graph_state.progress.step.assign(done)
+    graph_state.progress.trained.assign(connection.trained)
     memory = LayerMemory.of(model, combine)
     state = _state(model, optimizers, graph_state, program, memory)
     if settings is not None:  # a program that runs alone draws the same numbers as without kungfu
@@ -148,14 +151,6 @@ def attach_built(
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
     """The policies of the program, followed by those of ``kungfu-run --policy``."""
     return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
-
-
-def _continue_counts(connection: JobConnection, graph_state: GraphState) -> int:
-    """Continues the counts of steps and samples of earlier phases; returns the steps done in them."""
-    done = connection.steps()
-    graph_state.progress.step.assign(done)
-    graph_state.progress.trained.assign(connection.trained)
-    return done
 
 
 def _run_settings(connection: JobConnection, *, steps_before: int) -> RunSettings:

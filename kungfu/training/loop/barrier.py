@@ -39,7 +39,6 @@ from kungfu.training.loop.between_steps import (
     forget_message_time,
     left_pending,
     peer_group,
-    set_value,
     total,
 )
 from kungfu.training.run import Run
@@ -142,20 +141,8 @@ def finish(run: Run) -> None:
     run.membership.final_barrier(run.state, run.terms, shadows=(*run.pending.shadows,))
 
 
-def checkpoint(run: Run, request: CheckpointRequest) -> None:
-    """Requests a checkpoint at the barrier after the next step; rank 0's request counts, other peers remember it."""
-    run.checkpoints.request(request)
-    ask(run)
-
-
-def stop(run: Run, reason: str) -> None:
-    """Requests the end of training at the barrier after the next step; rank 0's request counts."""
-    run.pending.stop_reason = reason
-    ask(run)
-
-
 def ask(run: Run) -> None:
-    """Requests a barrier, on rank 0. Before the first step no step can carry the request: `join` repeats it."""
+    """Requests a barrier after the next step, on rank 0; before the first step none can carry it: `join` asks again."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
@@ -283,7 +270,8 @@ def _set_values(run: Run, requests: Sequence[Asked]) -> Sequence[Asked]:
     merged = merge(one for one in requests if isinstance(one.what, SetValue))
     for one in merged:
         if isinstance(one.what, SetValue) and not one.superseded_by:
-            set_value(run, one.what.name, one.what.value, by=one.by)
+            name, value = one.what.name, one.what.value
+            run.pending.set_values[name] = run.registry.accepted_value(name, value, by=one.by)
     return [one for one in merged if one.superseded_by]
 
 

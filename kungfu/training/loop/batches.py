@@ -30,9 +30,16 @@ from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.run import Run
 
 
-def declare_batches(calls: StepCalls, plan: BatchPlan, *, accumulation: Accumulation | None = None) -> None:
-    """Declares that the batches of this run come from the loader, in micro-batches if these are accumulated."""
+def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
+    """Declares that the batches of this run come from the loader, in micro-batches if the plan cuts shares."""
     run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
+    if declared.batch is not None:
+        raise UsageError(
+            "training.batches() was called twice: a peer that joins runs the program from its top and could not "
+            "know which loop the others are in; use one loop with all epochs"
+        )
+    is_cut = plan.max_local_batch_size is not None
+    accumulation = Accumulation(run.graph_state.metrics, run.trained.optimizers) if is_cut else None
     refuse_accumulated(declared.metrics, accumulation)
     declared.batch, declared.accumulation = plan.batch_size, accumulation
     declared.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")

@@ -7,7 +7,7 @@ work, and the call of the next step does it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.event_log.events import RoundedEvent, RoundedVariable
-from kungfu.runtime.api import BarrierResult, Description, Manifest, VariableGap
+from kungfu.runtime.api import BarrierResult, Description, Manifest
 from kungfu.training.graph.tracing.random_streams import RandomStreams
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.run import Run
@@ -55,11 +55,6 @@ def left_pending(run: Run, result: BarrierResult, *, step: int) -> None:
     run.pending.sync = _pending_sync(result, step=step, founds=run.checkpoints.founds)
 
 
-def set_value(run: Run, name: str, value: Any, *, by: str) -> None:
-    """Sets a registered value for a hook, before the next step; ``UsageError`` if the name or the value is wrong."""
-    run.pending.set_values[name] = run.registry.accepted_value(name, value, by=by)
-
-
 def complete_pending(run: Run) -> None:
     """Does the pending work of the last barrier with all peers, before a step.
 
@@ -80,7 +75,11 @@ def complete_pending(run: Run) -> None:
     if is_whole:
         run.membership.mark_state_complete()
     if rounded:
-        run.membership.record("events", _rounded(rounded, rank=peers.rank))
+        widest = [
+            RoundedVariable(name=one, difference=gap.difference, largest=gap.largest) for one, gap in rounded.items()
+        ]
+        event = RoundedEvent(ranks=(peers.rank,), variables=len(rounded), widest=tuple(widest[:3]))
+        run.membership.record("events", event)
     pending.sync = None
     if sync.rescaled is not None:
         run.hooks.call(sync.rescaled)
@@ -136,11 +135,3 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=recovery is not None)
     return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, result.rank, step))
-
-
-def _rounded(gaps: Mapping[str, VariableGap], *, rank: int) -> RoundedEvent:
-    """The event of registered values that differed from rank 0's by rounding."""
-    widest = tuple(
-        RoundedVariable(name=name, difference=gap.difference, largest=gap.largest) for name, gap in gaps.items()
-    )
-    return RoundedEvent(ranks=(rank,), variables=len(gaps), widest=widest[:3])

@@ -107,7 +107,7 @@ class StepCalls:
     @property
     def has_view(self) -> bool:
         """True once this peer is in a view. Its first step call only joins. Without a job always True."""
-        return self.run.is_alone or self.position().version > 0
+        return self.run.trace.gate is None or self.position().version > 0
 
     def mark(self, name: str, *, averages: int) -> None:
         """Makes the function of this name the step; see ``Training.step``."""

@@ -60,7 +60,12 @@ class StepLog:
         if leads or self._journal.has_news:
             view = self._membership.view if leads else None
             self._journal.stepped(partial(self._metrics, report, view, self._declared.planned))
-        return self._log_shadows(leads=leads) if shadows else []
+        if not shadows:
+            return []
+        # The coordinator logs shadow rules that fired.
+        fired = fired_rules(self._run.plan, self._shadows.fetched(), step=self._run.steps())
+        self._journal.shadowed(fired if leads else [])
+        return [ShadowAsk(one.rule, one.step, one.value) for one in fired]
 
     def _lines(
         self, report: StepReport, view: View | None, planned: PlannedEpochs | None, now: float
@@ -83,10 +88,3 @@ class StepLog:
         # A policy's signal may have the same name.
         line.setdefault("progress", {"samples": step_record.samples_trained(packed), **progress})
         return line
-
-    def _log_shadows(self, *, leads: bool) -> list[ShadowAsk]:
-        """Logs shadow rules that fired, on the coordinator; returns their requests."""
-        run = self._run
-        shadows = fired_rules(run.plan, self._shadows.fetched(), step=run.steps())
-        self._journal.shadowed(shadows if leads else [])
-        return [ShadowAsk(one.rule, one.step, one.value) for one in shadows]

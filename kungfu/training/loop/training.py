@@ -15,7 +15,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.data import Remainder, make_batch_plan
-from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.graph.gradient_message import Averaging
@@ -206,7 +205,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish(self._run.graph_state.metrics.published, self._run.trace, name, value)
+        publish(self._run.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number known between two steps, declared with ``training.fed``.
@@ -238,7 +237,7 @@ class Training:
         _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
         if self._calls.is_finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        self._run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
+        self._run.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Combines Keras metrics over the job: after a step they hold the results of all peers in the epoch.
@@ -339,14 +338,7 @@ class Training:
             data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, readers=readers,
             remainder=remainder, max_local_batch_size=max_local_batch_size,
         )  # fmt: skip
-        if self._run.declared.batch is not None:
-            raise UsageError(
-                "training.batches() was called twice: a peer that joins runs the program from its top and could not "
-                "know which loop the others are in; use one loop with all epochs"
-            )
-        cut = max_local_batch_size is not None
-        accumulation = Accumulation(self._run.graph_state.metrics, self._run.trained.optimizers) if cut else None
-        declare_batches(self._calls, plan, accumulation=accumulation)
+        declare_batches(self._calls, plan)
         return walk(self._calls, plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
@@ -425,7 +417,8 @@ class Training:
         if not isinstance(keep, int) or keep < 1:
             raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
         folder = None if path is None else CheckpointFolder(Path(path).absolute(), keep)
-        barrier.checkpoint(self._run, CheckpointRequest("training.checkpoint", folder))
+        self._run.checkpoints.request(CheckpointRequest("training.checkpoint", folder))
+        barrier.ask(self._run)
 
     def stop(self, reason: str = "") -> None:
         """Ends training on all peers after the same step, at the latest the second one from now.
@@ -461,7 +454,8 @@ class Training:
         """
         _refuse_traced("stop()", "let a policy stop (kf.control)")
         if not self._calls.is_over and not self.stopped:
-            barrier.stop(self._run, f"training.stop: {reason}" if reason else "training.stop")
+            self._run.pending.stop_reason = f"training.stop: {reason}" if reason else "training.stop"
+            barrier.ask(self._run)
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Continues from the newest checkpoint in a folder, or from ``path`` itself; from the start if there is none.

@@ -97,16 +97,11 @@ def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[An
     handles = compiled.handles
     before = read_handles(handles)
     try:
-        _run(compiled, tensors, effects)
-    finally:
-        write_handles(handles, before)
-
-
-def _run(compiled: CompiledStep, tensors: Sequence[Any], effects: Effects) -> None:
-    try:
         with answered_by_zeros(effects, samples=_samples(tensors)):
             compiled(WHOLE, tensors)
     except tf.errors.OpError:
         if not effects.gives_values:
             raise
         # Zeros may be invalid results of a call into Python; work that failed on them is done in the first real step.
+    finally:
+        write_handles(handles, before)

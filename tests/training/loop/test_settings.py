@@ -61,9 +61,7 @@ def rates(run: Any, *, steps: int) -> list[float]:
         (1, 1, 1000, {"samples": 10, "batch_size": 2, "epochs": 2}, [2, 2, 2, 4, 10]),  # never beyond an epoch
     ],
 )
-def test_a_global_batch_size_that_a_rule_sets_is_asked_for_once_and_is_what_the_next_steps_take(
-    after, every, asked, given, taken
-):
+def test_a_global_batch_size_that_a_rule_sets_is_what_the_next_steps_take(after, every, asked, given, taken):
     run, events = run_with(lambda training: control.every(every).after(after).set_global_batch_size(asked))
     assert batches_of(run, **given) == taken
     assert [event["to"] for event in of_kind(events, "set")] == [float(max(taken))]
