@@ -44,7 +44,6 @@ def test_a_part_is_those_batches_of_the_whole(kind, numbers):
     whole, part = Rows(), Rows()
     model.predict(X, batch_size=SIZE, verbose=0, callbacks=[whole])
     batches = numbered_batches(KINDS[kind]())
-    assert batches is not None
     assert batches.count == COUNT
     given = batches.part(numbers)
     given.pop("y", None)
@@ -57,12 +56,9 @@ def test_a_part_is_those_batches_of_the_whole(kind, numbers):
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_data_have_another_checksum_and_steps_limit_the_batches(kind):
     one, again = numbered_batches(KINDS[kind]()), numbered_batches({**KINDS[kind](), "steps": 2})
-    assert one is not None
-    assert again is not None
     assert (again.count, again.checksum) == (2, one.checksum)
     for given in ({"x": X + 1, "batch_size": SIZE}, {"x": X, "batch_size": SIZE + 1}):
         other = numbered_batches({"y": Y, **given})
-        assert other is not None
         assert other.count == COUNT, "of another size there are as many"
         assert other.checksum != one.checksum
 
@@ -87,6 +83,5 @@ def test_data_without_numbers_are_left_to_keras(x):
 
 def test_texts_and_missing_parts_are_data_too():
     batches = numbered_batches({"x": np.array(["a", "bç", "d"], object), "y": None, "batch_size": 2})
-    assert batches is not None
     assert batches.part([1])["x"].tolist() == ["d"]
     assert "y" not in batches.part([1])

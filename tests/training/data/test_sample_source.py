@@ -6,13 +6,13 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.data.sample_source import as_source, rows
+from tests.keras.fitting import Batches
 
 ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
 
@@ -104,16 +104,6 @@ def test_data_that_is_no_source_is_refused(data: Any, given: dict[str, Any], mes
         as_source(data, **{"load": None, "samples": None, **given})
 
 
-class Batches(keras.utils.PyDataset):
-    """Whole batches by number, as Keras' own loops take them."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return ROWS[index : index + 2]
-
-
 def walked() -> Iterator[np.ndarray]:
     yield from ROWS
 
@@ -124,7 +114,7 @@ UNSUITABLE: dict[str, tuple[Any, str]] = {
     "dataset in a nest": ((tf.data.Dataset.range(3), ROWS), "a tf.data.Dataset, which can only be walked from"),
     "generator": (walked(), "was given generator, which can only be walked once"),
     "zip": (zip(ROWS, ROWS, strict=True), "was given zip, which can only be walked once"),
-    "batches of keras": (Batches(), "was given Batches, a keras PyDataset: its items are whole batches"),
+    "batches of keras": (Batches(ROWS, ROWS, 2), "was given Batches, a keras PyDataset: its items are whole batches"),
     "ragged tensor": (tf.ragged.constant(RAGGED), r"a ragged tensor.* pad it with ragged.to_tensor\(\)"),
     "ragged tensor in a nest": ({"x": tf.ragged.constant(RAGGED), "y": np.zeros(2)}, "a ragged tensor"),
     "ragged lists": (RAGGED, "was given 3 single values and no array"),
@@ -139,7 +129,6 @@ UNSUITABLE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", UNSUITABLE)
-@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call")
 def test_data_that_has_no_samples_by_index_is_refused_by_what_it_is_with_the_way_out(kind: str) -> None:
     data, message = UNSUITABLE[kind]
     with pytest.raises(UsageError, match=message) as refused:
@@ -155,14 +144,8 @@ def test_texts_in_an_array_of_objects_are_samples() -> None:
 PLACES = np.array([7, 2, 2, 5])
 BASE = np.arange(10 * 5000).reshape(10, 5000)
 
-ARRAYS = {
-    "float32": BASE.astype(np.float32),
-    "float64": BASE.astype(np.float64),
-    "float16": BASE.astype(np.float16),
-    "uint8": BASE.astype(np.uint8),
-    "int64": BASE.astype(np.int64),
+ARRAYS = {kind: BASE.astype(kind) for kind in ("float32", "float64", "float16", "uint8", "int64", "complex64")} | {
     "bool": BASE % 3 == 0,
-    "complex64": BASE.astype(np.complex64),
     "in the other byte order": BASE.astype(np.dtype(np.float32).newbyteorder()),
     "with gaps": BASE.astype(np.float32)[:, ::2],
     "turned": np.asfortranarray(BASE.astype(np.float32)),

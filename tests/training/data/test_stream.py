@@ -38,8 +38,8 @@ def taken(stream: Stream, first: int, count: int) -> list[int]:
     return stream.take(np.arange(first, first + count))["x"].numpy().tolist()
 
 
-def stream(read: Read, *, samples: int, is_endless: bool = False) -> Stream:
-    return Stream(read, samples=samples, is_endless=is_endless, what="the data")
+def stream(read: Any, *, samples: int, is_endless: bool = False, **given: Any) -> Stream:
+    return Stream(read, samples=samples, is_endless=is_endless, what="the data", **given)
 
 
 def test_slices_are_cut_across_batches_and_cut_again_until_the_position_has_moved_on():
@@ -92,9 +92,7 @@ def test_a_joiner_begins_at_its_place_where_data_can_be_read_from_any():
         first = at // 4 * 4
         return first, ({"x": np.arange(start, start + 4)} for start in range(first, 1000, 4))
 
-    one = Stream(
-        read, samples=40, is_endless=True, what="the data", can_seek=True, checksum=lambda batch: batch["x"][0]
-    )
+    one = stream(read, samples=40, is_endless=True, can_seek=True, checksum=lambda batch: batch["x"][0])
     assert taken(one, 0, 6) == list(range(6)), "the batch that it traces with"
     one.reach(Position(2, 10))
     assert taken(one, 91, 3) == [91, 92, 93]
@@ -106,10 +104,7 @@ def test_a_joiner_begins_at_its_place_where_data_can_be_read_from_any():
 
 
 def test_what_an_epoch_begins_with_is_known_to_all_who_have_read_it():
-    def first(batch: Any) -> int:
-        return int(batch["x"][0])
-
-    one = Stream(Read(*[4] * 9), samples=10, is_endless=True, what="the data", checksum=first)
+    one = stream(Read(*[4] * 9), samples=10, is_endless=True, checksum=lambda batch: int(batch["x"][0]))
     assert one.first_batch_of(0) is None
     taken(one, 8, 4)
     assert [one.first_batch_of(epoch) for epoch in (0, 1, 2)] == [0, 8, None], "also where it begins within a batch"
@@ -131,7 +126,7 @@ def test_an_error_of_the_data_is_the_same_when_they_are_asked_again():
         yield {"x": np.arange(4)}
         raise OSError("disk gone")
 
-    one = Stream(lambda reading, at: (0, failing()), samples=40, is_endless=True, what="the data")
+    one = stream(lambda reading, at: (0, failing()), samples=40, is_endless=True)
     for _ in range(2):
         with pytest.raises(OSError, match="disk gone"):
             taken(one, 2, 4)
