@@ -219,17 +219,17 @@ class SharedPrediction:
         (rows,) = peers.sums([np.array([self._rows.get(number, 0) for number in range(count)], np.int64)])
         starts = np.concatenate([[0], np.cumsum(rows)])
         leaves = []
-        for place, example in enumerate(parts[0][1]):
+        for index, example in enumerate(parts[0][1]):
             whole = np.zeros((int(starts[-1]), *example.shape[1:]), example.dtype)
             for numbers, found in parts:
-                _fill(whole, found[place], numbers, starts)
+                _fill(whole, found[index], numbers, starts)
             leaves.append(_united(peers, whole))
         self._callbacks.on_predict_end()
         return keras.tree.pack_sequence_as(structure, leaves)
 
 
 def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Sequence[int], starts: Any) -> None:
-    """Copies the rows of a part to their places in the whole array."""
+    """Copies the rows of a part into the whole array."""
     at = 0
     for number in numbers:
         rows = int(starts[number + 1] - starts[number])

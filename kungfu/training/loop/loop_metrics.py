@@ -27,29 +27,19 @@ class LoopMetrics:
     ) -> None:
         for metric in metrics:
             _refuse_unless_built(metric)
-        self._job, self._graph_state, self._trace = CombinedMetrics(metrics, combine), graph_state, trace
+        self.job, self._graph_state, self._trace = CombinedMetrics(metrics, combine), graph_state, trace
         self._watched: Watched | None = None
 
     def watch(self) -> None:
         """Makes the step update these metrics from now on."""
         self._trace.around.append(self.traced)
 
-    @property
-    def totals(self) -> list[tf.Variable]:
-        """The totals of the metrics, which are state of the job."""
-        return self._job.totals
-
-    @property
-    def only_adds(self) -> bool:
-        """True if all states are summed."""
-        return self._job.only_adds
-
     @contextmanager
     def traced(self) -> Iterator[None]:
         """Graph: surrounds the program's function."""
         offset = self._graph_state.progress.offset
-        start = self._job.start(anew=tf.equal(tf.convert_to_tensor(offset), 0))
-        with self._job.watched(start) as watched:
+        start = self.job.start(anew=tf.equal(tf.convert_to_tensor(offset), 0))
+        with self.job.watched(start) as watched:
             self._watched = watched
             yield
         if watched.late:
@@ -63,15 +53,15 @@ class LoopMetrics:
         """Graph: the tensors to sum over the peers; ``UsageError`` if a nested function has updated a metric."""
         assert self._watched is not None
         after = self._watched.after()
-        for value, variable in zip(after, self._job.variables, strict=True):
+        for value, variable in zip(after, self.job.variables, strict=True):
             _refuse_inside(value, variable)
         self._watched.is_sent = True
-        return self._job.outgoing(after, peer_share(self._graph_state))
+        return self.job.outgoing(after, peer_share(self._graph_state))
 
     def conclude(self, sums: Sequence[Any]) -> None:
         """Graph: assigns the job's states to the metrics."""
-        self._job.conclude(sums)
-        self._job.show()
+        self.job.conclude(sums)
+        self.job.show()
 
 
 def peer_share(graph_state: GraphState) -> PeerShare:
@@ -82,7 +72,7 @@ def peer_share(graph_state: GraphState) -> PeerShare:
 
 def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
     """Raises ``UsageError`` for metrics whose states do not add up, if there are micro-batches."""
-    if metrics is not None and accumulation is not None and not metrics.only_adds:
+    if metrics is not None and accumulation is not None and not metrics.job.only_adds:
         raise UsageError(
             "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
             "sums are accumulated; leave one of them out"

@@ -282,8 +282,8 @@ class Training:
         refuse_accumulated(given, declared.accumulation)
         declared.metrics = given
         given.watch()
-        for place, total in enumerate(given.totals):
-            self.register(f"metrics/{place}", total)
+        for index, total in enumerate(given.job.totals):
+            self.register(f"metrics/{index}", total)
 
     def batches(
         self,
