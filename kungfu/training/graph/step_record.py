@@ -70,7 +70,7 @@ class StepRecord:
             "targets": outcome.targets,
             "fired": outcome.fired,
         }
-        numbers = [offered[group][name] for group, name in self._packed_places if group in offered]
+        numbers = [offered[group][name] for group, name in self._packed_indices if group in offered]
         # A number without a column needs no node in the step.
         filled = [vectors[group] for group in vectors if any(one.group == group for one in self.columns)]
         fractions = [] if self.packed.shape.is_fully_defined() else [outcome.fractions]
@@ -83,8 +83,8 @@ class StepRecord:
             return row
         given = given_numbers(packed)
         row = list(self._in_columns(packed))
-        for place, derive in self._derived:
-            row[place] = derive(given)
+        for index, derive in self._derived:
+            row[index] = derive(given)
         row += self.straggler_fractions(packed)
         self._newest[0] = packed, row
         return row
@@ -100,15 +100,15 @@ class StepRecord:
 
     def view(self, packed: Sequence[float]) -> int:
         """The version of the view that did the step."""
-        return int(packed[self._packed_places["agreed", "view"]])
+        return int(packed[self._packed_indices["agreed", "view"]])
 
     def fired(self, packed: Sequence[float]) -> set[str]:
         """The names of the rules that fired, including shadow rules."""
-        return {name for (group, name), place in self._packed_places.items() if group == "fired" and packed[place]}
+        return {name for (group, name), index in self._packed_indices.items() if group == "fired" and packed[index]}
 
     def straggler_fractions(self, packed: Sequence[float]) -> list[float]:
         """The speed of each peer as a fraction of the view's median, in rank order; empty if not measured."""
-        return list(packed[GIVEN_NUMBERS + len(self._packed_places) :])
+        return list(packed[GIVEN_NUMBERS + len(self._packed_indices) :])
 
     def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
         """The fields of a line of the metrics: the common fields of every step, and the values of the named signals.
@@ -117,17 +117,17 @@ class StepRecord:
             packed: The packed row of the step.
             peers: The ids of the peers of its view, in rank order; empty if unknown.
         """
-        place, numbers = self._places, self.row(packed)
-        samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
+        index, numbers = self._indices, self.row(packed)
+        samples, seconds = numbers[index["agreed", "total_samples"]], numbers[index["step", "seconds"]]
         return {
-            "step": int(numbers[place["agreed", "step"]]),
-            "epoch": int(numbers[place["step", "epoch"]]),
-            "size": int(numbers[place["agreed", "size"]]),
+            "step": int(numbers[index["agreed", "step"]]),
+            "epoch": int(numbers[index["step", "epoch"]]),
+            "size": int(numbers[index["agreed", "size"]]),
             "batch": int(samples),
-            "loss": numbers[place["agreed", "mean_loss"]],
+            "loss": numbers[index["agreed", "mean_loss"]],
             "samples_per_s": samples / seconds if seconds > 0 else None,
-            "learning_rate": numbers[place["agreed", "learning_rate"]],
-            **{name: kind(numbers[index]) for name, index, kind in self._watched},
+            "learning_rate": numbers[index["agreed", "learning_rate"]],
+            **{name: kind(numbers[at]) for name, at, kind in self._watched},
             **self._fractions_by_id(packed, peers),
         }
 
@@ -151,20 +151,20 @@ class StepRecord:
         return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 
     @cached_property
-    def _places(self) -> Mapping[tuple[Group, str], int]:
+    def _indices(self) -> Mapping[tuple[Group, str], int]:
         return {(one.group, one.name): index for index, one in enumerate(self.columns)}
 
     @cached_property
-    def _packed_places(self) -> Mapping[tuple[Group, str], int]:
+    def _packed_indices(self) -> Mapping[tuple[Group, str], int]:
         """The index in the packed record of each column that is packed unchanged."""
         as_they_are = (one for one in self.columns if not _is_derived(one))
-        return {(one.group, one.name): place for place, one in enumerate(as_they_are, start=GIVEN_NUMBERS)}
+        return {(one.group, one.name): index for index, one in enumerate(as_they_are, start=GIVEN_NUMBERS)}
 
     @cached_property
     def _in_columns(self) -> Callable[[Sequence[float]], Sequence[float]]:
         """A function from the packed record to the columns; derived columns are filled in afterwards."""
-        places = self._packed_places
-        return itemgetter(*(places.get((one.group, one.name), 0) for one in self.columns))
+        indices = self._packed_indices
+        return itemgetter(*(indices.get((one.group, one.name), 0) for one in self.columns))
 
     @cached_property
     def _derived(self) -> Sequence[tuple[int, Callable[[MessageNumbers], float]]]:
@@ -217,12 +217,12 @@ def pack_scalars(numbers: Sequence[Any]) -> Any:
     if not is_available():
         return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in numbers], axis=0)
     # The op's inputs start with the variables; this order gives the index of each input in the result.
-    read = [place for place, one in enumerate(numbers) if isinstance(one, tf.Variable)]
-    given = [place for place, one in enumerate(numbers) if not isinstance(one, tf.Variable)]
-    where = {place: turn for turn, place in enumerate([*read, *given])}
+    read = [index for index, one in enumerate(numbers) if isinstance(one, tf.Variable)]
+    given = [index for index, one in enumerate(numbers) if not isinstance(one, tf.Variable)]
+    where = {index: turn for turn, index in enumerate([*read, *given])}
     with tf.device("/CPU:0"):
         return load().ops.kungfu_numbers(
-            [handle_of(numbers[place]) for place in read],
-            [tf.convert_to_tensor(numbers[place]) for place in given],
-            order=[where[place] for place in range(len(numbers))],
+            [handle_of(numbers[index]) for index in read],
+            [tf.convert_to_tensor(numbers[index]) for index in given],
+            order=[where[index] for index in range(len(numbers))],
         )

@@ -82,9 +82,9 @@ def _model(model: Any) -> Iterator[ProgramPart]:
     for entry in model_entries(model):
         yield ProgramPart.of("model", *entry)
     trained = {id(one) for one in model.trainable_variables}
-    for place, variable in enumerate(model.variables):
+    for index, variable in enumerate(model.variables):
         is_trained = "trained" if id(variable) in trained else "not trained"
-        yield _variable("model", place, variable, is_trained)
+        yield _variable("model", index, variable, is_trained)
 
 
 def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
@@ -93,15 +93,15 @@ def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
         yield ProgramPart.of("optimizers", kind, f"{number} {kind}")
         for entry in optimizer_entries(optimizer, number=number):
             yield ProgramPart.of("optimizers", *entry)
-        for place, variable in enumerate(optimizer.variables):
-            yield _variable("optimizers", place, variable, f"of {kind}", where=f"{number} ")
+        for index, variable in enumerate(optimizer.variables):
+            yield _variable("optimizers", index, variable, f"of {kind}", where=f"{number} ")
 
 
-def _variable(section: str, place: int, variable: Any, what: str, *, where: str = "") -> ProgramPart:
+def _variable(section: str, index: int, variable: Any, what: str, *, where: str = "") -> ProgramPart:
     """The part of a variable: shown with its name, compared by its index."""
     name = getattr(variable, "path", None) or variable.name
     kind = f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}, {what}"
-    return ProgramPart.of(section, f"variable {place} {name}: {kind}", f"{where}{place} {kind}")
+    return ProgramPart.of(section, f"variable {index} {name}: {kind}", f"{where}{index} {kind}")
 
 
 def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

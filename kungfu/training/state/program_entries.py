@@ -54,7 +54,7 @@ _LIBRARIES = ("keras", "tensorflow", "kungfu")
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Path:
     """A path in a program, as shown and as compared; ``order`` maps layers' names to their indices."""
 
     shown: str
@@ -63,7 +63,7 @@ class _Place:
     depth: int = 0
     described: set[int] = field(default_factory=set)  # ids of functions that already have entries, shared by subpaths
 
-    def at(self, key: Any) -> _Place:
+    def at(self, key: Any) -> _Path:
         """The subpath with this key; directly below an argument of ``compile``, an output's name becomes its index."""
         decides = self.order.get(key, key) if not self.depth else key
         return replace(self, shown=f"{self.shown}.{key}", decides=f"{self.decides}.{decides}", depth=self.depth + 1)
@@ -76,27 +76,27 @@ class _Place:
 def model_entries(model: Any) -> Iterator[Entry]:
     """The entries of a model: its layers and operations in order, and their calls in a functional model."""
     for number, part in enumerate(_parts(model)):
-        yield from _object(_Place(part.name, f"#{number}"), part)
+        yield from _object(_Path(part.name, f"#{number}"), part)
         calls, inputs = calls_of(part), getattr(part, "inputs", None) or []
         local = _order([*(maker_of(one)[0] for one in inputs), *(call[0] for call in calls)])
         for call, (operation, *arguments) in enumerate(calls):
-            at = _Place(f"{part.name}: call {call}, of {operation.name}", f"#{number} call {call}", local)
+            at = _Path(f"{part.name}: call {call}, of {operation.name}", f"#{number} call {call}", local)
             yield at.holds(type(operation).__name__, local[operation.name])
             yield from _entries(at.at("arguments"), arguments)
         if calls:
-            yield from _entries(_Place(f"{part.name}: outputs", f"#{number} outputs", local), part.outputs)
+            yield from _entries(_Path(f"{part.name}: outputs", f"#{number} outputs", local), part.outputs)
 
 
 def compile_entries(model: Any) -> Iterator[Entry]:
     """The entries of the arguments of ``compile``, except the optimizer and the settings of execution."""
     given, order = compiled_with(model), _order(_parts(model))
     for name in _OF_COMPILE:
-        yield from _entries(_Place(name, name, order), given.get(name))
+        yield from _entries(_Path(name, name, order), given.get(name))
 
 
 def optimizer_entries(optimizer: Any, *, number: int) -> Iterator[Entry]:
     """The entries of the optimizer with this number."""
-    return _object(_Place(type(optimizer).__name__, str(number)), optimizer)
+    return _object(_Path(type(optimizer).__name__, str(number)), optimizer)
 
 
 def _parts(model: Any) -> list[Any]:
@@ -107,40 +107,40 @@ def _parts(model: Any) -> list[Any]:
 
 
 def _order(named: Sequence[Any]) -> dict[str, str]:
-    return {name: f"#{place}" for place, name in enumerate(dict.fromkeys(one.name for one in named))}
+    return {name: f"#{index}" for index, name in enumerate(dict.fromkeys(one.name for one in named))}
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _entries(place: _Place, value: Any) -> Iterator[Entry]:
+def _entries(path: _Path, value: Any) -> Iterator[Entry]:
     """The entries of a value of any type."""
     value = without_factor(value)
-    if place.depth > _DEEPEST:
-        yield place.holds(type(value).__name__)
+    if path.depth > _DEEPEST:
+        yield path.holds(type(value).__name__)
     elif isinstance(value, _PLAIN):
-        yield place.holds(_text(value))
+        yield path.holds(_text(value))
     elif _is_variable(value):
-        yield place.holds("a variable")
+        yield path.holds("a variable")
     elif isinstance(value, np.ndarray) or tf.is_tensor(value):
-        yield place.holds(_array(value))
+        yield path.holds(_array(value))
     elif keras.utils.is_keras_tensor(value):
         operation, output = maker_of(value)
-        yield place.holds(f"output {output} of {operation.name}", f"{place.order.get(operation.name)} {output}")
+        yield path.holds(f"output {output} of {operation.name}", f"{path.order.get(operation.name)} {output}")
     elif isinstance(value, Mapping):
-        yield from _mapping(place, value)
+        yield from _mapping(path, value)
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from _sequence(place, value)
+        yield from _sequence(path, value)
     elif isinstance(value, functools.partial):
-        yield from _entries(place, value.func)
-        yield from _entries(place.at("arguments"), [value.args, value.keywords])
+        yield from _entries(path, value.func)
+        yield from _entries(path.at("arguments"), [value.args, value.keywords])
     elif (function := _python_function(value)) is not None:
-        yield from _function(place, function)
+        yield from _function(path, function)
     # Operations have separate entries.
     elif isinstance(value, keras.Operation):
-        yield place.holds(type(value).__name__)
+        yield path.holds(type(value).__name__)
     else:
-        yield from _object(place, value)
+        yield from _object(path, value)
 
 
 def _text(value: Any) -> str:
@@ -159,38 +159,38 @@ def _array(value: Any) -> str:
     return f"{looks} of {', '.join(map(_text, np.asarray(value).flat))}" if 0 < count <= _MOST_SINGLE else looks
 
 
-def _mapping(place: _Place, value: Mapping[Any, Any]) -> Iterator[Entry]:
+def _mapping(path: _Path, value: Mapping[Any, Any]) -> Iterator[Entry]:
     """The entries of a mapping; for an object serialised by Keras, the entries of its class and its config."""
     match value:
         # The serialised bytes contain the file and the lines.
         case {"class_name": "__lambda__"}:
-            yield place.holds("a lambda")
+            yield path.holds("a lambda")
         case {"class_name": "DTypePolicy", "config": {"name": name}}:
-            yield place.holds(str(name))
+            yield path.holds(str(name))
         case _ if len(value) > _MOST_SINGLE and all(isinstance(one, _PLAIN) for one in value.values()):
             texts = sorted(f"{key}: {_text(one)}" for key, one in value.items())
-            yield place.holds(f"{len(value)} values by name", str(texts))
+            yield path.holds(f"{len(value)} values by name", str(texts))
         case _:
             for key in sorted(filter(_counts, value), key=str):
-                yield from _entries(place.at(key), value[key])
+                yield from _entries(path.at(key), value[key])
 
 
 def _counts(key: Any) -> bool:
     return key not in _PASSED_OVER and "seed" not in str(key)
 
 
-def _sequence(place: _Place, value: Any) -> Iterator[Entry]:
+def _sequence(path: _Path, value: Any) -> Iterator[Entry]:
     """One entry per value; a single entry for many plain values, and for a set, which has no order."""
     if isinstance(value, set | frozenset):
         texts = sorted(_text(one) if isinstance(one, _PLAIN) else type(one).__name__ for one in value)
-        yield place.holds("{" + ", ".join(texts) + "}")
+        yield path.holds("{" + ", ".join(texts) + "}")
     elif len(value) > _MOST_SINGLE and all(isinstance(one, _PLAIN) for one in value):
-        yield place.holds(f"{len(value)} values from {_text(value[0])} to {_text(value[-1])}", _many(value))
+        yield path.holds(f"{len(value)} values from {_text(value[0])} to {_text(value[-1])}", _many(value))
     elif not value:
-        yield place.holds("nothing")
+        yield path.holds("nothing")
     else:
         for number, one in enumerate(value):
-            yield from _entries(place.at(number), one)
+            yield from _entries(path.at(number), one)
 
 
 def _many(values: Sequence[Any]) -> str:
@@ -203,24 +203,24 @@ def _many(values: Sequence[Any]) -> str:
 # ---- objects ---------------------------------------------------------------------------------------------------------
 
 
-def _object(place: _Place, one: Any) -> Iterator[Entry]:
+def _object(path: _Path, one: Any) -> Iterator[Entry]:
     """The entries of an object's class and config; also of its numbers, if the config may lack them."""
-    place = replace(place, order={})  # keys inside an object are not names of outputs
-    yield place.holds(getattr(one, "__qualname__", type(one).__qualname__))
+    path = replace(path, order={})  # keys inside an object are not names of outputs
+    yield path.holds(getattr(one, "__qualname__", type(one).__qualname__))
     if isinstance(one, type | keras.initializers.Initializer):
         return
     held, config = getattr(one, "__dict__", {}), _config(one)
     for key in sorted(filter(_counts, config), key=str):
         kept = held.get(key, held.get(f"_{key}"))
-        yield from _entries(place.at(key), kept if _tells_more(kept) else config[key])
+        yield from _entries(path.at(key), kept if _tells_more(kept) else config[key])
     # A class of the program may declare less than it has; so may an optimizer, whose schedule does.
     if not isinstance(one, keras.Operation) and not (config and _is_of_library(type(one))):
         changing = _set_later(type(one))
         for key, value in sorted(held.items()):
             if key[:1] != "_" and key not in config and key not in changing and _counts(key) and _is_number(value):
-                yield from _entries(place.at(key), value)
+                yield from _entries(path.at(key), value)
         if not config and "_learning_rate" in held:
-            yield from _entries(place.at("learning_rate"), held["_learning_rate"])
+            yield from _entries(path.at("learning_rate"), held["_learning_rate"])
 
 
 def _config(one: Any) -> Mapping[str, Any]:
@@ -297,15 +297,15 @@ def _python_function(value: Any) -> FunctionType | None:
     return value if isinstance(value, FunctionType) else None
 
 
-def _function(place: _Place, function: FunctionType) -> Iterator[Entry]:
-    yield place.holds(function.__qualname__)
-    if _is_of_library(function) or id(function) in place.described:
+def _function(path: _Path, function: FunctionType) -> Iterator[Entry]:
+    yield path.holds(function.__qualname__)
+    if _is_of_library(function) or id(function) in path.described:
         return
-    place.described.add(id(function))
+    path.described.add(id(function))
     text = _code(function.__code__)
-    yield place.at("code").holds(f"{_PYTHON} bytecode {zlib.crc32(text.encode()):08x}", text)
+    yield path.at("code").holds(f"{_PYTHON} bytecode {zlib.crc32(text.encode()):08x}", text)
     for name, value in sorted(_read(function).items()):
-        yield from _entries(place.at(name), value)
+        yield from _entries(path.at(name), value)
 
 
 def _code(code: CodeType) -> str:

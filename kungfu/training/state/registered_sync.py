@@ -86,8 +86,8 @@ class PeerGroup:
         Costs one pass over their memory and a message of 64 bytes for each; variables that differ are sent."""
         if self.size == 1 or not variables:
             return
-        places = differing_variables(variables, size=self.size, total=self.total)
-        if differing := {str(place): variables[place] for place in places}:
+        indices = differing_variables(variables, size=self.size, total=self.total)
+        if differing := {str(index): variables[index] for index in indices}:
             _assign(differing, _sent(differing, PendingSync(), source=rank, peers=self)[0])
 
 
@@ -116,8 +116,8 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         shared, averaged = registry.of("shared"), registry.of("averaged")
         # The view did not change: the peers compare checksums, and send only values that differ.
         if shared and pending.source is None:
-            places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
-            shared = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
+            indices = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
+            shared = {name: one for index, (name, one) in enumerate(shared.items()) if index in indices}
         if shared:
             rounded = _agree(shared, pending, peers)
         if averaged:

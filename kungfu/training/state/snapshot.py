@@ -42,15 +42,15 @@ class TrackedTree:
                 tf.train.Checkpoint() if value is None else tf.Variable(value, trainable=False) for value in values
             ]
         for node, children in zip(nodes, self.children, strict=True):
-            for name, place in children.items():
-                setattr(node, name, nodes[place])
+            for name, index in children.items():
+                setattr(node, name, nodes[index])
         return nodes[0]
 
 
 def tracked_tree(root: Any) -> TrackedTree:
     """The tree of all objects that a ``tf.train.Checkpoint`` tracks."""
     view = tf.train.TrackableView(root)
-    found, places = [root], {id(root): 0}
+    found, indices = [root], {id(root): 0}
     variables: list[tf.Variable | None] = []
     children: list[dict[str, int]] = []
     for one in found:  # the loop appends to this list
@@ -58,11 +58,11 @@ def tracked_tree(root: Any) -> TrackedTree:
         variable = _variable_of(one)
         below = {} if variable is not None else view.children(one)
         for child in below.values():
-            if id(child) not in places:
-                places[id(child)] = len(found)
+            if id(child) not in indices:
+                indices[id(child)] = len(found)
                 found.append(child)
         variables.append(variable)
-        children.append({name: places[id(child)] for name, child in below.items()})
+        children.append({name: indices[id(child)] for name, child in below.items()})
     return TrackedTree(variables, children)
 
 
