@@ -12,7 +12,7 @@ import pytest
 
 import kungfu as kf
 from kungfu import control, monitor, ops
-from kungfu.control import Budget, Checkpoint, Evict, Rescale
+from kungfu.control import Checkpoint, Evict, Rescale
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import gns_batch, linear_scaling, schedule
 from kungfu.policy_definition import Policy, policy, shadow
@@ -254,16 +254,6 @@ def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
     hooked = Policy("hooked", lambda t: control.every(5).until(t.step > 5).call(shrink))
     decided = run_policy([schedule({5: 6}), hooked], LAME)
     assert [(one.rule, one.unmet) for one in decided] == [("schedule", ""), ("shrink", "schedule came before it")]
-
-
-def test_a_hook_has_no_more_than_the_budget_either() -> None:
-    def flap(control: Any, size: float) -> None:
-        control.rescale(3 if size == 2 else 2)
-
-    hooked = Policy("hooked", lambda t: control.every(5).call(flap, t.size))
-    decided = run_policy(hooked, ClusterModel({1: 100}, steps=30), budget=Budget(2, 1000))
-    assert [one.inputs["size"] for one in decided] == [2, 3, 2, 2, 2, 2]
-    assert [one.unmet for one in decided] == ["", "", *["its budget of rescales is used up"] * 4]
 
 
 @kf.policy

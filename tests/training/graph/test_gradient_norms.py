@@ -95,16 +95,6 @@ def moments() -> list[Policy]:
 
 
 @BOTH_PROGRAMS
-def test_two_peers_with_a_sample_each_have_the_noise_scale_of_the_definition(made: Made) -> None:
-    given = [[np.array([3.0, 0.0], np.float32)], [np.array([1.0, 0.0], np.float32)]]
-    rows = [row for row, _ in stepped_together(given, batch=2, made=made)]
-    assert [row[LOCAL_NORM] for row in rows] == [9.0, 1.0]
-    assert [row[MEAN_NORM] for row in rows] == [4.0, 4.0]
-    assert [row["noise_scale"] for row in rows] == pytest.approx([2 / 3, 2 / 3])
-    assert [row["gradient_variance"] for row in rows] == [2.0, 2.0]
-
-
-@BOTH_PROGRAMS
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("batch", [6, 8], ids=["as many as expected", "fewer than expected"])
 def test_the_recorded_norms_are_the_oracles_and_the_replay_of_them_decides_alike(
