@@ -230,3 +230,14 @@ def test_inside_a_function_that_xla_compiles_it_is_refused() -> None:
         tf.function(lambda: training.publish("score", 1.0), jit_compile=True)()
 
     assert "jit_compile=True" in str(refused([watching()], body))
+
+
+def test_a_shadow_reads_what_is_published() -> None:
+    @kf.policy
+    def cautious(training):
+        score = kf.ops.all_reduce(training.published("score"), "mean")
+        return kf.control.always().when(score > 0.5).set_learning_rate(0.5)
+
+    training, step = run([kf.shadow(cautious())], lambda training, x: training.publish("score", 1.0))
+    step(points(2))
+    assert training._run.graph_state.rules.shadows.fired.numpy().tolist() == [True]
