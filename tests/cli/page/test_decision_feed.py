@@ -41,32 +41,9 @@ def test_a_decision_has_what_it_saw_and_what_came_of_it() -> None:
     first, second = of_kind(told(*GROWN), "decision")
     assert (first["rule"], first["step"], first["asked"]) == ("gns_batch", 50, "3 peers instead of 2")
     assert first["saw"] == [["noise scale", "50.7"], ["local batch size", "16"]]
-    assert (first["state"], first["outcome"]) == (
-        "carried out", "3 peers after step 163; training stood still for 135 ms"
-    )  # fmt: skip
+    outcome = "3 peers after step 163; training stood still for 135 ms"
+    assert (first["state"], first["outcome"]) == ("carried out", outcome)
     assert second["contest"] == ["gns_batch wanted 4, schedule wanted 2: schedule won"]
-
-
-def test_a_decision_under_way_changes_when_it_is_carried_out_or_refused() -> None:
-    story = told(*GROWN[:6])
-    [open_] = story.changed()[-1:]
-    assert (open_["state"], open_["outcome"]) == ("decided", "1 more is being prepared while training continues")
-    assert not story.changed()
-    story.tell(made(event="refused", rule="gns_batch", asked=3, size=2, reason="no host has a free slot"))
-    closed, refused = story.changed()
-    assert (closed["id"], closed["state"], closed["outcome"]) == (
-        open_["id"], "refused", "refused: no host has a free slot"
-    )  # fmt: skip
-    assert refused["headline"] == "refused: gns_batch wanted 3 peers"
-
-
-def test_a_decision_that_something_later_takes_the_place_of_is_closed_by_it() -> None:
-    story = told(*GROWN[:6])
-    [open_] = story.changed()[-1:]
-    story.tell(made(event="superseded", rule="gns_batch", step=50, asked=3, by="stop_on_nan", later=57))
-    [closed] = story.changed()
-    assert (closed["id"], closed["state"]) == (open_["id"], "superseded")
-    assert closed["outcome"] == "nothing came of it, since stop_on_nan came after it, at step 57"
 
 
 def test_a_change_has_its_parts_with_when_they_were() -> None:
@@ -110,7 +87,7 @@ def test_only_the_newest_items_of_a_kind_are_kept_and_others_stay() -> None:
 
 
 def test_every_kind_of_event_can_be_told_and_hostile_texts_stay_texts() -> None:
-    texts = {"rule": HOSTILE, "reason": HOSTILE, "error": HOSTILE, "how": HOSTILE, "name": HOSTILE, "why": HOSTILE}
+    texts = dict.fromkeys(("rule", "reason", "error", "how", "name", "why"), HOSTILE)
     story = FollowedStory()
     for kind in KINDS:
         event = made(event=kind)
@@ -120,3 +97,20 @@ def test_every_kind_of_event_can_be_told_and_hostile_texts_stay_texts() -> None:
     assert text.isascii()
     assert "\n" not in text
     assert any(HOSTILE in item["headline"] for item in json.loads(text))
+
+
+def test_a_decision_under_way_changes_when_it_is_carried_out_refused_or_superseded() -> None:
+    story, other = told(*GROWN[:6]), told(*GROWN[:6])
+    [open_] = story.changed()[-1:]
+    assert (open_["state"], open_["outcome"]) == ("decided", "1 more is being prepared while training continues")
+    assert not story.changed()
+    story.tell(made(event="refused", rule="gns_batch", asked=3, size=2, reason="no host has a free slot"))
+    closed, refused = story.changed()
+    reason = "refused: no host has a free slot"
+    assert (closed["id"], closed["state"], closed["outcome"]) == (open_["id"], "refused", reason)
+    assert refused["headline"] == "refused: gns_batch wanted 3 peers"
+    other.changed()
+    other.tell(made(event="superseded", rule="gns_batch", step=50, asked=3, by="stop_on_nan", later=57))
+    [closed] = other.changed()
+    assert (closed["id"], closed["state"]) == (open_["id"], "superseded")
+    assert closed["outcome"] == "nothing came of it, since stop_on_nan came after it, at step 57"

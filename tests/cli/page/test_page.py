@@ -19,7 +19,7 @@ from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Hosts
 from kungfu.runtime.core.request import Resize, StopTraining
 from kungfu.runtime.job_api.job_file import end_job_file
-from tests.cli.page.served_page import Page, serve_page
+from tests.cli.page.served_page import serve_page
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
 from tests.jobs.harness import awaited
@@ -34,29 +34,20 @@ def appended(folder: Path, name: str, *lines: str) -> None:
         file.write("".join(f"{line}\n" for line in lines))
 
 
-def policy_of(page: Page, path: str) -> dict[str, list[str]]:
-    _, headers, _ = page.get(path)
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
-    assert headers["x-frame-options"] == "DENY"
-    return {one.split()[0]: one.split()[1:] for one in headers["content-security-policy"].split("; ")}
-
-
 def test_every_answer_has_the_policy_and_the_page_needs_nothing_but_its_own_files(tmp_path: Path) -> None:
+    missing = ("/nothing", "/static/../server.py", "/static/%2e%2e/app.py", "/static/", "/static/main.py")
     with serve_page(written(tmp_path, GROWN, metrics=[measured(1)])) as page:
-        for path in ("/", "/static/main.js", "/run.json", "/nothing", "/static/../server.py", "/static/%2e%2e/app.py"):
-            policy = policy_of(page, path)
-            assert (policy["default-src"], policy["script-src"], policy["style-src"]) == (
-                ["'none'"],
-                ["'self'"],
-                ["'self'"],
-            )
+        for path in ("/", "/static/main.js", "/run.json", *missing):
+            _, headers, _ = page.get(path)
+            names = ("x-content-type-options", "referrer-policy", "x-frame-options")
+            assert [headers[name] for name in names] == ["nosniff", "no-referrer", "DENY"]
+            policy = headers["content-security-policy"].split("; ")
+            assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} < {*policy}
         status, headers, index = page.get("/")
         html = index.decode()
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=|javascript:|https?://", html)
-        found = re.findall(r'(?:src|href)="([^"#]+)"', html)
-        paths = [*found]
+        paths = re.findall(r'(?:src|href)="([^"#]+)"', html)
         for path in paths:  # grows: modules import modules
             text = page.get(f"/{path}")[2].decode()
             paths += {f"static/{one}" for one in re.findall(r'^import .* from "\./([^"]+)"', text, re.M)} - {*paths}
@@ -65,7 +56,7 @@ def test_every_answer_has_the_policy_and_the_page_needs_nothing_but_its_own_file
             status, headers, _ = page.get(f"/{path}")
             assert status == 200, path
             assert page.get(f"/{path}", if_none_match=headers["etag"])[0] == 304
-        for path in ("/nothing", "/static/../server.py", "/static/%2e%2e/app.py", "/static/", "/static/main.py"):
+        for path in missing:
             status, headers, text = page.get(path)
             assert (status, headers["content-type"]) == (404, "text/plain; charset=utf-8"), path
             assert text.decode() == f"there is no such page; that of the run is at http://127.0.0.1:{page.port}/\n"
@@ -225,52 +216,60 @@ def test_what_is_no_request_is_refused_before_the_job_is_asked(job: Path) -> Non
 
 
 def test_a_resize_is_planned_in_words_and_then_carried_out_as_it_was_shown(job: Path) -> None:
-    origin: dict[str, Any] = {"kungfu_secret": SECRET}
+    secret: dict[str, Any] = {"kungfu_secret": SECRET}
+    resize = {"action": "resize", "size": 3}
     with serve_job(job) as place, serve_page(job) as page:
         hosts, alive = Hosts({0: 4}, of={0: 0, 1: 0}), replace(place.cluster.processes, next_id=2)
         place.cluster = replace(place.cluster, hosts=hosts, processes=alive)
         place.put(NewRecords(rows=(ROW,)))
-        status, plan = page.post(
-            "/plan", {"action": "resize", "size": 3}, origin=f"http://127.0.0.1:{page.port}", **origin
-        )
+        status, plan = page.post("/plan", resize, origin=f"http://127.0.0.1:{page.port}", **secret)
         assert (status, plan["view"], plan["refusal"], plan["changes_nothing"]) == (200, 3, "", False)
         assert plan["lines"][0] == "resize 3 would take view 3 from 2 -> 3 peers; nothing was changed"
         assert any("samples/s" in line for line in plan["lines"])
         assert place.told == []
-        _, refused = page.post("/plan", {"action": "resize", "size": 9}, **origin)
+        _, refused = page.post("/plan", {"action": "resize", "size": 9}, **secret)
         assert "this job takes 1 to 4" in refused["refusal"]
-        asked = {"action": "resize", "size": 3, "id": "one", "if_view": plan["view"]}
-        status, told = page.post("/requests", asked, **origin)
+        asked = {**resize, "id": "one", "if_view": plan["view"]}
+        status, told = page.post("/requests", asked, **secret)
         assert (status, told["state"], told["words"]) == (200, "accepted", "resize 3")
         assert [one.what for one in place.told] == [Resize(3)]
-        _, told = page.post("/requests", {**asked, "id": "two", "if_view": 2}, **origin)
+        _, told = page.post("/requests", {**asked, "id": "two", "if_view": 2}, **secret)
         assert (told["state"], "not in view 2" in told["reason"]) == ("refused", True)
 
 
 def test_a_checkpoint_and_a_stop_are_told_before_they_are_asked_for(job: Path) -> None:
+    def planned(action: str, **more: Any) -> list[str]:
+        return page.post("/plan", {"action": action, **more}, **secret)[1]["lines"]
+
     secret = {"kungfu_secret": SECRET.upper()}
     with serve_job(job) as place, serve_page(job) as page:
-        _, plan = page.post("/plan", {"action": "checkpoint"}, **secret)
-        assert "has written no checkpoint yet" in plan["lines"][-1]
+        assert "has written no checkpoint yet" in planned("checkpoint")[-1]
         checkpoint = made(event="checkpoint", step=30, path="/runs/c/30", bytes=9, seconds=1, stop_s=0.25)
         appended(job, "events.jsonl", event_to_line(checkpoint))
         feed = page.server.feed
         awaited(lambda: feed.job.checkpoint is not None, what="the checkpoint in the record", deadline_s=30.0)
-        _, plan = page.post("/plan", {"action": "checkpoint"}, **secret)
-        assert (
-            plan["lines"][-1] == "that one is of step 30, 10 steps before this one; it stopped the training for 250 ms"
-        )
-        _, plan = page.post("/plan", {"action": "stop"}, **secret)
-        assert plan["lines"][0] == "training ends on 2 peers after the step under way; now it is step 40"
-        assert "10 steps before this one: /runs/c/30" in plan["lines"][2]
+        line = "that one is of step 30, 10 steps before this one; it stopped the training for 250 ms"
+        assert planned("checkpoint")[-1] == line
+        first, _, newest, _ = planned("stop")
+        assert first == "training ends on 2 peers after the step under way; now it is step 40"
+        assert "10 steps before this one: /runs/c/30" in newest
         assert place.told == []
         assert page.post("/requests", {"action": "stop"}, **secret)[1]["state"] == "accepted"
         assert [one.what for one in place.told] == [StopTraining()]
-        _, plan = page.post("/plan", {"action": "resize", "size": 3}, **secret)
-        assert "refused" in plan["lines"][0]
+        assert "refused" in planned("resize", size=3)[0]
 
 
-def test_while_browsers_look_the_job_itself_tells_its_size_and_limits(job: Path) -> None:
+def test_the_last_update_says_how_the_job_has_ended(job: Path) -> None:
+    with serve_job(job), serve_page(job) as page, page.browser() as browser:
+        assert browser.event()[2]["run"]["state"] == "running"
+        end_job_file(job, code=3, now=1.0)
+        page.stop.set()
+        told = [*iter(browser.event, ("over", "", {}))]
+        last = [data["run"] for *_, data in told if "run" in data][-1]
+        assert (last["state"], last["code"]) == ("over", 3)
+
+
+def test_while_browsers_look_the_job_itself_tells_its_size_limits_and_end(job: Path) -> None:
     with serve_job(job), serve_page(job) as page, page.browser() as browser:
         browser.until(lambda data: data.get("membership"))
         assert json.loads(page.get("/run.json")[2])["membership"] == {
@@ -280,15 +279,3 @@ def test_while_browsers_look_the_job_itself_tells_its_size_and_limits(job: Path)
         assert browser.until(lambda data: data.get("run", {}).get("state") == "over")["run"]["code"] == 0
         status, answer = page.post("/requests", {"action": "stop"}, kungfu_secret=SECRET)
         assert (status, "secret" in answer["error"]) == (403, True), "a job that is over has none"
-
-
-def test_the_last_update_says_how_the_job_has_ended(job: Path) -> None:
-    with serve_job(job), serve_page(job) as page, page.browser() as browser:
-        assert browser.event()[2]["run"]["state"] == "running"
-        end_job_file(job, code=3, now=1.0)
-        page.stop.set()
-        told = [browser.event()]
-        while told[-1][0] != "over":
-            told.append(browser.event())
-        last = [data["run"] for *_, data in told if "run" in data][-1]
-        assert (last["state"], last["code"]) == ("over", 3)

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.export.listen_address import ListenAddress, is_known
-from kungfu.cli.main import main
 from kungfu.cli.page.page_command import page_process
 from kungfu.cli.page.server import url_of
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
 from kungfu.runtime.job_api.job_file import end_job_file
+from tests.cli.conftest import Printed
 from tests.cli.recorded import GROWN, measured, written
 from tests.jobs.harness import awaited
 from tests.runtime.job_api.served_job import SECRET, serve_job
@@ -27,31 +27,26 @@ from tests.runtime.job_api.served_job import SECRET, serve_job
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_what_cannot_be_served_is_one_message_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*words: str) -> str:
-        assert main(["page", *words]) == 2
-        return capsys.readouterr().err
+def test_what_cannot_be_served_is_one_message_and_code_2(tmp_path: Path, printed: Printed) -> None:
+    def told(*words: object) -> str:
+        return printed("page", tmp_path, *words, code=2)
 
-    assert "the folder holds no events.jsonl" in told(str(tmp_path))
-    record = str(written(tmp_path, GROWN))
-    assert "must be PORT or ADDRESS:PORT" in told(record, "--port", "many")
+    assert "the folder holds no events.jsonl" in told()
+    written(tmp_path, GROWN)
+    assert "must be PORT or ADDRESS:PORT" in told("--port", "many")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "nothing can listen there (Address already in use)" in told(
-            record, "--port", str(taken.getsockname()[1])
-        )
-    assert "holds no job.json" in told(record, "--secret")
-    other = event_to_line(RecordEvent(version=RECORD_VERSION + 1))
-    (tmp_path / "events.jsonl").write_text(f"{other}\n")
-    assert f"version {RECORD_VERSION + 1}, and this kungfu reads" in told(record)
+        port = taken.getsockname()[1]
+        assert "nothing can listen there (Address already in use)" in told("--port", port)
+    assert "holds no job.json" in told("--secret")
+    (tmp_path / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
+    assert f"version {RECORD_VERSION + 1}, and this kungfu reads" in told()
 
 
-def test_the_secret_is_printed_while_the_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_secret_is_printed_while_the_job_runs(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path):
-        assert main(["page", "--secret", str(tmp_path)]) == 0
-        assert capsys.readouterr().out == f"{SECRET}\n"
+        assert printed("page", "--secret", tmp_path) == f"{SECRET}\n"
         end_job_file(tmp_path, code=0, now=1.0)
-        assert main(["page", "--secret", str(tmp_path)]) == 2
-        assert "the job is over, and its secret gone" in capsys.readouterr().err
+        assert "the job is over, and its secret gone" in printed("page", "--secret", tmp_path, code=2)
 
 
 def test_a_page_for_others_is_known_by_the_names_of_its_machine_and_by_no_other() -> None:

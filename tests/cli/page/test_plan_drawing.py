@@ -34,14 +34,11 @@ def test_every_node_has_a_place_of_its_own_and_edges_lead_to_the_right(name: str
 def test_a_policy_is_drawn_from_what_it_reads_through_its_monitor_to_its_rule() -> None:
     drawing = draw_plan(compile_policies(POLICIES["gns_batch"]()))
     nodes = drawing["nodes"]
-    named = {node["label"]: place for place, node in enumerate(nodes)}
-    assert [nodes[named["noise_scale"]][key] for key in ("kind", "unit", "placement")] == [
-        "monitor",
-        "samples",
-        "agreed",
-    ]
-    assert nodes[named["noise_scale"]]["how"] == "monitor.gradient_noise_scale"
-    reads = {nodes[one]["label"] for one, other in drawing["edges"] if other == named["noise_scale"]}
+    noise, rule = ([node["label"] for node in nodes].index(name) for name in ("noise_scale", "gns_batch"))
+    shown = {key: nodes[noise][key] for key in ("kind", "unit", "placement", "how")}
+    monitor = {"kind": "monitor", "unit": "samples", "placement": "agreed", "how": "monitor.gradient_noise_scale"}
+    assert shown == monitor
+    reads = {nodes[one]["label"] for one, other in drawing["edges"] if other == noise}
     assert {"grads", "mean_grads", "samples"} <= reads
-    assert [named["noise_scale"], named["gns_batch"]] in drawing["edges"]
-    assert "rescale to" in nodes[named["gns_batch"]]["how"]
+    assert [noise, rule] in drawing["edges"]
+    assert "rescale to" in nodes[rule]["how"]

@@ -54,12 +54,10 @@ def test_an_id_is_known_by_its_own_log_alone() -> None:
     for one in (log, other):
         one.publish("1")
     name = missed(log, 0).data.decode().splitlines()[0].removeprefix("id: ")
-    assert log.number_of(name) == 1
-    assert other.number_of(name) is None
+    assert (log.number_of(name), other.number_of(name)) == (1, None)
     stem = name.partition(".")[0]
-    assert [
-        log.number_of(one) for one in ("", stem, f"{stem}.", f"{stem}.2", f"{stem}.-1", f"{stem}.{'9' * 9000}")
-    ] == ([None] * 6)
+    for unknown in ("", stem, f"{stem}.", f"{stem}.2", f"{stem}.-1", f"{stem}.{'9' * 9000}"):
+        assert log.number_of(unknown) is None
 
 
 def test_an_end_wakes_those_who_wait() -> None:
