@@ -14,20 +14,16 @@ FOLDER = Path("runs/a")
 
 
 def test_a_failure_is_told_from_the_cause_to_the_exit_code_without_the_noise() -> None:
-    failure = Failure(
-        1, "rank 1 (peer 1): exit code 1: ValueError: bad", 1, (*NOISE, "Traceback", "ValueError: bad", "")
-    )
+    text = "rank 1 (peer 1): exit code 1: ValueError: bad"
+    failure = Failure(1, text, 1, (*NOISE, "Traceback", "ValueError: bad", ""))
     assert exit_summary(1, failure, folder=FOLDER) == [
-        "kungfu-run: failed: rank 1 (peer 1): exit code 1: ValueError: bad",
+        f"kungfu-run: failed: {text}",
         "  its last output:",
         "  | Traceback",
         "  | ValueError: bad",
         "  all it printed: runs/a/peers/peer-1.log; how it came to that: kungfu why runs/a",
         "  exit code 1: a peer's program failed or was killed",
     ]
-
-
-def test_a_peer_that_printed_nothing_but_noise_printed_nothing() -> None:
     assert exit_summary(1, Failure(0, "rank 0", 1, NOISE), folder=FOLDER)[1] == "  it printed nothing"
 
 
@@ -45,12 +41,11 @@ def test_a_long_last_output_is_cut_at_its_beginning() -> None:
 
 
 def test_a_good_end_and_an_ordered_end_are_one_line() -> None:
-    assert exit_summary(0, None, folder=FOLDER) == [
-        "kungfu-run: training is over; what was decided, and why: kungfu why runs/a"
-    ]
-    assert exit_summary(130, None, folder=FOLDER) == [
-        "kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"
-    ]
+    over, pace = "kungfu-run: training is over; what was decided, and why: kungfu why runs/a", "a step took 21 ms"
+    assert exit_summary(0, None, folder=FOLDER) == [over]
+    assert exit_summary(0, None, folder=FOLDER, paces=[pace]) == [over, f"  {pace}"]
+    ordered = "kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"
+    assert exit_summary(130, None, folder=FOLDER) == [ordered]
     assert "exit code 129" in exit_summary(129, None, folder=FOLDER)[0]
 
 
@@ -69,11 +64,6 @@ def test_the_last_line_says_that_peers_were_lost_to_exceptions_however_the_job_e
     assert exit_summary(130, None, folder=FOLDER, raised=raised)[-1] == last
     failed = exit_summary(2, Failure(4, "rank 1 (peer 4)", 2), folder=FOLDER, raised=raised)
     assert failed[-1].startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1:")
-
-
-def test_after_a_run_that_went_well_its_pace_is_told() -> None:
-    lines = exit_summary(0, None, folder=FOLDER, paces=["a step took 21 ms (median)"])
-    assert lines[1:] == ["  a step took 21 ms (median)"]
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -75,6 +75,7 @@ def in_terminal(how: str, *, kind: str = "xterm-256color") -> tuple[str, int]:
 
 
 def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decay = {"event": "set", "rule": "decay", "saw": {}, "what": "learning rate", "to": 0.5, "over": 0.0}
     with make_console(tmp_path) as console:
         console.event(GROWN[0])
         for line in (*NOISE, "hello", "10%\r\x1b[2K100%"):
@@ -82,27 +83,20 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
         console.status(measured(1))
         console.event(GROWN[5])
         console.event(GapEvent(file="metrics.jsonl", since=1.0, until=3.0, lines=5, error="No space left on device"))
+        for step in range(1, 51):
+            console.event(made(**decay, step=step, unit="steps"))
         console.ended(Ending(0))
     out, err = capsys.readouterr()
+    lines = out.splitlines()
     assert err == ""
-    assert out.splitlines()[:3] == ["kungfu: 2 peers start: python digits.py", "[rank 0] hello", "[rank 0] 100%"]
+    assert lines[:3] == ["kungfu: 2 peers start: python digits.py", "[rank 0] hello", "[rank 0] 100%"]
     assert "step 50: gns_batch wants 3 peers instead of 2" in out
-    assert out.splitlines()[-2].startswith("kungfu-run: training is over")
-    assert out.splitlines()[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines of 2.0 s, which")
-
-
-def test_settings_of_a_rule_in_every_step_are_two_lines_of_the_screen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with make_console(tmp_path) as console:
-        for step in range(1, 51):
-            console.event(
-                made(event="set", step=step, rule="decay", saw={}, what="learning rate", to=0.5, over=0.0, unit="steps")
-            )
-    assert capsys.readouterr().out.splitlines() == [
+    assert [line for line in lines if "decay" in line] == [
         "kungfu: step 1: decay sets the learning rate to 0.500",
         "kungfu: steps 2 to 50: decay sets the learning rate 49 times, from 0.500 to 0.500",
     ]
+    assert lines[-2].startswith("kungfu-run: training is over")
+    assert lines[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines of 2.0 s, which")
 
 
 def test_a_failure_goes_to_the_error_stream_after_all_other_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,20 +164,13 @@ def test_a_screen_is_closed_once_and_after_the_last_painting(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_one_live_status_and_its_cursor_back() -> None:
-    output, code = in_terminal("well")
-    assert code == 0
-    assert "rank 1" in output
-    assert "\x1b[?25l" in output
-    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
-    assert "training is over" in output[output.rindex("\x1b[?25h") :]
-
-
-@pytest.mark.slow
-def test_an_interrupted_job_gives_the_cursor_back_too() -> None:
-    output, code = in_terminal("interrupted")
-    assert code == -signal.SIGINT
-    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+@pytest.mark.parametrize(("how", "ended"), [("well", 0), ("interrupted", -signal.SIGINT)])
+def test_a_terminal_gets_one_live_status_and_its_cursor_back(how: str, ended: int) -> None:
+    output, code = in_terminal(how)
+    shown = output.rindex("\x1b[?25h")
+    assert (code, "rank 1" in output, "\x1b[?25l" in output) == (ended, True, True)
+    assert shown > output.rindex("\x1b[?25l")
+    assert ("training is over" in output[shown:]) == (how == "well")
 
 
 @pytest.mark.slow

@@ -42,9 +42,9 @@ def test_the_status_shows_every_figure_and_what_is_unknown_as_such() -> None:
 
 def test_lines_stand_above_the_status_with_who_said_them() -> None:
     said = (OutputLine("rank 1", "[bold]no markup[/bold] :smile:"), OutputLine(KUNGFU, "view 1: 2 peers train"))
-    screen = bare(painted([ScreenUpdate((), 0, JOB), ScreenUpdate(said, 0, JOB)]))
+    screen = bare(painted([ScreenUpdate((), 0, JOB), ScreenUpdate(said, 700, JOB)]))
     assert "[rank 1] [bold]no markup[/bold] :smile:\nkungfu: view 1: 2 peers train\n" in screen
-    assert screen.rindex("step 1,204") > screen.index("view 1")
+    assert screen.rindex("step 1,204") > screen.index("view 1") > screen.index("700 lines are not shown here")
 
 
 @pytest.mark.parametrize("width", [20, 40, 200])
@@ -71,10 +71,6 @@ def test_the_cursor_is_given_back() -> None:
     assert HIDE not in screen[screen.rindex(SHOW) :]
 
 
-def test_a_flood_is_owned_up_to() -> None:
-    assert "700 lines are not shown here" in bare(painted([ScreenUpdate((OutputLine("rank 0", "x"),), 700, JOB)]))
-
-
 def shown(*update: tuple[float, ScreenUpdate]) -> list[str]:
     """The lines of a screen that is told `update` at these seconds."""
     out, seconds = io.StringIO(), iter([0.0, *(at for at, _ in update)])
@@ -86,34 +82,22 @@ def shown(*update: tuple[float, ScreenUpdate]) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def at_step(step: int, *said: OutputLine, dropped: int = 0) -> ScreenUpdate:
-    return ScreenUpdate(said, dropped, Job().after_step(measured(step)))
-
-
 def test_each_line_says_who_said_it() -> None:
-    assert shown((0.1, at_step(1, OutputLine("rank 0", "hello"), OutputLine(KUNGFU, "view 1: 2 peers train")))) == [
+    said = OutputLine("rank 0", "hello"), OutputLine(KUNGFU, "view 1: 2 peers train")
+    assert shown((0.1, ScreenUpdate(said, 700, Job())), (60.0, ScreenUpdate((), 0, Job()))) == [
+        "kungfu: 700 lines are not shown here; the log files have them",
         "[rank 0] hello",
         "kungfu: view 1: 2 peers train",
-    ]
+    ], "and no status before the first step"
 
 
 def test_the_status_is_told_every_five_seconds_at_most_and_only_after_a_step() -> None:
     seconds_and_steps = ((4.9, 1), (5.0, 2), (6.0, 3), (9.9, 4), (10.0, 5), (20.0, 5))
-    lines = shown(*((at, at_step(step)) for at, step in seconds_and_steps))
+    lines = shown(*((at, ScreenUpdate((), 0, Job().after_step(measured(step)))) for at, step in seconds_and_steps))
     assert [line.split(" | ")[0] for line in lines] == ["kungfu: step 2", "kungfu: step 5"]
-
-
-def test_before_the_first_step_there_is_no_status() -> None:
-    assert shown((60.0, ScreenUpdate((), 0, Job()))) == []
 
 
 def test_a_decision_is_part_of_the_status_once() -> None:
     first, second = shown((5.0, ScreenUpdate((), 0, JOB)), (10.0, ScreenUpdate((), 0, JOB.after_step(measured(1209)))))
     assert first.endswith("last decision: step 50, gns_batch: 2 -> 3 peers, under way")
     assert "decision" not in second
-
-
-def test_dropped_lines_are_owned_up_to() -> None:
-    assert shown((0.1, at_step(1, OutputLine("rank 0", "x"), dropped=700)))[0] == (
-        "kungfu: 700 lines are not shown here; the log files have them"
-    )

@@ -8,6 +8,7 @@ import pytest
 
 from kungfu.cli.doctor.probe import Probe, probe
 from kungfu.cli.main import main
+from tests.cli.conftest import Printed
 from tests.lean_start import environment
 
 
@@ -46,8 +47,7 @@ def test_here_nothing_is_in_the_way_of_a_job_and_tensorflow_and_the_op_load(
     ],
 )
 def test_a_line_that_cannot_be_meant_is_refused(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], told: str, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUNGFU_SECRET", raising=False)
-    assert main(["doctor", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert told in printed("doctor", *words, code=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -26,19 +27,14 @@ NO_HOROVOD = {"error": "UsageError: the attachment 'horovod' cannot be loaded (N
 SUPPORTED = {"tensorflow": SpecifierSet(">=2.18,<2.22"), "protobuf": SpecifierSet(">=5.29,<8")}
 
 
-def software(
-    probe: Probe, *, attachment: str = "local", libraries: dict[str, str] = LIBRARIES,
-    supported: dict[str, SpecifierSet] | None = None, devices: Sequence[str] = (),
-) -> dict[str, Finding]:  # fmt: skip
-    given = {"attachment": attachment, "libraries": libraries, "supported": supported or {}, "devices": devices}
-    found = check_software(probe, **given)  # type: ignore[arg-type]
-    return {one.check: one for one in found}
+def software(probe: Probe | None = None, **given: Any) -> dict[str, Finding]:
+    usual = {"attachment": "local", "libraries": LIBRARIES, "supported": {}, "devices": ()}
+    return {one.check: one for one in check_software(probe or Probe(WELL), **{**usual, **given})}
 
 
 def test_where_all_is_there_nothing_is_advised() -> None:
-    found = software(Probe(WELL))
-    assert {one.severity for name, one in found.items() if name != "compiler"} == {"fine"}
-    assert {one.advice for name, one in found.items() if name != "compiler"} == {""}
+    found = [one for name, one in software().items() if name != "compiler"]
+    assert {(one.severity, one.advice) for one in found} == {("fine", "")}
 
 
 def test_a_process_that_tensorflow_ends_is_reported_with_the_way_out() -> None:
@@ -73,52 +69,30 @@ def test_gpus_that_tensorflow_finds_and_the_driver_does_not_show_have_to_be_name
 
 def test_without_a_compiler_the_op_is_a_problem_unless_it_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert software(Probe(WELL))["compiler"].severity == "remark"
-    failed = Probe({**WELL, "native op": {"error": "UsageError: no g++ is on PATH"}})
-    found = software(failed)
+    assert software()["compiler"].severity == "remark"
+    found = software(Probe({**WELL, "native op": {"error": "UsageError: no g++ is on PATH"}}))
     assert (found["compiler"].severity, found["native op"].severity) == ("problem", "problem")
     assert found["compiler"].advice == "Debian, Ubuntu: apt-get install g++"
     assert "python -m kungfu.native" in found["native op"].advice
 
 
-@pytest.mark.parametrize(("attachment", "severity"), [("local", "fine"), ("horovod", "problem")])
-def test_horovod_is_missed_only_where_the_job_is_to_use_it(attachment: str, severity: str) -> None:
-    found = software(Probe({**WELL, "horovod": NO_HOROVOD}), attachment=attachment)["Horovod"]
-    assert found.severity == severity
+def test_horovod_is_missed_only_where_the_job_is_to_use_it() -> None:
+    for attachment, severity in (("local", "fine"), ("horovod", "problem")):
+        found = software(Probe({**WELL, "horovod": NO_HOROVOD}), attachment=attachment)
+        assert found["Horovod"].severity == severity
 
 
 def test_a_library_that_is_missing_is_named() -> None:
-    found = software(Probe(WELL), libraries={"tensorflow": "2.18.1"})["libraries"]
+    found = software(libraries={"tensorflow": "2.18.1"})["libraries"]
     assert found.severity == "problem"
     assert found.found == "tensorflow 2.18.1; missing: keras, numpy, grpcio, protobuf"
-
-
-@pytest.mark.parametrize("version", ["2.18.0", "2.21.1", "2.20.0rc1", "2.19.0.dev20250101"])
-def test_libraries_within_the_versions_that_are_taken_are_fine(version: str) -> None:
-    libraries = {**LIBRARIES, "tensorflow": version, "protobuf": "6.31.1"}
-    assert software(Probe(WELL), libraries=libraries, supported=SUPPORTED)["libraries"].severity == "fine"
-
-
-def test_a_library_that_is_older_than_is_taken_is_a_problem() -> None:
-    libraries = {**LIBRARIES, "tensorflow": "2.17.1", "protobuf": "8.0"}
-    found = software(Probe(WELL), libraries=libraries, supported=SUPPORTED)["libraries"]
-    assert found.severity == "problem"
-    assert "tensorflow 2.17.1" in found.found
-    assert found.found.endswith("; kungfu supports: tensorflow <2.22,>=2.18, protobuf <8,>=5.29")
-    assert found.advice == "pip install 'tensorflow<2.22,>=2.18' 'protobuf<8,>=5.29'"
-
-
-def test_a_library_that_is_newer_than_was_tried_is_a_remark() -> None:
-    libraries = {**LIBRARIES, "tensorflow": "2.22.0", "protobuf": "7.36.2"}
-    found = software(Probe(WELL), libraries=libraries, supported=SUPPORTED)["libraries"]
-    assert (found.severity, found.advice) == ("remark", "pip install 'tensorflow<2.22,>=2.18'")
 
 
 def test_what_is_installed_here_is_within_what_the_installed_kungfu_takes() -> None:
     taken = supported_versions()
     assert {"tensorflow", "keras", "numpy", "grpcio", "protobuf"} <= set(taken)
     assert "cmake" not in taken, "it belongs to an extra"
-    assert software(Probe(WELL), libraries=installed_libraries(), supported=taken)["libraries"].severity == "fine"
+    assert software(libraries=installed_libraries(), supported=taken)["libraries"].severity == "fine"
 
 
 def test_of_a_container_what_it_has_left_counts(tmp_path: Path) -> None:
@@ -151,3 +125,21 @@ def test_the_table_shows_what_is_found_as_it_is(capsys: pytest.CaptureFixture[st
     assert "[bold]/a[/bold]" in told
     assert "reach of 10.0.0.2" in told
     assert told.splitlines()[-1] == "1 problem, 0 remarks"
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "protobuf", "severity", "advice"), [
+        *((version, "6.31.1", "fine", "") for version in ("2.18.0", "2.21.1", "2.20.0rc1", "2.19.0.dev20250101")),
+        ("2.17.1", "8.0", "problem", "pip install 'tensorflow<2.22,>=2.18' 'protobuf<8,>=5.29'"),
+        ("2.22.0", "7.36.2", "remark", "pip install 'tensorflow<2.22,>=2.18'"),
+    ],
+)  # fmt: skip
+def test_a_library_that_is_older_than_is_taken_is_a_problem_and_a_newer_one_a_remark(
+    tensorflow: str, protobuf: str, severity: str, advice: str
+) -> None:
+    libraries = {**LIBRARIES, "tensorflow": tensorflow, "protobuf": protobuf}
+    found = software(libraries=libraries, supported=SUPPORTED)["libraries"]
+    assert (found.severity, found.advice) == (severity, advice)
+    assert f"tensorflow {tensorflow}" in found.found
+    if severity == "problem":
+        assert found.found.endswith("; kungfu supports: tensorflow <2.22,>=2.18, protobuf <8,>=5.29")

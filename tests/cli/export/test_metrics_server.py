@@ -15,10 +15,12 @@ from kungfu.cli.run import main
 from kungfu.errors import UsageError
 from tests.cli.recorded import measured
 
+FREE = ListenAddress("127.0.0.1", 0)
+
 
 def test_the_newest_metrics_are_served_until_the_block_ends() -> None:
     metrics, told = PrometheusMetrics(), list[str]()
-    with MetricsServer(metrics.registry, ListenAddress("127.0.0.1", 0), tell=told.append) as server:
+    with MetricsServer(metrics.registry, FREE, tell=told.append) as server:
         address = f"http://127.0.0.1:{server.port}/metrics"
         assert told == [f"metrics are served at {address}"]
         metrics.status(measured(7))
@@ -36,8 +38,8 @@ def answer(port: int, request: str) -> str:
 
 def test_connections_that_say_nothing_end_and_keep_nobody_out() -> None:
     limits = ConnectionLimits(most=8, per_address=4, lasting_s=0.2)
-    registry, address = PrometheusMetrics().registry, ListenAddress("127.0.0.1", 0)
-    with ExitStack() as opened, MetricsServer(registry, address, tell=lambda text: None, limits=limits) as server:
+    server = MetricsServer(PrometheusMetrics().registry, FREE, tell=print, limits=limits)
+    with ExitStack() as opened, server:
         idle = [opened.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(40)]
         idle[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
         assert answer(server.port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith("HTTP/1.0 200 OK")
@@ -45,26 +47,12 @@ def test_connections_that_say_nothing_end_and_keep_nobody_out() -> None:
 
 
 def test_metrics_are_given_under_the_names_of_the_page_alone_and_by_one_host() -> None:
-    with MetricsServer(PrometheusMetrics().registry, ListenAddress("127.0.0.1", 0), tell=lambda text: None) as server:
+    with MetricsServer(PrometheusMetrics().registry, FREE, tell=print) as server:
         for hosts in (["evil.example"], [], ["localhost", "evil.example"], ["localhost", "localhost"]):
             named = "".join(f"Host: {host}\r\n" for host in hosts)
             assert answer(server.port, f"GET /metrics HTTP/1.1\r\n{named}\r\n").startswith("HTTP/1.0 421 "), hosts
         for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:9"):
             assert " 200 OK" in answer(server.port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n")
-
-
-def test_a_port_in_use_is_told_and_everything_else_goes_on() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken, told = ListenAddress("127.0.0.1", other.getsockname()[1]), list[str]()
-        with MetricsServer(PrometheusMetrics().registry, taken, tell=told.append) as server:
-            assert server.port == 0
-        assert told == [f"no metrics are served at {taken} (Address already in use); training continues without them"]
-
-
-def test_an_address_of_another_machine_is_told(tmp_path: object) -> None:
-    told = list[str]()
-    with MetricsServer(PrometheusMetrics().registry, ListenAddress("192.0.2.1", 0), tell=told.append):
-        assert "no metrics are served at 192.0.2.1:0 (" in told[0]
 
 
 @pytest.mark.parametrize("text", ["", "port", "70000", "-1", ":9400", "1.2.3.4:", "9400:"])
@@ -75,3 +63,15 @@ def test_what_is_no_port_is_refused_before_anything_is_started(
         parse_address(text, option="--metrics-port", example=9400)
     assert main(["-np", "1", f"--metrics-port={text}", "python", "-c", ""]) == 2
     assert "from 0 to 65535" in capsys.readouterr().err
+
+
+def test_an_address_in_use_or_of_another_machine_is_told_and_everything_else_goes_on() -> None:
+    told = list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        used = ListenAddress("127.0.0.1", other.getsockname()[1])
+        for address in (used, ListenAddress("192.0.2.1", 0)):
+            with MetricsServer(PrometheusMetrics().registry, address, tell=told.append) as server:
+                assert server.port == 0
+    first, second = told
+    assert first == f"no metrics are served at {used} (Address already in use); training continues without them"
+    assert second.startswith("no metrics are served at 192.0.2.1:0 (")

@@ -15,9 +15,9 @@ import pytest
 from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.export.tensorboard_summaries import is_kept
 from kungfu.cli.export.tensorboard_writer import export_record
-from kungfu.cli.main import main
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
+from tests.cli.conftest import Printed
 from tests.cli.export.shown import scalars_of, texts_of
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
@@ -30,28 +30,29 @@ STEPS = [
 ]
 
 
-def exported(record: Path, target: Path, *, tell: Callable[[str], None] = print) -> Path:
+def exported(record: Path, board: Path, *, tell: Callable[[str], None] = print) -> Path:
     """The folder that is written of a run that is over."""
-    folder = export_record(record, target, is_over=lambda timeout_s: True, tell=tell)
+    folder = export_record(record, board / "run", is_over=lambda timeout_s: True, tell=tell)
     assert folder is not None
     return folder
 
 
 def test_a_run_is_written_with_its_steps_its_changes_and_its_decisions(tmp_path: Path) -> None:
-    folder = exported(written(tmp_path, GROWN, metrics=STEPS), tmp_path / "board" / "run")
+    folder = exported(written(tmp_path, GROWN, metrics=STEPS), tmp_path / "board")
     scalars = scalars_of(folder)
     assert [step for step, _ in scalars["job/loss"]] == list(range(1, 480))
+    first = {tag: points[0] for tag, points in scalars.items()}
+    assert first["job/learning_rate"] == (1, pytest.approx(0.1))
+    assert first["job/samples_per_s"][0] == 2, "the first step has no speed"
+    assert first["job/step_s"] == (2, pytest.approx(32 / 702))
+    assert first["straggler_fractions/peer_7"] == (1, 0.5)
+    assert first["rescale/stop_s"] == (163, pytest.approx(0.134796))
+    assert first["rescale/attach_s"] == (163, pytest.approx(0.012014))
     assert scalars["job/loss"][1] == (2, 1.0)
     assert scalars["job/size"][162:164] == [(163, 2.0), (164, 3.0)]
     assert scalars["signals/noise_scale"][49] == (50, 150.0)
-    assert scalars["job/learning_rate"][0][1] == pytest.approx(0.1)
-    assert scalars["job/samples_per_s"][0][0] == 2, "the first step has no speed"
-    assert scalars["job/step_s"][0][1] == pytest.approx(32 / 702)
-    assert scalars["straggler_fractions/peer_7"][0] == (1, 0.5)
     assert scalars["markers/decision"] == [(50, 3.0), (300, 2.0)]
     assert scalars["markers/rescale"] == [(163, 3.0), (301, 2.0)]
-    assert scalars["rescale/stop_s"][0] == (163, pytest.approx(0.134796))
-    assert scalars["rescale/attach_s"][0] == (163, pytest.approx(0.012014))
     texts = texts_of(folder)
     step, decision = texts["events/decisions"][0]
     assert (step, "gns_batch wants 3 peers instead of 2 (noise scale 50.7" in decision) == (50, True)
@@ -70,7 +71,7 @@ def test_every_kind_of_change_is_marked(tmp_path: Path) -> None:
         made(event="checkpoint", time=5.0, step=10, path="/c", error="no space", seconds=0.5, stop_s=0.01),
         made(event="gap", time=6.0, file="metrics.jsonl", lines=3, error="no space"),
     ]
-    folder = exported(written(tmp_path, events, metrics=[measured(7)]), tmp_path / "board" / "run")
+    folder = exported(written(tmp_path, events, metrics=[measured(7)]), tmp_path / "board")
     scalars = scalars_of(folder)
     assert scalars["settings/learning_rate"] == [(5, pytest.approx(0.05))]
     assert scalars["markers/recovery"] == [(8, 1.0)]
@@ -93,7 +94,7 @@ def test_numbers_that_are_none_and_hostile_names_are_written_as_they_are(tmp_pat
         {"step": 3, "loss": 1.0},
     ]
     events = [made(event="lost", time=1.0, peer=1, how="exit code 1", error="<b>bold</b>\n# heading")]
-    folder = exported(written(tmp_path, events, metrics=rows), tmp_path / "board" / "run")
+    folder = exported(written(tmp_path, events, metrics=rows), tmp_path / "board")
     scalars = scalars_of(folder)
     assert math.isnan(scalars["job/loss"][0][1])
     assert scalars["job/loss"][1] == (2, -math.inf)
@@ -107,8 +108,10 @@ def test_of_a_long_run_fewer_steps_are_written(tmp_path: Path) -> None:
     kept = sum(is_kept(step) for step in range(1, 1_000_001))
     assert kept == 10_000 + 9_000 + 9_000
     rows = [measured(step) for step in (9_999, 10_000, 10_001, 10_010)]
-    folder = exported(written(tmp_path, GROWN[:1], metrics=rows), tmp_path / "board" / "run")
-    assert [step for step, _ in scalars_of(folder)["job/loss"]] == [9_999, 10_000, 10_010]
+    record = written(tmp_path, GROWN[:1], metrics=rows)
+    first, second = (exported(record, tmp_path / "board") for _ in range(2))
+    assert [step for step, _ in scalars_of(first)["job/loss"]] == [9_999, 10_000, 10_010]
+    assert (first.name, second.name) == ("run", "run-2"), "runs of one name do not share a folder"
 
 
 def test_a_full_disk_delays_what_is_written_and_no_event_is_cut(tmp_path: Path) -> None:
@@ -146,23 +149,14 @@ def test_a_folder_that_cannot_be_made_is_told_once_and_not_at_all_written(tmp_pa
     ]
 
 
-def test_two_runs_of_one_name_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_the_command_writes_a_recorded_run(tmp_path: Path, printed: Printed) -> None:
     record = written(tmp_path, GROWN, metrics=STEPS)
-    first, second = (exported(record, tmp_path / "board" / "run") for _ in range(2))
-    assert (first.name, second.name) == ("run", "run-2")
-
-
-def test_the_command_writes_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = written(tmp_path, GROWN, metrics=STEPS)
-    assert main(["tensorboard", str(record)]) == 0
     folder = record / "tensorboard" / record.name
-    assert str(folder) in capsys.readouterr().out
+    assert str(folder) in printed("tensorboard", record)
     assert len(scalars_of(folder)["job/loss"]) == 479
-    assert main(["tensorboard", str(tmp_path / "nowhere")]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "there is no such folder" in printed("tensorboard", tmp_path / "nowhere", code=2)
     (record / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
-    assert main(["tensorboard", str(record)]) == 2
-    assert f"is of version {RECORD_VERSION + 1}" in capsys.readouterr().err
+    assert f"is of version {RECORD_VERSION + 1}" in printed("tensorboard", record, code=2)
 
 
 @pytest.mark.slow
