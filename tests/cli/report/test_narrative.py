@@ -19,12 +19,11 @@ def told(events: Events) -> str:
 
 def test_a_decision_is_told_with_its_step_rule_what_it_saw_and_what_was_done() -> None:
     decision = narrative([GROWN[0], GROWN[5]])[1]
-    assert decision.at_s == 10.0
-    assert decision.headline == "step 50: gns_batch wants 3 peers instead of 2"
-    assert decision.details == (
-        "it saw: noise scale 50.7, local batch size 16",
-        "done: 1 more is being prepared while training continues",
-    )
+    assert (decision.at_s, decision.headline) == (10.0, "step 50: gns_batch wants 3 peers instead of 2")
+    done = "done: 1 more is being prepared while training continues"
+    assert decision.details == ("it saw: noise scale 50.7, local batch size 16", done)
+    odd = replace(GROWN[5], saw={"noise_scale": math.nan, "busy": "-Infinity"})
+    assert narrative([GROWN[0], odd])[1].details == ("it saw: noise scale NaN, busy -Infinity", done)
 
 
 def test_a_rescale_is_told_with_every_part_in_its_phase() -> None:
@@ -73,12 +72,6 @@ def test_refusals_hooks_dissent_and_deaths_are_told_and_an_expected_death_is_not
     assert "peer 2 ended" not in story
 
 
-def test_a_record_without_an_end_says_so() -> None:
-    assert "still running, or its agent was killed" in told(GROWN[:5])
-    assert "still running" not in told(GROWN)
-    assert "still running" not in told(FAILED)
-
-
 def test_a_growth_that_still_waits_for_joiners_says_so_at_the_end() -> None:
     waits = "still waits for joiners: gns_batch wanted 3 peers instead of 2 at step 50"
     growing, came = GROWN[:6], GROWN[7]
@@ -100,10 +93,6 @@ def test_a_rule_that_asks_anew_is_told_by_its_later_decision_alone() -> None:
     assert (anew.one_line(), other.one_line()) == ("", line)
     waits = "still waits for joiners: gns_batch wanted 3 peers instead of 2 at step 50"
     assert waits not in narrative([*GROWN[:6], anew])[-1].details, "it counts all the same"
-
-
-def test_a_run_that_never_trained_says_so() -> None:
-    assert narrative(GROWN[:1])[-1].headline == "training never began"
 
 
 def test_a_job_that_runs_says_so_and_for_how_long_it_has_trained() -> None:
@@ -168,16 +157,13 @@ LOSS = tuple(made(**fields) for fields in _LOSS)
 
 
 def test_a_loss_and_what_followed_are_told_once_each_and_counted() -> None:
-    assert [one.headline for one in narrative(LOSS)[1:-1]] == [
-        "rank 1 (peer 1) is lost: exit code 1",
-        "step 47: training continues with 1 peer of 2; the batch stays at 12 samples",
-    ]
-    assert narrative(LOSS)[1].details == ("its last error: ValueError: wrong", "what it printed is in peers/peer-1.log")
+    _, lost, continued, total = narrative(LOSS)
+    assert lost.headline == "rank 1 (peer 1) is lost: exit code 1"
+    assert lost.details == ("its last error: ValueError: wrong", "what it printed is in peers/peer-1.log")
+    assert continued.headline == "step 47: training continues with 1 peer of 2; the batch stays at 12 samples"
     assert "1 step of rank 0 will be redone: the state is that of peer 0" in told(LOSS)
-    assert (
-        narrative(LOSS)[-1].details[0]
-        == "0 rescales and 1 recovery, for which training stood still for 250 ms (2.5 % of it)"
-    )
+    stood = "for which training stood still for 250 ms (2.5 % of it)"
+    assert total.details[0] == f"0 rescales and 1 recovery, {stood}"
 
 
 def test_the_report_says_what_a_full_disk_kept_from_the_record() -> None:
@@ -199,11 +185,6 @@ def test_a_loss_that_is_no_number_is_reported_where_it_began() -> None:
     story = told([*GROWN[:6], began, again, *GROWN[6:]])
     assert "step 45: the loss is a number again, for the first time since step 41" in story
     assert "the loss is no number since" not in story
-
-
-def test_what_a_rule_saw_that_was_no_number_is_told_as_it_was() -> None:
-    decision = replace(GROWN[5], saw={"noise_scale": math.nan, "busy": "-Infinity"})
-    assert "it saw: noise scale NaN, busy -Infinity" in told([GROWN[0], decision])
 
 
 # ---- settings that are changed again and again -----------------------------------------------------------------------
@@ -234,3 +215,9 @@ def test_a_checkpoint_says_how_long_it_took_and_that_training_went_on_without_on
     first, second, *_ = narrative([kept, made(event="checkpoint", step=41, error="No space left", seconds=0.1)])
     assert first.details == ("rank 0 held the others for 2 ms, and wrote for 250 ms while all trained on",)
     assert second.details == ("training continued without it; what was there before is as it was",)
+
+
+def test_a_record_without_an_end_or_a_training_says_so() -> None:
+    assert "still running, or its agent was killed" in told(GROWN[:5])
+    assert "still running" not in told(GROWN) + told(FAILED)
+    assert narrative(GROWN[:1])[-1].headline == "training never began"

@@ -20,19 +20,15 @@ from tests.cli.recorded import GROWN, written
 from tests.event_log.made import KINDS
 
 
-def test_a_whole_record_is_read_in_its_order_without_a_remark(tmp_path: Path) -> None:
-    record = read_events(written(tmp_path, GROWN))
-    assert list(record.events) == list(GROWN)
-    assert record.remarks == ()
-
-
 def test_a_half_written_last_line_is_left_out_with_a_remark(tmp_path: Path) -> None:
+    record = read_events(written(tmp_path, GROWN))
+    assert (record.events, record.remarks) == (GROWN, ())
     with (written(tmp_path, GROWN[:2]) / "events.jsonl").open("a") as file:
         file.write('{"time": 1.0, "eve')
     record = read_events(tmp_path)
     assert len(record.events) == 2
-    assert record.remarks == ("line 4 of events.jsonl is half-written: the run is writing it, or was cut off; "
-                              "it was left out",)  # fmt: skip
+    why = "half-written: the run is writing it, or was cut off; it was left out"
+    assert record.remarks == (f"line 4 of events.jsonl is {why}",)
 
 
 HEAD = event_to_line(RecordEvent(version=RECORD_VERSION)).encode() + b"\n"
@@ -57,10 +53,9 @@ def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path)
 )
 def test_a_record_of_another_version_is_refused_as_a_whole(tmp_path: Path, first: str, found: str) -> None:
     (tmp_path / "events.jsonl").write_text(f'{first}\n{{"event": "noticed", "peer": 1}}\n')
-    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 3"):
-        read_events(tmp_path)
-    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 3"):
-        read_start(tmp_path)
+    for read in (read_events, read_start):
+        with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 3"):
+            read(tmp_path)
 
 
 JSON = st.recursive(
@@ -88,14 +83,6 @@ def test_no_line_however_odd_makes_the_report_stumble(tmp_path: Path, lines: lis
     assert all(isinstance(event.one_line(), str) for event in record.events)
 
 
-@pytest.mark.parametrize("content", ["", "\n\n", "[]\n"])
-def test_a_record_in_which_nothing_stands_is_an_error(tmp_path: Path, content: str) -> None:
-    (tmp_path / "events.jsonl").write_text(content)
-    for read in (read_events, read_start):
-        with pytest.raises(UsageError, match="no line of it is a record"):
-            read(tmp_path)
-
-
 def test_the_start_of_a_job_is_read_without_the_rest_of_a_long_record(tmp_path: Path) -> None:
     written(tmp_path, [GROWN[0], *(20_000 * GROWN[1:2])])
     tracemalloc.start()
@@ -107,8 +94,12 @@ def test_the_start_of_a_job_is_read_without_the_rest_of_a_long_record(tmp_path: 
     assert read_start(written(tmp_path, GROWN[1:3])) is None
 
 
-def test_a_folder_without_a_record_and_no_folder_at_all_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the folder holds no events"):
-        read_events(tmp_path)
-    with pytest.raises(UsageError, match="there is no such folder"):
-        read_events(tmp_path / "none")
+@pytest.mark.parametrize("content", ["", "\n\n", "[]\n"])
+def test_a_record_in_which_nothing_stands_and_none_at_all_are_errors(tmp_path: Path, content: str) -> None:
+    (tmp_path / "events.jsonl").write_text(content)
+    (empty := tmp_path / "empty").mkdir()
+    folders = {tmp_path: "no line of it is a record", empty: "the folder holds no events", empty / "none": "no such"}
+    for read in (read_events, read_start):
+        for folder, why in folders.items():
+            with pytest.raises(UsageError, match=why):
+                read(folder)

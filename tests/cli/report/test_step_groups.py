@@ -23,9 +23,14 @@ def grouped(steps: int, value: Callable[[int], float], *, most: int) -> StepGrou
 
 def test_a_short_run_is_known_step_by_step() -> None:
     groups = grouped(8, float, most=8)
-    assert [*groups.firsts()] == [*groups.lasts()] == [*range(1, 9)]
     loss = groups.curve("loss")
+    assert [*groups.firsts()] == [*groups.lasts()] == [*range(1, 9)]
     assert loss.low.tolist() == loss.values.tolist() == loss.high.tolist() == [*range(1, 9)]
+    groups.add(5, {"loss": 9.0})
+    assert [*groups.lasts()] == [1, 2, 3, 4, 5], "a step that is done again has its new value"
+    assert groups.curve("loss").values.tolist() == [1.0, 2.0, 3.0, 4.0, 9.0]
+    sizes = grouped(5, lambda step: 2.0 if step < 3 else 3.0, most=2).curve("loss")
+    assert (sizes.low[0], sizes.values[0], sizes.high[0]) == (2.0, 3.0, 3.0), "no size is between two"
 
 
 @given(st.integers(1, 700), st.sampled_from([2, 8, 32]))
@@ -108,21 +113,6 @@ def test_steps_that_are_done_again_leave_groups_that_follow_each_other(bursts: l
         assert all(first <= last for first, last in zip(firsts, lasts, strict=True))
         assert all(last < first for last, first in zip(lasts, firsts[1:], strict=False))
         assert len(groups.curve("loss").values) == len(lasts)
-
-
-def test_a_step_that_is_done_again_alone_has_its_new_value() -> None:
-    groups = grouped(6, lambda step: 1.0, most=8)
-    groups.add(5, {"loss": 9.0})
-    assert [*groups.lasts()] == [1, 2, 3, 4, 5]
-    assert groups.curve("loss").values.tolist() == [1.0, 1.0, 1.0, 1.0, 9.0]
-
-
-def test_a_size_between_two_is_none() -> None:
-    """The median of as many steps of two sizes is one of them."""
-    groups = grouped(4, lambda step: 2.0 if step < 3 else 3.0, most=2)
-    groups.add(5, {"loss": 3.0})
-    loss = groups.curve("loss")
-    assert (loss.low[0], loss.values[0], loss.high[0], loss.undefined[0]) == (2.0, 3.0, 3.0, 0.0)
 
 
 def test_the_smaller_last_batch_of_an_epoch_is_no_batch_and_a_smaller_batch_is_one() -> None:
