@@ -15,6 +15,7 @@ import pytest
 
 from kungfu.cli.completion import SHELLS, completion_script
 from kungfu.cli.main import main
+from tests.cli.conftest import Printed
 from tests.soak import SOAK
 
 BASH = ["bash", "--noprofile", "--norc"]
@@ -200,10 +201,9 @@ def test_zsh_and_fish_complete_commands_options_choices_and_folders_of_runs(tmp_
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_gets_a_script_of_both_commands_that_it_can_read(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+    printed: Printed, tmp_path: Path, shell: str
 ) -> None:
-    assert main(["completion", shell]) == 0
-    printed = capsys.readouterr().out
+    printed = printed("completion", shell)
     for word in ("_shtab_kungfu_run", "chaos", "inelastic", "_kungfu_run_dir"):
         assert word in printed
     if shutil.which(shell):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.main import main
+from tests.cli.conftest import Printed
 
 SPEC = "kungfu.policies:gns_batch(max_peers=8)"
 
@@ -22,13 +22,12 @@ SPEC = "kungfu.policies:gns_batch(max_peers=8)"
     ],
 )
 def test_policies_that_do_not_resolve_or_conflict_are_refused_like_at_attach(
-    specs: list[str], why: str, capsys: pytest.CaptureFixture[str]
+    specs: list[str], why: str, printed: Printed
 ) -> None:
-    assert main(["explain", *specs]) == 2
-    assert why in capsys.readouterr().err
+    assert why in printed("explain", *specs, code=2)
 
 
-def test_several_policies_are_explained_as_one_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_several_policies_are_explained_as_one_job(printed: Printed, tmp_path: Path) -> None:
     watching = tmp_path / "watching.py"
     watching.write_text(
         "import kungfu as kf\n"
@@ -36,15 +35,13 @@ def test_several_policies_are_explained_as_one_job(capsys: pytest.CaptureFixture
         "def watching(training):\n"
         "    return kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))\n"
     )
-    assert main(["explain", SPEC, f"{watching}:watching", "--monitors", "open"]) == 0
-    printed = capsys.readouterr().out
+    printed = printed("explain", SPEC, f"{watching}:watching", "--monitors", "open")
     assert "\ngns_batch and watching share noise_scale, and " in printed
     assert printed.count("all_reduce sum(") == 3
 
 
-def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", SPEC, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_as_json_it_is_one_document(printed: Printed) -> None:
+    document = json.loads(printed("explain", SPEC, "--json"))
     assert document["costs"] == {
         "messages_per_step": 0,
         "gated_messages": 0,

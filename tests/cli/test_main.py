@@ -12,120 +12,102 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
+from tests.cli.conftest import Printed
 from tests.cli.recorded import FAILED, GROWN, written
 from tests.event_log.made import made
 
 
 def test_why_tells_the_story_within_the_width_of_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = written(tmp_path, GROWN)
     for width in (40, 100):
         monkeypatch.setenv("COLUMNS", str(width))
-        assert main(["why", str(run)]) == 0
-        story = capsys.readouterr().out.splitlines()
+        story = printed("why", run).splitlines()
         assert max(len(line) for line in story[1:]) <= width
     assert "+10.0 s    step 50: gns_batch wants 3 peers instead of 2" in story
 
 
 def test_why_keeps_a_long_time_apart_from_what_happened_then(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     late = [made(time=0.0, event="started", size=1), made(time=676.0, event="ended", reason="word " * 30)]
-    assert main(["why", str(written(tmp_path, late))]) == 0
-    story = capsys.readouterr().out.splitlines()
+    story = printed("why", written(tmp_path, late)).splitlines()
     assert any(line.startswith("+11 min 16 s ended: word") for line in story)
     assert max(len(line) for line in story[1:]) <= 70
 
 
-def test_why_tells_a_long_story_whole_and_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_tells_a_long_story_whole_and_in_its_order(tmp_path: Path, printed: Printed) -> None:
     decisions = [made(event="decision", step=step, rule="grow", asked=3, size=2, done="x") for step in range(1, 701)]
-    assert main(["why", str(written(tmp_path, decisions))]) == 0
-    story = [line.split(":")[0].split() for line in capsys.readouterr().out.splitlines() if "grow wants" in line]
-    assert [words[-1] for words in story] == list(map(str, range(1, 701)))
+    lines = printed("why", written(tmp_path, decisions)).splitlines()
+    steps = [line.split(":")[0].split()[-1] for line in lines if "grow wants" in line]
+    assert steps == list(map(str, range(1, 701)))
 
 
-def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, printed: Printed) -> None:
     with (written(tmp_path, FAILED) / "events.jsonl").open("a") as file:
         file.write('{"half')
-    assert main(["why", str(tmp_path)]) == 0
-    story = capsys.readouterr().out.splitlines()
+    story = printed("why", tmp_path).splitlines()
     assert "this run failed: rank 1 (peer 1): killed by SIGKILL" in story[2]
     assert story[-1].startswith("note: line 12 of events.jsonl is half-written")
 
 
-def test_why_of_a_job_whose_agent_lives_says_that_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_of_a_job_whose_agent_lives_says_that_it_runs(tmp_path: Path, printed: Printed) -> None:
     began = time.time() - 60.0
     trains = [made(time=began, event="view", version=1, peers=[0, 1]), made(time=began + 1, event="offered", peers=[2])]
     lasting = {"process": identify_process(os.getpid()), "started": began}
     runs, ended = "the job runs: 2 peers train, for 1 min ", {"ended": began, "code": 1}
     for more, expected in (({}, runs), (ended, "in all 1.0 s")):
         write_job_file(written(tmp_path, trains), JobFile("job", "127.0.0.1:1", "", os.getpid(), **lasting, **more))
-        assert main(["why", str(tmp_path)]) == 0
-        story = " ".join(capsys.readouterr().out.split())
+        story = " ".join(printed("why", tmp_path).split())
         assert expected in story
         assert ("its agent was killed" in story) == bool(more)
 
 
-def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(tmp_path: Path, printed: Printed) -> None:
     fields = {"event": "recovered", "step": 44, "from": 2, "to": 1, "lost": {"0": "killed by SIGKILL"}}
-    folder = written(tmp_path, [*FAILED[:2], made(time=9.0, **fields)])
-    (folder / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in (38, 39, 40, 45, 46)))
-    assert main(["why", str(folder)]) == 0
+    rows = [{"step": step} for step in (38, 39, 40, 45, 46)]
+    folder = written(tmp_path, [*FAILED[:2], made(time=9.0, **fields)], metrics=rows)
     note = "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it reported them"
-    assert capsys.readouterr().out.splitlines()[-1] == note
+    assert printed("why", folder).splitlines()[-1] == note
 
 
 @pytest.mark.parametrize("command", ["why", "draw"])
-def test_a_folder_without_a_record_is_one_message_and_code_2(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, str(tmp_path)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+def test_a_folder_without_a_record_is_one_message_and_code_2(command: str, tmp_path: Path, printed: Printed) -> None:
+    err = printed(command, tmp_path, code=2)
     assert err.startswith(f"kungfu {command}: {tmp_path}: the folder holds no ")
     assert "--logdir" in err
 
 
 def test_without_a_folder_it_is_the_newest_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for command in ("why", "draw"):
-        assert main([command]) == 2
-        assert f"kungfu {command}: no job was found in runs/" in capsys.readouterr().err
+        assert f"kungfu {command}: no job was found in runs/" in printed(command, code=2)
     for started, name in enumerate(("late", "early")):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         written(folder, GROWN)
         write_job_file(folder, JobFile("job", "", "", 0, started=100.0 - started, ended=200.0, code=0))
-    assert main(["why"]) == 0
-    assert capsys.readouterr().out.startswith("the run in runs/late")
+    assert printed("why").startswith("the run in runs/late")
 
 
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
+def test_a_word_that_is_no_command_is_told_with_one_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, told in (
         ("resise", "'resise' is no command; did you mean 'resize'?"),
         ("wy", "did you mean 'why'?"),
         ("xx", "'xx' is no command; there are explain, why, draw, doctor"),
         ("simulate", "'simulate' is no command; did you mean 'plan simulate'?"),
-    ],
-)
-def test_a_word_that_is_no_command_is_told_with_one_that_is(
-    word: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main([word, "2"])
-    assert told in capsys.readouterr().err
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([word, "2"])
+        assert told in capsys.readouterr().err
 
 
-def test_without_a_command_there_is_help_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "explain" in capsys.readouterr().err
+def test_without_a_command_there_is_help_and_code_2(printed: Printed) -> None:
+    assert "explain" in printed(code=2)
 
 
 def test_help_of_kungfu_names_plan_and_loads_nothing_of_planning() -> None:

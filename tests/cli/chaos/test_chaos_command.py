@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from kungfu.cli.chaos.chaos_command import read_schedule
-from kungfu.cli.main import main
 from kungfu.errors import UsageError
 from kungfu.testing.faults import parse
+from tests.cli.conftest import Printed
 from tests.runtime.job_api.served_job import serve_job
 
 # A shell makes a job in its background ignore Ctrl-C, and the tests may run in one.
@@ -29,6 +29,9 @@ from kungfu.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
+
+
+FORESEE = ("--dry-run", "--json")
 
 
 @contextmanager
@@ -52,25 +55,13 @@ def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterat
             child.wait()
 
 
-def foreseen(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:
-    assert main(["chaos", str(folder), "--dry-run", "--json", *words]) == 0
-    return json.loads(capsys.readouterr().out)["faults"]
-
-
-def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
-    assert main(["chaos", str(folder), *words]) == 2
-    return capsys.readouterr().err
-
-
-def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(tmp_path: Path, printed: Printed) -> None:
     texts = ["at step +5 kill coordinator", "once settled kill ranks 0,1", "now resize 9", "now kill rank 7",
              "now freeze rank 1 for 2 s", "now kill host 0", "now kill host 3", "now kill joiner"]  # fmt: skip
     with trained(tmp_path):
-        found = foreseen(capsys, tmp_path, *(word for text in texts for word in ("--fault", text)))
-        assert main(["chaos", str(tmp_path), "--dry-run", "--fault", texts[1]]) == 0
-        assert "cannot be done" in capsys.readouterr().out
+        words = (word for text in texts for word in ("--fault", text))
+        found = json.loads(printed("chaos", tmp_path, *FORESEE, *words))["faults"]
+        assert "cannot be done" in printed("chaos", tmp_path, "--dry-run", "--fault", texts[1])
     obstacles = [one["obstacle"] for one in found]
     assert found[0]["hits"].startswith("peer 0, process ")
     assert obstacles[0] == obstacles[4] == obstacles[7] == ""
@@ -82,25 +73,24 @@ def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(
     assert [one["ends_job"] for one in found] == [False, True, False, False, False, True, True, False]
 
 
-def test_peers_and_agents_on_other_machines_are_said_to_be_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peers_and_agents_on_other_machines_are_said_to_be_there(tmp_path: Path, printed: Printed) -> None:
     with trained(tmp_path, hosts=("127.0.0.1", "192.0.2.1")):
-        found = foreseen(capsys, tmp_path, "--fault", "now kill rank 1", "--fault", "now notice host 1")
-    assert "peer 1 runs on another machine (192.0.2.1)" in found[0]["obstacle"]
-    assert found[1]["obstacle"] == "kungfu-run runs on another machine (192.0.2.1): run kungfu chaos there"
+        words = ("--fault", "now kill rank 1", "--fault", "now notice host 1")
+        peer, agent = json.loads(printed("chaos", tmp_path, *FORESEE, *words))["faults"]
+    assert "peer 1 runs on another machine (192.0.2.1)" in peer["obstacle"]
+    assert agent["obstacle"] == "kungfu-run runs on another machine (192.0.2.1): run kungfu chaos there"
 
 
-def test_a_drawn_schedule_follows_from_its_seed_and_resizes_no_inelastic_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drawn_schedule_follows_from_its_seed_and_resizes_no_inelastic_job(tmp_path: Path, printed: Printed) -> None:
     with trained(tmp_path, scaling="inelastic"):
-        words = ("--seed", "3", "--faults", "20", "--every", "10")
-        drawn = foreseen(capsys, tmp_path, *words)
-        assert foreseen(capsys, tmp_path, *words) == drawn
+        words = ("chaos", tmp_path, *FORESEE, "--seed", "3", "--faults", "20", "--every", "10")
+        text = printed(*words)
+        assert printed(*words) == text
+        drawn = json.loads(text)["faults"]
         assert [one["when"] for one in drawn][:2] == ["at step +10 once settled", "at step +20 once settled"]
         assert not [one for one in drawn if "resize" in one["what"] or one["obstacle"]]
-        assert "takes no change of its peers" in refused(capsys, tmp_path, "--fault", "now resize 3", "--yes")
+        refused = printed("chaos", tmp_path, "--fault", "now resize 3", "--yes", code=2)
+        assert "takes no change of its peers" in refused
 
 
 @pytest.mark.parametrize(
@@ -117,40 +107,34 @@ def test_a_drawn_schedule_follows_from_its_seed_and_resizes_no_inelastic_job(
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_before_anything_is_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with trained(tmp_path):
-        assert why in refused(capsys, tmp_path, *words)
+        assert why in printed("chaos", tmp_path, *words, code=2)
 
 
-def test_a_second_chaos_at_the_same_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_chaos_at_the_same_job_and_one_without_a_job_are_refused(tmp_path: Path, printed: Printed) -> None:
+    words = ("chaos", tmp_path, "--fault", "now checkpoint", "--yes")
+    assert "holds no job.json" in printed(*words, code=2)
     with trained(tmp_path):
         handle = os.open(tmp_path, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            assert "another kungfu chaos is at work" in refused(capsys, tmp_path, "--fault", "now checkpoint", "--yes")
+            assert "another kungfu chaos is at work" in printed(*words, code=2)
         finally:
             os.close(handle)
 
 
 def test_who_is_asked_and_says_no_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    terminal = io.StringIO("n\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
     with trained(tmp_path):
-        said = refused(capsys, tmp_path, "--fault", "now kill rank 1")
+        said = printed("chaos", tmp_path, "--fault", "now kill rank 1", code=2)
     assert "which trains with 2 peers? [y/N] nothing was done" in said
-
-
-def test_a_job_that_is_over_and_a_folder_without_one_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "holds no job.json" in refused(capsys, tmp_path, "--seed", "1", "--yes")
 
 
 @pytest.mark.slow

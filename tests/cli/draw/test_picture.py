@@ -11,8 +11,8 @@ import pytest
 
 from kungfu.cli.draw.picture import _title, draw_command
 from kungfu.cli.draw.recorded_run import read_run
-from kungfu.cli.main import main
 from kungfu.errors import UsageError
+from tests.cli.conftest import Printed
 from tests.cli.recorded import GROWN, Events, measured, written
 from tests.event_log.made import made
 
@@ -28,9 +28,9 @@ def drawn(folder: Path, metrics: Sequence[Mapping[str, Any]], *, events: Events 
 
 def test_a_run_becomes_a_picture_of_a_readable_size(tmp_path: Path) -> None:
     steps = [measured(step, size=2 if step < 163 else 3) for step in range(1, 480)]
-    width, height = drawn(tmp_path, steps)
-    assert width >= 1000
-    assert height >= 1000
+    assert min(drawn(tmp_path, steps)) >= 1000
+    events = [made(event="decision", step=2), made(event="rescale", step=2), made(event="rescale")]
+    assert drawn(tmp_path, steps[:2], events=events), "also of events with empty fields"
 
 
 UNKNOWN = {"size": None, "batch": None, "loss": None, "samples_per_s": None, "noise_scale": None}
@@ -52,17 +52,9 @@ def test_values_that_are_unknown_or_odd_leave_a_picture(tmp_path: Path, metrics:
     assert drawn(tmp_path, metrics) == drawn(tmp_path, [measured(1)])
 
 
-def test_events_with_empty_fields_leave_a_picture(tmp_path: Path) -> None:
-    events = [made(event="decision", step=2), made(event="rescale", step=2), made(event="rescale")]
-    assert drawn(tmp_path, [measured(1), measured(2)], events=events)
-
-
-def test_a_run_without_a_step_is_an_error(tmp_path: Path) -> None:
+def test_what_cannot_be_drawn_or_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no step of the run was measured"):
         drawn(tmp_path, [{"loss": 1.0}])
-
-
-def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     run = written(tmp_path, GROWN, metrics=[measured(1)])
     with pytest.raises(UsageError, match=r"none/a\.png: No such file"):
         draw_command(run, tmp_path / "none" / "a.png", signals=None)
@@ -79,32 +71,24 @@ def test_the_title_counts_the_losses_of_peers_and_what_they_stopped(tmp_path: Pa
 
 
 def test_each_signal_that_changes_has_a_panel_of_its_own(tmp_path: Path) -> None:
-    without = drawn(tmp_path, [measured(step) for step in range(1, 30)])
-    with_two = drawn(
-        tmp_path, [measured(step, gain=1.0 / step, rescales_left=step % 3, cap=4) for step in range(1, 30)]
-    )
-    assert with_two[0] == without[0]
-    assert with_two[1] - without[1] == 2 * round(1.9 * 120)
+    width, height = drawn(tmp_path, [measured(step) for step in range(1, 30)])
+    two = [measured(step, gain=1.0 / step, rescales_left=step % 3, cap=4) for step in range(1, 30)]
+    assert drawn(tmp_path, two) == (width, height + 2 * round(1.9 * 120))
 
 
-def test_the_command_says_what_is_not_in_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_is_not_in_the_picture(tmp_path: Path, printed: Printed) -> None:
     rows = [measured(step, **{f"s{nth}": 1.0 * nth * step for nth in range(1, 7)}) for step in range(1, 9)]
-    run = str(written(tmp_path, GROWN, metrics=rows))
-    assert main(["draw", run]) == 0
+    run, other = written(tmp_path, GROWN, metrics=rows), tmp_path / "two.png"
     note = "note: not drawn: s5, s6 (--signals NAME,NAME draws up to 12)"
-    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "run.png"), note]
-    assert main(["draw", run, "--signals", "s5, s6", "--to", str(tmp_path / "two.png")]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "two.png")]
-    assert main(["draw", run, "--signals", ""]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert printed("draw", run) == f"{tmp_path / 'run.png'}\n{note}\n"
+    assert printed("draw", run, "--signals", "s5, s6", "--to", other) == f"{other}\n"
+    assert len(printed("draw", run, "--signals", "").splitlines()) == 1
 
 
-def test_a_run_without_signals_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_signals_says_so(tmp_path: Path, printed: Printed) -> None:
     rows = [{"step": step, "size": 2, "batch": 8, "loss": 1.0, "samples_per_s": 9.0} for step in range(1, 9)]
-    run = str(written(tmp_path, GROWN, metrics=rows))
-    assert main(["draw", run]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == (
-        "note: no signal of a policy is in the record: the picture shows size, batch, loss and samples/s"
-    )
-    assert main(["draw", run, "--signals", "gain"]) == 2
-    assert "--signals gain: no signal of this name is in the record; it has none" in capsys.readouterr().err
+    run = written(tmp_path, GROWN, metrics=rows)
+    note = "note: no signal of a policy is in the record: the picture shows size, batch, loss and samples/s"
+    assert printed("draw", run).splitlines()[1] == note
+    refused = printed("draw", run, "--signals", "gain", code=2)
+    assert "--signals gain: no signal of this name is in the record; it has none" in refused

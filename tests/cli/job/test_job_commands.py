@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from kungfu.cli.job.submit import submit_and_wait
-from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Starting
@@ -22,27 +21,20 @@ from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, St
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file
 from kungfu_planning.profile import read_profile
+from tests.cli.conftest import Printed
 from tests.cli.recorded import written
 from tests.event_log.made import made, write_record
+from tests.jobs.harness import awaited
 from tests.runtime.job_api.served_job import ServedJob, serve_job, view
 
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
-
-
-def demands_of(place: ServedJob, *words: object) -> list[Asked]:
-    """What the leader is told because of a command that does not wait."""
-    place.told.clear()
-    assert main([*map(str, words), str(place.folder), "--no-wait"]) == 0
-    return place.told
 
 
 def served(place: ServedJob, *after: Any) -> threading.Thread:
     """A leader that lets these events happen once it is told something."""
 
     def serve() -> None:
-        told = threading.Event()
-        while not place.told:
-            assert not told.wait(0.01)
+        awaited(lambda: place.told, what="a request", deadline_s=60.0)
         for event in after:
             place.put(event)
 
@@ -51,7 +43,7 @@ def served(place: ServedJob, *after: Any) -> threading.Thread:
     return thread
 
 
-def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_says_its_own_to_the_leader(tmp_path: Path, printed: Printed) -> None:
     for words, what in (
         (["resize", 3], Resize(3)),
         (["scale-out", 2], Resize(4)),
@@ -62,51 +54,28 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
         (["stop"], StopTraining()),
     ):
         with serve_job(tmp_path) as place:
-            (told,) = demands_of(place, *words)
-            assert told.what == what
-            assert "under way" in capsys.readouterr().out or words[0] == "profile"
+            out = printed(*words, tmp_path, "--no-wait")
+            assert [told.what for told in place.told] == [what]
+            assert "under way" in out or words[0] == "profile"
 
 
-def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path) as place:
         saved = CheckpointEvent(step=4, rule="kungfu checkpoint", path="ckpt-4", seconds=0.5, stop_s=0.1)
         leader = served(place, NewRecords(events=(saved,)))
-        assert main(["checkpoint", str(tmp_path), "--id", "c"]) == 0
+        out = printed("checkpoint", tmp_path, "--id", "c")
         leader.join(5.0)
-    out = capsys.readouterr().out
     assert out.startswith("checkpoint: carried out in ")
     assert out.endswith(", view 3: ckpt-4\n")
 
 
-def test_what_is_refused_is_code_1_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serve_job(tmp_path):
-        assert main(["resize", "9", str(tmp_path)]) == 1
-        assert capsys.readouterr().out == (
-            "resize 9: refused: a size of 9: this job takes 1 to 4 (kungfu-run --min, --max)\n"
-        )
-        assert main(["scale-in", "1", "--if-view", "2", "--json", "--logdir", str(tmp_path)]) == 1
-        assert json.loads(capsys.readouterr().out)["state"] == "refused"
-
-
-def test_what_is_not_carried_out_in_time_is_code_1_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serve_job(tmp_path):
-        assert main(["resize", "3", str(tmp_path), "--id", "r", "--timeout", "0.01"]) == 1
-    assert "resize 3: under way as 'r'; the same command with --id r waits for it" in capsys.readouterr().out
-
-
-def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path) as place:
         leader = served(place, TrainingFinished(0, leaving=False))
-        assert main(["stop", str(tmp_path)]) == 0
+        assert "training has ended" in printed("stop", tmp_path)
         leader.join(5.0)
-        assert "training has ended" in capsys.readouterr().out
         end_job_file(tmp_path, code=0, now=5.0)
-        assert main(["status", str(tmp_path)]) == 2
-    assert "the job is over; it ended with exit code 0" in capsys.readouterr().err
+        assert "the job is over; it ended with exit code 0" in printed("status", tmp_path, code=2)
 
 
 @pytest.mark.parametrize("state", ["carried out", "accepted"])
@@ -124,105 +93,90 @@ def test_the_record_says_what_came_of_a_request_as_the_job_ended(tmp_path: Path,
         assert (progress.state, progress.view, progress.seconds) == ("carried out", 4, 1.5)
 
 
-def test_the_status_tells_how_far_the_job_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_tells_how_far_the_job_is(tmp_path: Path, printed: Printed) -> None:
     told = {"epoch": 2, "epochs": 10, "samples_left": 6400, "steps_left": 100, "fit": 2}
     rows = [
         {**ROW, "step": step, "time": 1.0 * step, "progress": {"samples": 64 * step, **told}} for step in range(1, 8)
     ]
     with serve_job(tmp_path) as place:
         place.put(NewRecords(rows=tuple(rows)))
-        assert main(["status", str(tmp_path)]) == 0
-        out = capsys.readouterr().out
+        out = printed("status", tmp_path)
         assert "step 7 of 107, epoch 2 of 10 of fit 2, batch 64 samples, loss 0.500\n" in out
         assert "128 samples/s, 448 samples so far, about 2 min left\n" in out
-        assert main(["status", str(tmp_path), "--json"]) == 0
-    progress = json.loads(capsys.readouterr().out)["progress"]
+        progress = json.loads(printed("status", tmp_path, "--json"))["progress"]
     assert progress == {"samples": 448, **told, "seconds_left": 100.0}
 
 
-def test_the_status_says_for_whom_the_job_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_says_for_whom_the_job_waits(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path) as place:
         joiner = Starting(time.monotonic())
         people = replace(place.cluster.processes, alive=frozenset({0, 1, 2}))
         place.cluster = replace(place.cluster, starting={2: joiner}, processes=people)
-        assert main(["status", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+        out = printed("status", tmp_path)
     assert "view 3: 2 peers, on the way to 3 (from 1 to 4, elastic)\nwaits for peer 2 (starting for " in out
     assert "); nothing else that is asked for does\n" in out
 
 
-def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path) as place:
         place.put(NewRecords(rows=(ROW,)))
-        assert main(["resize", "3", str(tmp_path), "--no-wait", "--id", "r"]) == 0
-        assert main(["status", str(tmp_path)]) == 0
-        out = capsys.readouterr().out
-        assert "view 3: 2 peers, on the way to 3 (from 1 to 4, elastic)" in out
-        assert "step 7 of epoch 1, batch 64 samples, loss 0.500" in out
-        assert "under way: resize 3 (r), since " in out
-        assert main(["status", str(tmp_path), "--json"]) == 0
-    status = json.loads(capsys.readouterr().out)
-    assert [peer["state"] for peer in status["peers"]] == ["training", "training"]
+        printed("resize", "3", tmp_path, "--no-wait", "--id", "r")
+        out = printed("status", tmp_path)
+        status = json.loads(printed("status", tmp_path, "--json"))
+        place.put(NewRecords(rows=({**ROW, "straggler_fractions": {"0": 1.04, "1": 0.5134}},)))
+        shown = " ".join(printed("status", tmp_path).split())
+        measured = json.loads(printed("status", tmp_path, "--json"))
+    assert "view 3: 2 peers, on the way to 3 (from 1 to 4, elastic)" in out
+    assert "step 7 of epoch 1, batch 64 samples, loss 0.500" in out
+    assert "under way: resize 3 (r), since " in out
+    assert "speed" not in out, "nobody measures it"
+    assert [(peer["state"], peer["speed"], peer["is_straggler"]) for peer in status["peers"]] == [
+        ("training", None, None)
+    ] * 2
     assert status["figures"]["samples_per_s"] == 128.0
     assert status["request"]["words"] == "resize 3"
-    assert [(peer["speed"], peer["is_straggler"]) for peer in status["peers"]] == [(None, None)] * 2, (
-        "nobody measures it"
-    )
+    assert "1.04" in shown
+    assert "straggler, 0.513" in shown
+    assert shown.count("straggler") == 1
+    assert [(peer["speed"], peer["is_straggler"]) for peer in measured["peers"]] == [(1.04, False), (0.5134, True)]
 
 
-def test_the_status_tells_which_peers_straggle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serve_job(tmp_path) as place:
-        assert main(["status", str(tmp_path)]) == 0
-        assert "speed" not in capsys.readouterr().out
-        place.put(NewRecords(rows=({**ROW, "straggler_fractions": {"0": 1.04, "1": 0.5134}},)))
-        assert main(["status", str(tmp_path)]) == 0
-        shown = " ".join(capsys.readouterr().out.split())
-        assert "1.04" in shown
-        assert "straggler, 0.513" in shown
-        assert shown.count("straggler") == 1
-        assert main(["status", str(tmp_path), "--json"]) == 0
-    status = json.loads(capsys.readouterr().out)
-    assert [(peer["speed"], peer["is_straggler"]) for peer in status["peers"]] == [(1.04, False), (0.5134, True)]
-
-
-def test_peers_are_numbers_and_the_last_word_may_be_a_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peers_are_numbers_and_the_last_word_may_be_a_folder(tmp_path: Path, printed: Printed) -> None:
     for words in (["one"], ["nowhere", "1"], ["1", "here", "there"]):
-        assert main(["scale-in", *words]) == 2
-        assert "give the ids of peers, as kungfu status shows them" in capsys.readouterr().err
+        assert "give the ids of peers, as kungfu status shows them" in printed("scale-in", *words, code=2)
 
 
 def test_without_a_job_every_command_is_one_message_and_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["stop"]) == 2
-    assert capsys.readouterr().err.startswith("kungfu stop: no job was found in runs/")
-    assert main(["resize", "2", "nowhere"]) == 2
-    assert capsys.readouterr().err.startswith("kungfu resize: nowhere: there is no such folder")
+    assert printed("stop", code=2).startswith("kungfu stop: no job was found in runs/")
+    assert printed("resize", "2", "nowhere", code=2).startswith("kungfu resize: nowhere: there is no such folder")
 
 
-def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, printed: Printed) -> None:
     def lines(size: int, speed: float) -> NewRecords:
         return NewRecords(rows=({**ROW, "size": size, "samples_per_s": speed},) * 20)
 
     write_record(tmp_path, {"event": "started", "size": 2, "command": ["python", "train.py"], "attachment": "local"})
     with serve_job(tmp_path) as place:
         leader = served(place, lines(2, 30.0), ViewStarted(view(4, 0)), lines(1, 20.0), ViewStarted(view(5, 0, 2)))
-        assert main(["profile", "1", "2", str(tmp_path), "--steps", "5"]) == 0
+        assert "75%" in printed("profile", "1", "2", tmp_path, "--steps", "5")
         leader.join(5.0)
-    document = json.loads((tmp_path / "profile.json").read_text())
-    assert (document["state"], document["program"], document["attachment"]) == (
-        "carried out",
-        ["python", "train.py"],
-        "local",
-    )
-    assert read_profile(tmp_path / "profile.json").points == {1: 20.0, 2: 30.0}
-    assert read_profile(tmp_path / "profile.json").batch == ROW["batch"]
-    assert [(one["size"], one["samples_per_s"], one["efficiency"]) for one in document["sizes"]] == [
-        (1, 20.0, 1.0),
-        (2, 30.0, 0.75),
-    ]
+    document, profile = json.loads((tmp_path / "profile.json").read_text()), read_profile(tmp_path / "profile.json")
+    found = tuple(document[name] for name in ("state", "program", "attachment"))
+    assert found == ("carried out", ["python", "train.py"], "local")
+    assert (profile.points, profile.batch) == ({1: 20.0, 2: 30.0}, ROW["batch"])
+    sizes = [(one["size"], one["samples_per_s"], one["efficiency"]) for one in document["sizes"]]
+    assert sizes == [(1, 20.0, 1.0), (2, 30.0, 0.75)]
     assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
-    assert "75%" in capsys.readouterr().out
+
+
+def test_what_is_refused_or_not_carried_out_in_time_is_code_1(tmp_path: Path, printed: Printed) -> None:
+    with serve_job(tmp_path):
+        reason = "a size of 9: this job takes 1 to 4 (kungfu-run --min, --max)"
+        assert printed("resize", "9", tmp_path, code=1) == f"resize 9: refused: {reason}\n"
+        out = printed("scale-in", "1", "--if-view", "2", "--json", "--logdir", tmp_path, code=1)
+        assert json.loads(out)["state"] == "refused"
+        out = printed("resize", "3", tmp_path, "--id", "r", "--timeout", "0.01", code=1)
+        assert "resize 3: under way as 'r'; the same command with --id r waits for it" in out

@@ -14,27 +14,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kungfu.cli.main import main
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.cli.top.row import JobRow
 from kungfu.cli.top.top_command import shown
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus
+from tests.cli.conftest import Printed
 from tests.runtime.job_api.served_job import serve_job
 
 
-def test_a_job_whose_folder_is_given_is_shown_once_and_for_programs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_whose_folder_is_given_is_shown_once_and_for_programs(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path):
-        assert main(["top", "--json", str(tmp_path)]) == 0
-        rows = json.loads(capsys.readouterr().out)
-        (row,) = [one for one in rows if one["folder"] == str(tmp_path)]
+        (row,) = [one for one in json.loads(printed("top", "--json", tmp_path)) if one["folder"] == str(tmp_path)]
         assert (row["size"], row["state"], row["cpu_percent"] is None) == (2, "training", False)
-        assert main(["top", "--once", str(tmp_path)]) == 0
-        assert tmp_path.name in capsys.readouterr().out
-    assert main(["top", "--json", str(tmp_path / "nowhere")]) == 0, "a folder without a job is no error"
-    assert any("no such folder" in one["state"] for one in json.loads(capsys.readouterr().out))
+        assert tmp_path.name in printed("top", "--once", tmp_path)
+    rows = json.loads(printed("top", "--json", tmp_path / "nowhere"))
+    assert any("no such folder" in one["state"] for one in rows), "a folder without a job is no error"
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -47,36 +42,22 @@ def test_a_job_is_told_whole_on_narrow_and_wide_terminals(width: int) -> None:
     row = JobRow(night, "training", status, 180.0, 1_400_000_000, decision)
     console = Console(width=width, file=io.StringIO(), highlight=False)
     console.print(shown([row, JobRow(FoundJob(9, "you", None), "of another user")], width=width))
-    lines = console.file.getvalue().splitlines()
+    text = console.file.getvalue()
+    lines, said = text.splitlines(), " ".join(text.split())
     assert max(map(len, lines)) <= width
     if width < 130:
         for pair in ("peers 2 -> 3", "samples/s 3,900", "epoch 3 of 40", "left 12 min", "cpu 180 %", "memory 1.4 GB"):
             assert any(pair in line for line in lines), f"{pair} is broken"
         assert [line for line in lines if not line.startswith("  ")] == [lines[0], lines[-1]], "jobs and nothing else"
         assert lines[-1] == "process 9 of you  of another user", "of which no figure is known"
-    said = " ".join(console.file.getvalue().split())
-    for words in (
-        "night",
-        "of nobody-here",
-        "2 -> 3",
-        "3,900",
-        "3 of 40",
-        "12 min",
-        "180 %",
-        "1.4 GB",
-        "grow",
-        "process 9",
-    ):
+    for words in ("night", "of nobody-here", "2 -> 3", "3,900", "3 of 40", "12 min", "180 %", "1.4 GB", "grow", "9"):
         assert words in said, said
+    assert "process 9" in said
+    assert "no job runs" in str(shown([], width=width))
 
 
-def test_no_job_is_said_in_a_word() -> None:
-    assert "no job runs" in str(shown([], width=80))
-
-
-def test_a_pace_that_nobody_can_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--every", "0"]) == 2
-    assert "--every 0: must be from 0.2" in capsys.readouterr().err
+def test_a_pace_that_nobody_can_follow_is_refused(printed: Printed) -> None:
+    assert "--every 0: must be from 0.2" in printed("top", "--every", "0", code=2)
 
 
 @pytest.mark.slow
