@@ -3,6 +3,10 @@
 Importing it loads TensorFlow, through the attachments; code that runs before TensorFlow imports the packages directly.
 """
 
+# Every import is part of the interface.
+# ruff: noqa: F401
+# mypy: implicit-reexport
+
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.runtime.attachment.protocol import Attachment, LateRanks
@@ -44,74 +48,3 @@ from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Setti
 from kungfu.runtime.state.buffers import Buffers, digests
 from kungfu.runtime.state.compare import VariableGap, gap_of, sampled
 from kungfu.runtime.state.variables import memory_of, writable_memory_of
-
-__all__ = [
-    "KNOWN_STEPS",
-    "REMEMBERED",
-    "WINDOW_STEPS",
-    "Asked",
-    "Attachment",
-    "BarrierResult",
-    "Buffers",
-    "CheckpointFolder",
-    "CheckpointSettings",
-    "Deadlines",
-    "Decision",
-    "DeferredEntry",
-    "Description",
-    "ExitReport",
-    "FolderInUse",
-    "JobMembership",
-    "LateRanks",
-    "Leave",
-    "Limits",
-    "Manifest",
-    "Membership",
-    "NormsWanted",
-    "NoticedLoss",
-    "PastPhases",
-    "PhaseIsOver",
-    "Position",
-    "ProgramPart",
-    "Ramp",
-    "RecordEntry",
-    "Resize",
-    "RunPosition",
-    "SaveCheckpoint",
-    "SetBatch",
-    "SetRate",
-    "SetValue",
-    "Settings",
-    "ShadowAsk",
-    "Stamp",
-    "StandaloneMembership",
-    "StopTraining",
-    "Terms",
-    "VariableEntry",
-    "VariableGap",
-    "View",
-    "advanced",
-    "digests",
-    "find",
-    "gap_of",
-    "has_step",
-    "installed_version",
-    "make_attachment",
-    "memory_of",
-    "merge",
-    "mismatches",
-    "norm_placeholder",
-    "norm_squared",
-    "plausible_wait_s",
-    "read_manifest",
-    "read_settings",
-    "sampled",
-    "shuffled",
-    "slice_indices",
-    "spread",
-    "stable_names",
-    "where_wanted",
-    "with_settings",
-    "writable_memory_of",
-    "write_manifest",
-]
