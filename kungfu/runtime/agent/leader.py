@@ -25,7 +25,7 @@ from kungfu.event_log.events import (
 from kungfu.runtime.agent.agent_service import PhaseProgressAsked
 from kungfu.runtime.agent.consensus.consensus_service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.consensus.election import Elected
-from kungfu.runtime.agent.consensus.host_admission import admission_reply, mismatch
+from kungfu.runtime.agent.consensus.host_admission import mismatch
 from kungfu.runtime.agent.consensus.replication import HostReported
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
@@ -170,8 +170,8 @@ class Leader:
             return None
         # Without a quorum this leader admits no host; the next leader may.
         if ending is None:
-            reply = admission_reply(self._context.settings, term=self._controller.replicator.term)
-            requested.reply.set_result(reply)
+            settings, term = self._context.settings.to_json(), self._controller.replicator.term
+            requested.reply.set_result(pb.HostAdmissionReply(settings=settings, term=term))
         return ending
 
     def _admit(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:

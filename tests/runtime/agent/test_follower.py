@@ -22,7 +22,7 @@ from kungfu.errors import KungfuError
 from kungfu.event_log.events import HostJoinedEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Agent as WholeAgent
 from kungfu.runtime.agent.consensus.election import elect
-from kungfu.runtime.agent.consensus.host_admission import admission_reply, command_line_of
+from kungfu.runtime.agent.consensus.host_admission import command_line_of
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.follower import Follower
@@ -64,7 +64,7 @@ def led(lead: Callable[[Agent, dict[int, Host]], None], *beside: Callable[[], No
 
 
 def admission_by(leader: Agent) -> pb.HostAdmissionReply:
-    return admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
+    return pb.HostAdmissionReply(settings=replace(SETTINGS, agent=leader.server.address).to_json(), term=1)
 
 
 def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ continued. See the package for the invariants.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
@@ -172,22 +172,18 @@ def _request_votes(
     consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings, request: pb.VoteRequest
 ) -> dict[int, pb.VoteReply]:
     """Requests the votes of all agents at once; returns the votes that arrive in time, by host."""
-    votes: dict[int, pb.VoteReply] = {}
+    others = {number: host for number, host in hosts.items() if number != consensus.host}
 
-    def ask(number: int, host: Host) -> None:
+    def ask(host: Host) -> pb.VoteReply:
         try:
             with rpc.connect(host.address, secret=settings.secret) as channel:
                 method, what = HostServiceStub(channel).RequestVote, f"the agent of {host.name}"
-                vote = rpc.call(method, request, deadline_s=_VOTE_DEADLINE_S, what=what)
-                if vote.ByteSize():  # else the agent is not in this job
-                    votes[number] = vote
+                vote: pb.VoteReply = rpc.call(method, request, deadline_s=_VOTE_DEADLINE_S, what=what)
+                return vote
         except KungfuError:
-            return  # an agent that does not answer has no vote
+            return pb.VoteReply()
 
-    others = [(number, host) for number, host in hosts.items() if number != consensus.host]
-    threads = [threading.Thread(target=ask, args=one) for one in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return dict(votes)
+    with ThreadPoolExecutor(len(others) or 1) as pool:
+        votes = dict(zip(others, pool.map(ask, others.values()), strict=True))
+    # An empty reply: the agent does not answer, or is not in this job.
+    return {number: vote for number, vote in votes.items() if vote.ByteSize()}

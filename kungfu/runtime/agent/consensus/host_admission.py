@@ -54,11 +54,6 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
     return ""
 
 
-def admission_reply(settings: Settings, *, term: int) -> pb.HostAdmissionReply:
-    """The reply that admits an agent, with the peers' settings and the leader's term."""
-    return pb.HostAdmissionReply(settings=settings.to_json(), term=term)
-
-
 @dataclass(frozen=True)
 class Admitted:
     """The admission of this agent to a job: the job's ``settings``, the leader's host, and the leader's ``term``."""
@@ -120,15 +115,15 @@ def request_admission(
 
 def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> pb.HostAdmissionReply | None:
     """The reply of a host's agent; empty if no agent runs there, ``None`` if the host cannot be reached."""
+    deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
     try:
         with rpc.connect(host.address, secret=settings.secret) as channel:
             stub = HostServiceStub(channel)
-            deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
             reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
+            return reply
     # The agent has another secret; perhaps it is in another job.
     except rpc.SecretRefused as error:
         raise UsageError(f"{host.name} has another secret: give every host the same one") from error
     # No agent listens at a port that refuses; otherwise the host may be cut off, or frozen.
     except KungfuError:
         return pb.HostAdmissionReply() if rpc.is_refused(host.address) else None
-    return reply

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import grpc
@@ -104,18 +105,15 @@ class FollowerLink:
             self._heartbeat_due = True
             self._changed.notify_all()
 
-    def await_acknowledged(self, version: int, *, deadline: float) -> bool:
-        """Waits until the follower has acknowledged ``version`` or is lost; returns True if it has acknowledged.
+    def is_late(self, version: int) -> bool:
+        """True if the follower is not lost, but has not acknowledged ``version`` yet."""
+        return not self.is_lost and self.acknowledged < version
 
-        Args:
-            version: The version of the state.
-            deadline: The end of the wait, in seconds of the monotonic clock.
-        """
+    def await_acknowledged(self, version: int, *, deadline: float) -> None:
+        """Waits until the follower has acknowledged ``version`` or is lost, at most until ``deadline``."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.acknowledged >= version or self.is_lost, timeout=max(0.0, deadline - time.monotonic())
-            )
-            return self.acknowledged >= version
+            left_s = max(0.0, deadline - time.monotonic())
+            self._changed.wait_for(lambda: not self.is_late(version), timeout=left_s)
 
     def close(self, *, within_s: float) -> None:
         """Sends the pending messages, for at most ``within_s`` seconds, and closes the link."""
@@ -129,15 +127,13 @@ class FollowerLink:
         is_first = True
         while (message := self._next_message()) is not None:
             reply = self._send(message)
+            with self._changed:
+                self.is_lost = reply is None
+                self.acknowledged = max(self.acknowledged, 0 if reply is None else message.version)
+                self._changed.notify_all()
             # The follower is lost, or follows another leader: this link is not needed any more.
             if reply is None:
-                with self._changed:
-                    self.is_lost = True
-                    self._changed.notify_all()
                 return
-            with self._changed:
-                self.acknowledged = max(self.acknowledged, message.version)
-                self._changed.notify_all()
             # The reply lists the started peers: a new leader compares them with the decisions so far.
             if is_first:
                 self._put(HostReported(self.number, tuple(reply.started)))
@@ -302,7 +298,7 @@ class Replicator:
         for link in links:
             link.await_acknowledged(self._version, deadline=deadline)
         # Some followers are late: each will acknowledge or be lost, but a quorum need not wait for them.
-        while (late := [link for link in links if self._is_late(link)]) and not is_enough(self.acknowledged_by):
+        while (late := [one for one in links if one.is_late(self._version)]) and not is_enough(self.acknowledged_by):
             late[0].await_acknowledged(self._version, deadline=time.monotonic() + _LOOK_S)
         # Every follower holds the state: no earlier state counts any more.
         if all(link.acknowledged >= self._version for link in links):
@@ -312,17 +308,11 @@ class Replicator:
                 link.send_heartbeat()
         return self._committed == self._version
 
-    def _is_late(self, link: FollowerLink) -> bool:
-        return not link.is_lost and link.acknowledged < self._version
-
     def close(self) -> None:
         """Sends the pending messages to all followers, for at most two seconds."""
         links, self._links = list(self._links.values()), {}
-        closers = [threading.Thread(target=link.close, kwargs={"within_s": 2.0}) for link in links]
-        for closer in closers:
-            closer.start()
-        for closer in closers:
-            closer.join()
+        with ThreadPoolExecutor(len(links) or 1) as pool:
+            list(pool.map(lambda link: link.close(within_s=2.0), links))
 
     def _stamp(self, message: pb.ReplicateRequest) -> None:
         message.job, message.term, message.leader = self._settings.job, self.term, self._leader

@@ -11,7 +11,6 @@ import pytest
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.agent.consensus.host_admission import (
     Admitted,
-    admission_reply,
     command_line_of,
     mismatch,
     request_admission,
@@ -19,6 +18,7 @@ from kungfu.runtime.agent.consensus.host_admission import (
 from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
 from tests.runtime.ipc.link import link
 
@@ -46,7 +46,8 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
         assert found.empty(), "it is cut off, and may have been in a job before it was restarted"
         net.up()
         settings = replace(SETTINGS, agent=other.server.address)
-        other.heard.get(timeout=180.0).reply.set_result(admission_reply(settings, term=2))
+        reply = pb.HostAdmissionReply(settings=settings.to_json(), term=2)
+        other.heard.get(timeout=180.0).reply.set_result(reply)
         entered = found.get(timeout=180.0)
         entering.join(10.0)
         net.down()
