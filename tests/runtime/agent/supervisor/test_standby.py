@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
-import pytest
 
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
@@ -186,10 +185,3 @@ def test_a_process_killed_on_standby_is_replaced_and_none_outlives_the_superviso
         (second,) = given.peers._standby._waiting
         assert second.process.pid != first.process.pid
     assert not psutil.pid_exists(second.process.pid)
-
-
-@pytest.mark.parametrize("command", [["bash", "run.sh"], [sys.executable, "-c", "print(1)"]])
-def test_other_programs_have_nothing_that_can_stand_by(command: list[str], tmp_path: Path) -> None:
-    from kungfu.runtime.agent.supervisor.standby import can_stand_by
-
-    assert not can_stand_by(command)
