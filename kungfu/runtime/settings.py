@@ -25,14 +25,7 @@ class Limits:
     maximum: int
 
     def clip(self, size: int) -> int:
-        """The nearest size within the limits.
-
-        Args:
-            size: The number of peers.
-
-        >>> Limits(2, 4).clip(7)
-        4
-        """
+        """The nearest number of peers within the limits."""
         return max(self.minimum, min(self.maximum, size))
 
 

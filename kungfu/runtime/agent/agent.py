@@ -227,10 +227,6 @@ class Agent:
             if peer not in recorder.ended:
                 recorder.event(PeerEndedEvent(peer=peer, how=exit_in_words(code)))
 
-    def _keep_standby(self) -> None:
-        if why := self._context.supervisor.keep_standby():
-            self._context.recorder.event(StandbyEvent(why=why, host=self._recorded_host), shown=True)
-
     @property
     def _recorded_host(self) -> int | None:
         """The number of this host for its recorded events; ``None`` if the job has only one host."""
@@ -249,7 +245,8 @@ class Agent:
         # No event came; or peers report constantly, and deadlines must be checked nevertheless.
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()
-            self._keep_standby()
+            if why := self._context.supervisor.keep_standby():
+                self._context.recorder.event(StandbyEvent(why=why, host=self._recorded_host), shown=True)
             self._server.end_strangers()
         outcome = self._role.handle(event)
         return self._run_election(outcome.how) if isinstance(outcome, LeaderLost) else outcome
@@ -301,11 +298,8 @@ class Agent:
         )
 
     def _flushed(self) -> bool:
-        """Waits until all events queued so far are handled and, if there are followers, replicated.
-
-        Returns:
-            True if they are; ``False`` if the main thread handles no more events.
-        """
+        """Waits until all events queued so far are handled and, if there are followers, replicated; ``False`` if the
+        main thread handles no more events."""
         # There is no follower that must know of an event before it is confirmed.
         if len(self._job.hosts) == 1:
             return True

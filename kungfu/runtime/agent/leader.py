@@ -119,11 +119,8 @@ class Leader:
         return self._controller.handle(event)
 
     def close(self, ending: Ending | None) -> None:
-        """Notifies the followers that the job has ended, or that this agent leaves and they must elect another leader.
-
-        Args:
-            ending: The end of this host's part of the job; ``None`` if this agent has failed.
-        """
+        """Notifies the followers that the job has ended, or that this agent leaves and they must elect another leader:
+        ``ending`` is the end of this host's part of the job, ``None`` if this agent has failed."""
         end = None
         # The whole job has ended, not only this host's part of it.
         if ending is not None and not ending.leaves:

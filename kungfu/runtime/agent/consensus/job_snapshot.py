@@ -36,17 +36,7 @@ class JobSnapshot:
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
-    """The state as MessagePack bytes, which messages carry without decoding, like a snapshot in Raft.
-
-    Args:
-        snapshot: The state.
-
-    >>> from kungfu.runtime.core.cluster.cluster import JobLimits
-    >>> from kungfu.runtime.settings import Deadlines
-    >>> snapshot = JobSnapshot(Cluster(JobLimits(Deadlines())), pids={3: 4711})
-    >>> parse_snapshot(serialize_snapshot(snapshot)) == snapshot
-    True
-    """
+    """The state as MessagePack bytes, which messages carry without decoding, like a snapshot in Raft."""
     return msgspec.msgpack.encode(snapshot)
 
 
@@ -56,11 +46,7 @@ def parse_snapshot(encoded: bytes) -> JobSnapshot:
 
 
 class RequestLogEncoder:
-    """Encodes a request log, only once after each change.
-
-    >>> RequestLogEncoder().encode(RequestLog()) == RequestLogEncoder().encode(RequestLog())
-    True
-    """
+    """Encodes a request log, only once after each change."""
 
     def __init__(self) -> None:
         self._log: RequestLog | None = None

@@ -38,14 +38,8 @@ def retry_after_s(deadlines: Deadlines) -> float:
 
 
 def lost_after_s(deadlines: Deadlines) -> float:
-    """The seconds of silence after which followers declare a leader lost.
-
-    The leader's last message may have come just before its link failed; and if the link is back in less than
-    ``--heartbeat``, a message arrives only with the leader's next attempt.
-
-    Args:
-        deadlines: The deadlines of the job.
-    """
+    """The seconds of silence after which followers declare a leader lost: its last message may have come just before
+    its link failed, and after less than ``--heartbeat`` without the link, it sends only with its next attempt."""
     return HEARTBEAT_EVERY_S + deadlines.heartbeat_s + retry_after_s(deadlines)
 
 
@@ -180,14 +174,8 @@ class FollowerLink:
 
 
 def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateRequest:
-    """Moves the records beyond ``most_bytes`` from a message to the next message, which is returned.
-
-    The end of the job moves with these records: a follower that knows of the end accepts no more records.
-
-    Args:
-        message: The message, from which the records are removed.
-        most_bytes: The limit of records in one message; the record that passes this limit is still included.
-    """
+    """Moves the records after the one that passes ``most_bytes`` from a message to the next, which is returned; the end
+    of the job moves with them, because a follower that knows of the end accepts no more records."""
     rest, size, kept = pb.ReplicateRequest(), 0, 0
     while size < most_bytes and kept < len(message.reports):
         size, kept = size + message.reports[kept].ByteSize(), kept + 1
@@ -236,12 +224,8 @@ class Replicator:
         return frozenset({self._leader, *acknowledged})
 
     def add_follower(self, number: int, *, anew: bool = True) -> None:
-        """Starts sending all messages to the agent of host ``number``, the newest state first.
-
-        Args:
-            number: The number of the host.
-            anew: True if this leader has sent no message to the agent before; else the count of messages continues.
-        """
+        """Starts sending all messages to the agent of host ``number``, the newest state first; the count of messages
+        continues unless ``anew``, which means that this leader has sent no message to the agent before."""
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
             number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, count=count

@@ -108,11 +108,7 @@ class ConsensusState:
                 self._changed.notify_all()
 
     def append(self, request: pb.ReplicateRequest) -> str:
-        """Adopts the term, the clock and the state of a leader's message.
-
-        Returns:
-            The reason for refusing the message; empty if it is accepted.
-        """
+        """Adopts the term, the clock and the state of a leader's message; returns the reason to refuse it, or ""."""
         with self._changed:
             # A message of another job: two jobs share a host and a port by mistake.
             if self.job and request.job != self.job:
@@ -142,11 +138,8 @@ class ConsensusState:
             return ""
 
     def is_new(self, request: pb.ReplicateRequest) -> bool:
-        """True if the message was not received before; the leader repeats a message if the reply was lost.
-
-        Args:
-            request: The message; its number counts within its term, so a message of an earlier term is never new.
-        """
+        """True if the message was not received before; its number counts within its term, so a message of an earlier
+        term is never new. The leader repeats a message if the reply was lost."""
         with self._changed:
             # The leader of that term is replaced, or this message was received before.
             if request.term != self.term or request.number <= self._number:
@@ -202,14 +195,8 @@ class ConsensusState:
             return True
 
     def answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        """Answers the vote request of a candidate, or a pre-vote.
-
-        Args:
-            request: The request of the candidate; without ``binding`` a pre-vote, which binds no agent.
-
-        Returns:
-            The vote with the present log; no message of a leader can be handled in between.
-        """
+        """Answers the vote request of a candidate or, without ``binding``, a pre-vote. The reply has the present log,
+        and no message of a leader can be handled in between."""
         with self._changed:
             log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
             # This agent is not in that job: it has no vote.

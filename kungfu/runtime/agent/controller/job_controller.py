@@ -140,12 +140,8 @@ class JobController:
         return not begun or has_quorum(begun, hosts)
 
     def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:
-        """Returns the ending of this host's part of the job if ``hosts`` are no quorum, else ``None``.
-
-        Args:
-            hosts: The hosts to count, such as all hosts that have acknowledged the state; by default the reachable
-                hosts.
-        """
+        """Returns the ending of this host's part of the job if ``hosts``, by default the reachable hosts, are no
+        quorum; else ``None``."""
         hosts = self.replicator.reachable if hosts is None else hosts
         if self._is_quorum(hosts) or self.cluster.view is None:
             return None

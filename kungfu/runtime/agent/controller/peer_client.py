@@ -202,13 +202,8 @@ class PeerClient:
             self._send(peer, "AnnounceFailure", failure, is_over=partial(is_over, peer))
 
     def send_to_rank_0(self, command: JoinerOffer | Asked) -> None:
-        """Asks rank 0, the coordinator, to hold a barrier for this command.
-
-        In a view with another rank 0, the agent makes a new offer, and repeats an unmet request.
-
-        Args:
-            command: The command; it replaces an earlier offer, or an earlier request of people.
-        """
+        """Asks rank 0, the coordinator, to hold a barrier for this command, which replaces an earlier offer, or an
+        earlier request of people. In a view with another rank 0, the agent repeats what is not met."""
         rank_0, number = self._rank_0(), next(self._numbers)
         assert rank_0 is not None
         method, message, kind = _in_wire_form(replace(command, number=number))

@@ -104,12 +104,7 @@ class StandbyPool:
         return not loading and len(self._waiting) < self.size
 
     def add(self, environment: Mapping[str, str], *, folder: str) -> None:
-        """Starts a standby process.
-
-        Args:
-            environment: The environment of a peer on this host.
-            folder: The folder of the process's temporary files.
-        """
+        """Starts a standby process in the environment of a peer of this host; ``folder`` is for temporary files."""
         line, theirs = socket.socketpair()
         line.setblocking(False)
         with theirs:

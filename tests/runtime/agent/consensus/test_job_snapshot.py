@@ -7,9 +7,13 @@ from dataclasses import replace
 from typing import get_args
 
 from kungfu.runtime.agent.consensus.job_snapshot import (
+    JobSnapshot,
     RequestLogEncoder,
     parse_request_log,
+    parse_snapshot,
+    serialize_snapshot,
 )
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
 from kungfu.runtime.core.request import (
     Asked,
     Leave,
@@ -34,11 +38,17 @@ from kungfu.runtime.core.requests.request_log import (
     refusal_of_id,
     with_entry,
 )
+from kungfu.runtime.settings import Deadlines
 
 
 def asked(log: RequestLog, name: str) -> RequestLog:
     request, answer = Asked(Resize(9), id=name), Answer("refused", "a size of 9", 1)
     return with_entry(log, LoggedRequest(request, answer, answer, 0.0, 1.0))
+
+
+def test_a_snapshot_comes_back_as_it_was() -> None:
+    snapshot = JobSnapshot(Cluster(JobLimits(Deadlines())), pids={3: 4711})
+    assert parse_snapshot(serialize_snapshot(snapshot)) == snapshot
 
 
 def test_an_id_of_a_request_that_ended_long_ago_takes_16_bytes_at_most() -> None:
