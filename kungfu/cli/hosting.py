@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import UsageError
-from kungfu.runtime.hosts import Host, addresses_of, local_addresses, on_one_machine, own_place, parse_hosts
+from kungfu.runtime.hosts import Host, addresses_of, local_addresses, on_one_machine, own_index, parse_hosts
 
 SECRET_KEY = "KUNGFU_SECRET"
 
@@ -87,7 +87,7 @@ def read_hosting(
             "or the job fewer peers"
         )
     _check_reach(hosts, attachment=attachment)
-    index = own_place(hosts, given.own_name, local_addresses=local_addresses())
+    index = own_index(hosts, given.own_name, local_addresses=local_addresses())
     secret = _secret(given.secret_file, environment)
     # Several hosts cannot agree on a random secret; a single host generates one.
     if secret is None and len(hosts) > 1:

@@ -30,14 +30,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """The address of the host's agent.
-
-        Returns:
-            ``HOST:PORT``.
-
-        >>> Host("10.0.0.1", 2, 28100).address
-        '10.0.0.1:28100'
-        """
+        """The address of the host's agent, ``HOST:PORT``."""
         return f"{self.name}:{self.port}"
 
 
@@ -82,17 +75,7 @@ def _host(words: str, port: int) -> Host:
 
 
 def addresses_of(name: str) -> frozenset[str]:
-    """The IPv4 addresses that this machine resolves ``name`` to; empty if the name is unknown.
-
-    Args:
-        name: A host name, or an IPv4 address.
-
-    Returns:
-        The addresses, as text.
-
-    >>> sorted(addresses_of("127.0.0.2"))
-    ['127.0.0.2']
-    """
+    """The IPv4 addresses that this machine resolves ``name``, also an address, to; empty if the name is unknown."""
     try:
         found = socket.getaddrinfo(name, None, family=socket.AF_INET)
     except OSError:
@@ -107,7 +90,7 @@ def local_addresses() -> frozenset[str]:
     return frozenset(listed) | addresses_of(socket.gethostname())
 
 
-def own_place(
+def own_index(
     hosts: Sequence[Host],
     named: str | None,
     *,
@@ -125,7 +108,7 @@ def own_place(
     Raises:
         UsageError: This machine is none of the hosts, or several of them.
 
-    >>> own_place(parse_hosts("10.0.0.1:2,10.0.0.2:2", port=28100), None, local_addresses={"10.0.0.2"})
+    >>> own_index(parse_hosts("10.0.0.1:2,10.0.0.2:2", port=28100), None, local_addresses={"10.0.0.2"})
     1
     """
     names = [host.name for host in hosts]
@@ -135,11 +118,11 @@ def own_place(
                 f"--self {named}: is none of the hosts {', '.join(names)}; give one of these as it is written"
             )
         return names.index(named)
-    ours = [place for place, name in enumerate(names) if any(_is_ours(one, local_addresses) for one in resolve(name))]
+    ours = [index for index, name in enumerate(names) if any(_is_ours(one, local_addresses) for one in resolve(name))]
     if len(ours) == 1:
         return ours[0]
     which = (
-        f"several of the hosts, {', '.join(names[place] for place in ours)}" if ours else f"none of {', '.join(names)}"
+        f"several of the hosts, {', '.join(names[index] for index in ours)}" if ours else f"none of {', '.join(names)}"
     )
     mine = ", ".join(sorted(local_addresses)) or "none"
     raise UsageError(
@@ -148,14 +131,7 @@ def own_place(
 
 
 def on_one_machine(hosts: Sequence[Host]) -> bool:
-    """True if all hosts are loopback addresses, as when one machine simulates several hosts.
-
-    Args:
-        hosts: The hosts of a job.
-
-    >>> on_one_machine(parse_hosts("127.0.0.1:1,127.0.0.2:1", port=28100))
-    True
-    """
+    """True if all hosts are loopback addresses, as when one machine simulates several hosts."""
     return all(_is_loopback(host.name) for host in hosts)
 
 

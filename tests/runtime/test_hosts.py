@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.hosts import addresses_of, local_addresses, on_one_machine, own_place, parse_hosts
+from kungfu.runtime.hosts import addresses_of, local_addresses, on_one_machine, own_index, parse_hosts
 
 THREE = parse_hosts("10.0.0.1:2,10.0.0.2:1,node-c:4", port=28100)
 NAMES = {"10.0.0.1": ["10.0.0.1"], "10.0.0.2": ["10.0.0.2"], "node-c": ["10.0.0.3", "192.168.0.3"]}
 
 
 def place(named: str | None = None, *, local: set[str], names: dict[str, list[str]] = NAMES) -> int:
-    return own_place(THREE, named, local_addresses=local, resolve=lambda name: names.get(name, []))
+    return own_index(THREE, named, local_addresses=local, resolve=lambda name: names.get(name, []))
 
 
 def test_hosts_keep_the_order_in_which_they_are_written():
