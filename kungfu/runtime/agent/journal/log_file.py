@@ -72,15 +72,8 @@ class LogFile:
         self._descriptor = os.open(self.path, flags, 0o666)
 
     def write(self, data: bytes, *, at_once: bool = False) -> LogGap | None:
-        """Appends whole lines.
-
-        Args:
-            data: The lines.
-            at_once: Tries the file even if it failed less than a second ago.
-
-        Returns:
-            The gap that ends with these lines; ``None`` if there is none.
-        """
+        """Appends whole lines; with ``at_once`` even to a file that failed less than a second ago. Returns the gap that
+        ends with these lines, ``None`` if there is none."""
         if self._closed:
             return None
         # The file has failed a moment ago: do not try it yet.

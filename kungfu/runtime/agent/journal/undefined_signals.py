@@ -18,7 +18,7 @@ _FIRST_STEPS = 100
 # The least share of undefined steps since the last check that is reported.
 _SHARE = 0.1
 # The loss has separate events.
-_TOLD_ELSEWHERE = ("loss",)
+_REPORTED_ELSEWHERE = ("loss",)
 
 
 @dataclass
@@ -43,9 +43,9 @@ class UndefinedSignals:
         step = row.get("step")
         if not isinstance(step, int):
             return []
-        found = ((name, as_float(value)) for name, value in row.items() if name not in _TOLD_ELSEWHERE)
-        told = (self._after(name, value, step) for name, value in found if value is not None)
-        return [event for event in told if event is not None]
+        found = ((name, as_float(value)) for name, value in row.items() if name not in _REPORTED_ELSEWHERE)
+        reports = (self._after(name, value, step) for name, value in found if value is not None)
+        return [event for event in reports if event is not None]
 
     def _after(self, name: str, value: float, step: int) -> UndefinedEvent | None:
         is_number = math.isfinite(value)

@@ -113,14 +113,9 @@ class ProcessSupervisor:
         return process.pid
 
     def keep_standby(self) -> str:
-        """Starts the missing standby processes, one after the other.
-
-        They load together with the first peers, to be ready when the job grows; later only when no joiner was started
-        here for a while, because loading takes processor time from the peers.
-
-        Returns:
-            The reason why there are no standby processes from now on, returned once; else an empty text.
-        """
+        """Starts the missing standby processes, one after the other: together with the first peers, and later only when
+        no joiner was started here for a while, because loading takes processor time from the peers. Returns once the
+        reason why there are no standby processes from now on; else an empty text."""
         pool, page = self._standby, self.joiners
         # None are wanted, or the reason was already returned.
         if not pool.size:

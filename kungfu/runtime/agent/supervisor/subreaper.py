@@ -75,14 +75,9 @@ class _Subreaper:
                 self.report(self.status)
 
     def must_kill_all(self) -> bool:
-        """Waits for a message of the agent or a signal.
-
-        SIGTERM to this process has no effect: a platform that sends it to all processes of a host sends it to the peer
-        and to the agent too, which treat it as a preemption notice.
-
-        Returns:
-            True if all remaining processes must be killed.
-        """
+        """Waits for a message of the agent or a signal; returns True if all remaining processes must be killed. SIGTERM
+        to this process has no effect: a platform that sends it to all processes of a host sends it to the peer and to
+        the agent too, which treat it as a preemption notice."""
         ready, _, _ = select.select([self.control, self.woken], [], [])
         # A child has exited, or SIGTERM has come.
         if self.woken in ready:
