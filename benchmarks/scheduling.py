@@ -29,7 +29,7 @@ from kungfu_planning.schedule import (
     simulate,
     summary,
 )
-from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
+from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE, with_shares
 from kungfu_planning.schedule.outcome import Summary
 from kungfu_planning.schedule.traces.read import BatchScaling
 
@@ -56,7 +56,12 @@ def made(run: Run) -> Summary:
     pauses = run.pauses or entry.pauses or Pauses()
     jobs = with_shares(run.jobs, shares=entry.shares)
     return summary(
-        simulate(jobs, gpus=run.gpus, policy=entry.make(Tuning(pending_over=run.pending_over)), pauses=pauses)
+        simulate(
+            jobs,
+            gpus=run.gpus,
+            policy=entry.make(replace(entry.defaults, pending_over=run.pending_over)),
+            pauses=pauses,
+        )
     )
 
 

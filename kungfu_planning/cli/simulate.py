@@ -104,7 +104,7 @@ def _epilog() -> str:
 
 def _defaults(entry: CatalogueEntry) -> dict[str, Any]:
     """The default of each option that a policy uses."""
-    pauses, tuning = entry.pauses or Pauses(), asdict(Tuning())
+    pauses, tuning = entry.pauses or Pauses(), asdict(entry.defaults)
     low, high = (f"{share:g}" for share in entry.shares) if entry.shares else ("1 GPU", "the cluster")
     known = {
         "pause": f"{pauses.out_s:g}", "pause_in": f"{pauses.in_s:g}", "resume": f"{pauses.resume_s:g}",
@@ -148,7 +148,7 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     )
     add("--starvation", type=float, help="a preempted job is promoted after waiting this many times its running time")
     add("--pending-over", type=int, help="N of rule R1: shrink when more jobs than this wait (0)")
-    add("--exact-up-to", type=int, help="largest number of running jobs for which admissions are forecast exactly (64)")
+    add("--exact-up-to", type=int, help="largest number of running jobs for which admissions are forecast exactly")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -256,15 +256,16 @@ def _one(
     return simulate(
         with_shares(jobs, shares=_shares(arguments, entry=entry, gpus=gpus)),
         gpus=gpus,
-        policy=entry.make(_tuning(arguments)),
+        policy=entry.make(_tuning(arguments, entry=entry)),
         pauses=_pauses(arguments, entry=entry),
         keep_allocations=arguments.jobs_csv is not None,
         watch=tick,
     )
 
 
-def _tuning(arguments: argparse.Namespace) -> Tuning:
-    return Tuning(**{one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None})
+def _tuning(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Tuning:
+    given = {one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None}
+    return replace(entry.defaults, **given)
 
 
 def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
@@ -355,7 +356,9 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     used = {
         name: {
             "pauses": asdict(_pauses(arguments, entry=CATALOGUE[name])),
-            "tuning": {one: getattr(_tuning(arguments), one) for one in sorted(CATALOGUE[name].tuning)},
+            "tuning": {
+                one: getattr(_tuning(arguments, entry=CATALOGUE[name]), one) for one in sorted(CATALOGUE[name].tuning)
+            },
             "shares": CATALOGUE[name].adjusts and _shares(arguments, entry=CATALOGUE[name], gpus=max(arguments.gpus)),
         }
         for name in _policies(arguments)

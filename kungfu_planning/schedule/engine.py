@@ -148,14 +148,22 @@ def _after_plan(state: State, *, simulation: Simulation, changed: Ints) -> State
     # A preempted job waits again, in order of arrival, and a started job no longer waits.
     if len(changed):
         stopped = changed[held[changed] == 0]
-        running = np.union1d(state.running[held[state.running] > 0], changed[held[changed] > 0])
+        running = _union(state.running[held[state.running] > 0], changed[held[changed] > 0])
         pending = state.pending[held[state.pending] == 0]
-        state = replace(state, running=running, pending=np.union1d(pending, stopped) if len(stopped) else pending)
+        state = replace(state, running=running, pending=_union(pending, stopped) if len(stopped) else pending)
     busy = int(held[state.running].sum())
     if busy > state.gpus:
         raise UsageError(f"the policy gave away {busy} GPUs of {state.gpus}: a plan must not exceed the cluster")
     record_event(simulation.record, now_s=state.now_s, busy=busy, pending=len(state.pending))
     return state
+
+
+def _union(first: Ints, second: Ints) -> Ints:
+    """The sorted union like ``np.union1d``, at a fraction of the cost."""
+    both = np.sort(np.concatenate((first, second)))
+    differs = np.ones(len(both), dtype=np.bool_)
+    differs[1:] = both[1:] != both[:-1]
+    return both[differs]
 
 
 _LONGEST_S = 1e9

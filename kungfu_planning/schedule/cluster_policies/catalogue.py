@@ -35,6 +35,7 @@ class CatalogueEntry:
         shares: The fewest and the most GPUs of a job, as shares of what it requests; None for one GPU to the whole
             cluster.
         tuning: The fields of `Tuning` that the policy uses.
+        defaults: The values of these fields unless others are given.
         adjusts: True if the policy changes the GPUs of running jobs.
         preempts: True if the policy stops running jobs.
     """
@@ -43,6 +44,7 @@ class CatalogueEntry:
     pauses: Pauses | None = None
     shares: tuple[float, float] | None = None
     tuning: frozenset[str] = frozenset()
+    defaults: Tuning = Tuning()
     adjusts: bool = False
     preempts: bool = False
 
@@ -91,6 +93,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         pauses=Pauses(1.0, 1.0),
         shares=(0.25, 4.0),
         tuning=frozenset({"exact_up_to"}),
+        defaults=Tuning(exact_up_to=16),
         adjusts=True,
     ),
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 from kungfu.errors import UsageError
 from kungfu_planning.schedule.cluster_policies.elan_forecast import (
@@ -25,7 +24,10 @@ from kungfu_planning.schedule.cluster_policies.elan_forecast import (
     running_now,
 )
 from kungfu_planning.schedule.cluster_policies.elan_future import ExactFuture
-from kungfu_planning.schedule.state import ClusterPolicy, SchedulePlan, State
+from kungfu_planning.schedule.cluster_policies.elan_marginal import MarginalFuture
+from kungfu_planning.schedule.state import ClusterPolicy, Ints, SchedulePlan, State
+
+_SHARED_TWICE_UP_TO = 128  # beyond, two sharings of each waiting job cost more than they decide better
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,13 @@ def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
 
     Args:
         exact_up_to: the largest number of running jobs that is forecast exactly for an admission; larger numbers are
-            estimated (see ``Admission``). A large value makes every decision exact, and the simulation of a large
-            cluster slow.
+            estimated, from 128 on to first order (see ``Admission``). A large value makes every decision exact, and the
+            simulation of a large cluster slow.
     """
     return ClusterPolicy("efifo", prepared, _deciding(_ForecastLimits(exact_up_to, depth=0)))
 
 
-def elastic_backfill(*, exact_up_to: int = 64, depth: int = 8) -> ClusterPolicy[ForecastContext]:
+def elastic_backfill(*, exact_up_to: int = 16, depth: int = 8) -> ClusterPolicy[ForecastContext]:
     """Like ``elastic_fifo``, but later jobs may start after a refused head if they do not delay the head.
 
     A later job must pass the same admission rule, and the head's fewest GPUs must not become free later with the job
@@ -69,27 +71,26 @@ def elastic_backfill(*, exact_up_to: int = 64, depth: int = 8) -> ClusterPolicy[
 def _deciding(limits: _ForecastLimits) -> Callable[[State, ForecastContext], tuple[SchedulePlan, ForecastContext]]:
     def decide(state: State, context: ForecastContext) -> tuple[SchedulePlan, ForecastContext]:
         running = Admission(running_now(state), context=context, exact_up_to=limits.exact_up_to)
-        shared = _admitted(running, pending=state.pending.tolist(), depth=limits.depth).shared
+        shared = _admitted(running, pending=state.pending, depth=limits.depth).shared
         return SchedulePlan(shared.jobs, shared.held), context
 
     return decide
 
 
-def _admitted(running: Admission, *, pending: list[int], depth: int) -> Admission:
-    for place, job in enumerate(pending):
+def _admitted(running: Admission, *, pending: Ints, depth: int) -> Admission:
+    for place, job in enumerate(pending.tolist()):
         if not running.admits(job):
             return _overtaken(running, head=job, behind=pending[place + 1 :], depth=depth)
         running = running.joined(job)
     return running
 
 
-def _overtaken(running: Admission, *, head: int, behind: list[int], depth: int) -> Admission:
+def _overtaken(running: Admission, *, head: int, behind: Ints, depth: int) -> Admission:
     """The running jobs, and jobs behind a refused head that neither delay it nor raise the mean completion time."""
-    room = running.spare
-    fitting = (job for job in behind if running.context.fewest(job) <= room)
-    for job in islice(fitting, depth):
-        # The forecast of the head's delay is the shorter one.
-        if running.has_room(job) and not running.delays(job, head=head) and running.admits(job):
+    fitting = behind[running.context.workload.min_gpus[behind] <= running.spare]
+    for job in fitting[:depth].tolist():
+        # Most jobs are refused because the others would lose more; few would delay the head.
+        if running.admits(job) and not running.delays(job, head=head):
             running = running.joined(job)
     return running
 
@@ -136,7 +137,9 @@ class Admission:
         return allocated(self._running, context=self.context)
 
     @cached_property
-    def _future(self) -> ExactFuture | EstimatedFuture:
-        if len(self._running.jobs) < self._exact_up_to:
+    def _future(self) -> ExactFuture | EstimatedFuture | MarginalFuture:
+        running = len(self._running.jobs)
+        if running < self._exact_up_to:
             return ExactFuture(self._running, context=self.context)
-        return EstimatedFuture(self.shared, context=self.context)
+        future = EstimatedFuture if running < _SHARED_TWICE_UP_TO else MarginalFuture
+        return future(self.shared, context=self.context)

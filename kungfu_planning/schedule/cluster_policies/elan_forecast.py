@@ -37,10 +37,12 @@ class JobLadder:
 
 @dataclass(frozen=True)
 class ForecastContext:
-    """The constants of a simulation: the jobs, their ladders of saved time, and the cluster."""
+    """The constants of a simulation: the jobs, their ladders of saved time, their whole work, and the cluster."""
 
     workload: Workload
     ladders: Ladders
+    work: list[float]
+    fewest_gpus: list[int]
     gpus: int
     _listed: dict[int, JobLadder] = field(default_factory=dict, repr=False)
 
@@ -54,12 +56,11 @@ class ForecastContext:
 
     def fewest(self, job: int) -> int:
         """The fewest GPUs of a job."""
-        return int(self.workload.min_gpus[job])
+        return self.fewest_gpus[job]
 
     def whole_work(self, job: int) -> float:
         """The work of a job that has not run yet, in units of its curve."""
-        work = self.workload
-        return float(work.duration_s[job] * work.rates[work.kind[job], work.gpus[job]])
+        return self.work[job]
 
 
 def prepared(workload: Workload, gpus: int) -> ForecastContext:
@@ -67,7 +68,8 @@ def prepared(workload: Workload, gpus: int) -> ForecastContext:
     ladders = build_ladders(
         workload.rates, kind=workload.kind, fewest=workload.min_gpus, most=workload.max_gpus, gain=saved_time
     )
-    return ForecastContext(workload, ladders, gpus)
+    work = workload.duration_s * workload.rates[workload.kind, workload.gpus]
+    return ForecastContext(workload, ladders, work.tolist(), workload.min_gpus.tolist(), gpus)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def _trace(name: str) -> tuple[ClusterJob, ...]:
 def _figures(trace: str, *, gpus: int, policy: str):
     entry = CATALOGUE[policy]
     jobs = with_shares(_trace(trace), shares=entry.shares)
-    return summary(simulate(jobs, gpus=gpus, policy=entry.make(Tuning()), pauses=entry.pauses or Pauses()))
+    return summary(simulate(jobs, gpus=gpus, policy=entry.make(entry.defaults), pauses=entry.pauses or Pauses()))
 
 
 @needs_data

@@ -17,11 +17,13 @@ from kungfu_planning.schedule import (
     elastic_backfill,
     elastic_fifo,
     fifo,
+    generated,
     simulate,
     with_limits,
 )
 from kungfu_planning.schedule.cluster_policies.elan import Admission
-from kungfu_planning.schedule.cluster_policies.elan_forecast import RunningJobs, prepared
+from kungfu_planning.schedule.cluster_policies.elan_forecast import RunningJobs, allocated, joined, prepared
+from kungfu_planning.schedule.cluster_policies.elan_marginal import MarginalFuture
 from kungfu_planning.schedule.cluster_policies.greedy import saved_time
 from kungfu_planning.schedule.state import tabulated
 from tests.planning.schedule.auditor import seen
@@ -136,3 +138,40 @@ def test_backfilling_may_not_move_the_heads_opening(exact_up_to: int) -> None:
     running = _admission(stiff, gpus=4, held={0: 2}, exact_up_to=exact_up_to)
     assert not running.delays(2, head=1)
     assert running.delays(3, head=1)
+
+
+@thorough
+@given(seed=st.integers(0, 2**32), wait=st.integers(1, 4))
+def test_a_start_takes_the_gpus_that_a_sharing_would_take(seed: int, wait: int) -> None:
+    instance = untied(seed)
+    context = prepared(tabulated(instance.jobs, gpus=instance.gpus), instance.gpus)
+    running, *waiting = range(len(instance.jobs))
+    jobs = [running]
+    for job in waiting[:wait]:
+        if sum(map(context.fewest, [*jobs, job])) > instance.gpus:
+            continue
+        before = np.array(jobs)
+        shared = allocated(
+            RunningJobs(before, np.array([context.whole_work(one) for one in jobs]), context.workload.min_gpus[before]),
+            context=context,
+        )
+        after = allocated(joined(shared, job=job, context=context), context=context)
+        future = MarginalFuture(shared, context=context)
+        share = future._share(job)
+        assert share == after.held[-1]
+        kept = dict(enumerate(shared.held.tolist())) | {
+            one.at: one.kept for one in future._givers(share - future._free)
+        }
+        assert list(kept.values()) == after.held[:-1].tolist()
+        jobs.append(job)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_hundreds_of_jobs_keep_their_limits_and_waste_no_gpu(policy: str) -> None:
+    jobs = with_limits(generated("itp", jobs=500, gpus=1024, load=8.0, seed=3), min_share=0.25, max_share=4)
+    most = 0
+    for state in seen(jobs, gpus=1024, policy=POLICIES[policy]()):
+        _assert_within_limits(state)
+        _assert_no_useful_gpu_idle(state)
+        most = max(most, len(state.running))
+    assert most > 150

@@ -1,0 +1,131 @@
+"""The estimated rest of a schedule of many running jobs for Elan's admission, without a second sharing.
+
+A start takes from the running jobs the GPUs that save least, and few of several hundred jobs give any. What they lose
+is compared with what the starting job gains, to first order: nothing is shared again when GPUs become free. All waiting
+jobs of an event share one list of these GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from kungfu_planning.schedule.cluster_policies.elan_forecast import LEAST_WORK, ROUNDING, ForecastContext, RunningJobs
+
+
+class _Taken(NamedTuple):
+    """A GPU taken from a running job: the seconds that it saved, and the job's index, GPUs and seconds to its end."""
+
+    gain: float
+    at: int
+    kept: int
+    left_s: float
+
+
+class MarginalFuture:
+    """The rest of a schedule in which a start takes GPUs from running jobs, and no end changes the GPUs of others.
+
+    Args:
+        shared: the running jobs, with all GPUs shared.
+        context: curves and size of the cluster.
+    """
+
+    def __init__(self, shared: RunningJobs, *, context: ForecastContext) -> None:
+        workload = context.workload
+        self._context, self._jobs, self._held = context, shared.jobs, shared.held
+        self._work = np.maximum(shared.work, LEAST_WORK)
+        self._left = self._work / workload.rates[workload.kind[shared.jobs], shared.held]
+        self._free = context.gpus - int(shared.held.sum())
+        order = np.argsort(self._left, kind="stable")
+        self._ends_s, self._free_after = self._left[order], self._free + np.cumsum(shared.held[order])
+        # The GPUs taken so far, those that jobs keep, and the gain of each job's last one, in reverse order.
+        self._takes: list[_Taken] = []
+        self._kept: list[int] = shared.held.tolist()
+        self._gains = (self._work * context.ladders.steps[context.ladders.row[shared.jobs], shared.held - 1])[
+            ::-1
+        ].copy()
+        # Waiting jobs often need the same number of GPUs.
+        self._shares: dict[int, int] = {}
+        self._losses: dict[tuple[int, float], float] = {}
+        self._frees: dict[tuple[int, float], int] = {}
+
+    def pays(self, job: int) -> bool:
+        """True if the running jobs lose at most the time by which a start of ``job`` now ends it earlier.
+
+        ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as now. A giver
+        runs slower until then, or until an earlier end of its own or of ``job``.
+        """
+        wait_s = self._opening_s(self._context.fewest(job))
+        return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING
+
+    def delays(self, job: int, *, head: int) -> bool:
+        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        share, wanted = self._share(job), self._context.fewest(head)
+        limit_s = self._opening_s(wanted) * ROUNDING
+        held = share if self._run_s(job) > limit_s else 0
+        return self._free_at(limit_s, share - self._free) - held < wanted
+
+    def _opening_s(self, wanted: int) -> float:
+        return self._ends_s.item(self._free_after.searchsorted(wanted))
+
+    def _share(self, job: int) -> int:
+        """The GPUs of ``job`` if it starts now, as `greedy.fill_gpus` shares them."""
+        if job not in self._shares:
+            steps, work, gpus = (
+                self._context.ladder(job).steps,
+                self._context.whole_work(job),
+                self._context.fewest(job),
+            )
+            while (gain := work * steps[gpus]) > 0 and (gpus < self._free or self._gets(job, gain, gpus - self._free)):
+                gpus += 1
+            self._shares[job] = gpus
+        return self._shares[job]
+
+    def _gets(self, job: int, gain: float, count: int) -> bool:
+        """True if a GPU saves ``job`` more than the running job that gives it after ``count`` others."""
+        taken = self._taken(count)
+        return gain > taken.gain or (gain == taken.gain and job < self._jobs[taken.at])
+
+    def _run_s(self, job: int) -> float:
+        """The seconds that ``job`` runs on its share."""
+        return self._context.whole_work(job) / self._context.ladder(job).rates[self._share(job)]
+
+    def _lost_s(self, count: int, span_s: float) -> float:
+        """The seconds by which the givers of ``count`` GPUs end later, in sum, if the GPUs are away for a span."""
+        if (count, span_s) not in self._losses:
+            pairs = [(each.left_s, self._left.item(each.at)) for each in self._givers(count)]
+            losses = (min(span_s * (1 - before_s / left_s), left_s - before_s) for left_s, before_s in pairs)
+            self._losses[count, span_s] = sum(losses)
+        return self._losses[count, span_s]
+
+    def _free_at(self, moment_s: float, count: int) -> int:
+        """The GPUs that the running jobs leave free at a moment if they give up ``count`` now."""
+        if (count, moment_s) not in self._frees:
+            free = self._free_after.item(self._ends_s.searchsorted(moment_s, side="right") - 1)
+            for each in self._givers(count):
+                held = int(self._held[each.at]) if self._left[each.at] > moment_s else 0
+                free += held - (each.kept if each.left_s > moment_s else 0)
+            self._frees[count, moment_s] = free
+        return self._frees[count, moment_s]
+
+    def _givers(self, count: int) -> Collection[_Taken]:
+        """The last GPU taken from each running job that gives up some of ``count`` GPUs."""
+        if count > len(self._takes):
+            self._taken(count - 1)
+        return {each.at: each for each in self._takes[: max(0, count)]}.values()
+
+    def _taken(self, count: int) -> _Taken:
+        """The GPU taken after ``count`` others, each time the one that saves least; gains infinity if none is left."""
+        while len(self._takes) <= count:
+            reverse = int(self._gains.argmin())  # of equal gains the last job gives first
+            gain, at = self._gains.item(reverse), len(self._kept) - 1 - reverse
+            if gain == math.inf:
+                return _Taken(gain, at, self._kept[at], math.inf)
+            work, ladder = self._work.item(at), self._context.ladder(self._jobs.item(at))
+            self._kept[at] = kept = self._kept[at] - 1
+            self._takes.append(_Taken(gain, at, kept, work / ladder.rates[kept]))
+            self._gains[reverse] = work * ladder.steps[kept - 1]
+        return self._takes[count]
