@@ -302,3 +302,18 @@ def profiled(*sizes: int) -> None:
     measured = [{"size": n, "samples_per_s": 100.0 * n, "batch": 64.0} for n in sizes]
     profile = {"version": 1, "program": ["a"], "attachment": "local", "sizes": measured}
     Path("profile.json").write_text(json.dumps(profile))
+
+
+def test_rows_left_out_of_a_sweep_over_sacct_rows_are_counted_and_listed_once(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(SACCT.replace('8|"bob|2024-01-02T03', '8|"bob|2024-01-02T05'))
+    words = (str(path), "--gpus", "4,8", "--load", "0.5,1", "--policy", "fifo", "--against", "easy", "--skip-bad-rows")
+    assert _run(*words, "--json") == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert len(found["runs"]) == 8
+    assert {run["summary"]["overall"]["jobs"] for run in found["runs"]} == {2}
+    assert len(found["skipped_rows"]) == 2
+    assert (
+        shown.err.count("2 rows are left out:") == shown.err.count("jobs.txt:5") == shown.err.count("jobs.txt:6") == 1
+    )

@@ -240,3 +240,22 @@ def test_a_profile_is_a_file_where_it_is_one_word_that_names_one(
 def test_the_schema_is_printed_without_a_specification(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--schema") == 0
     assert json.loads(capsys.readouterr().out)["title"] == "A hyperparameter search to be planned"
+
+
+def test_a_profile_in_the_specification_is_planned_with_confidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [{"size": n, "samples_per_s": speed, "batch": 64} for n, speed in ((1, 2.0), (2, 3.6), (4, 6.0))]
+    profile = {"version": 1, "program": ["a.py"], "attachment": "local", "sizes": sizes}
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    spec = PROFILED.replace("iteration: 64", f"iteration: 64, sigma: 10 s, profile: {tmp_path / 'profile.json'}")
+    (tmp_path / "spec.yaml").write_text(spec)
+    words = (str(tmp_path / "spec.yaml"), "--deadline", "30m", "--json")
+    assert _run(*words) == 0
+    mean = json.loads(capsys.readouterr().out)
+    assert _run(*words, "--confidence", "0.95") == 0
+    sure = json.loads(capsys.readouterr().out)
+    assert sure["settings"]["scaling"]["seconds"] == pytest.approx([32.0, 64 / 3.6, 64 / 6])
+    assert (sure["confidence"], sure["deadline_holds"]) == (0.95, "in the share of runs")
+    assert sure["planned"]["late_share"] <= 0.06
+    assert sure["planned"]["dollars"] >= mean["planned"]["dollars"]
