@@ -249,17 +249,22 @@ class SeveralAverages:
         """
         trace = self._run.trace
         with trace.ours():
-            run, memory = self._run, self._run.memory.sums
-            samples = run.graph_state.metrics.samples.read_value()
-            # A peer without samples ran on another peer's sample.
-            given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
-            sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
-            memory.conclude(sums[len(values) :])
+            sums = _sum_with_layers(self._run, values)
             if self._conclude is not None:  # otherwise the step has not averaged, which its trace refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
         trace.note_end()
         return sums[: len(values)]
+
+
+def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
+    """Graph: the sums of tensors over the peers, followed by those of the layers with a memory, which adopt them."""
+    samples, layers = run.graph_state.metrics.samples.read_value(), run.memory.sums
+    # A peer without samples ran on another peer's sample.
+    given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in layers.outgoing())]
+    sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
+    layers.conclude(sums[len(values) :])
+    return sums
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------

@@ -122,14 +122,14 @@ class SimulatedBarrier:
         return with_settings(
             decision,
             before=(before, job.terms),
-            position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
+            position=RunPosition(job.step - 1, job.samples_done, job.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """The settings that rules on a rescale choose from the state at the barrier."""
         job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
-        step, epoch_samples = job.step - 1, job.model.start.epoch_samples
+        step, epoch_samples = job.step - 1, job.epoch_samples
         sources = rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
         sources["learning_rate"] = job.learning_rate if ramp is None else ramp.target
         self.brought = fired_on_rescale(self.replay.plan, sources, step=step)

@@ -61,6 +61,11 @@ class SimulatedJob:
         return Limits(self.model.start.min_size, self.model.start.max_size)
 
     @property
+    def epoch_samples(self) -> int:
+        """The samples of an epoch, 0 if unknown."""
+        return self.model.start.epoch_samples
+
+    @property
     def size(self) -> int:
         """The number of peers in the view."""
         return len(self.peers)

@@ -140,17 +140,18 @@ def assert_takes_points(samples: Any, *, dtype: str = "float64") -> None:
     assert [len(one) for _, one in samples.dataset(16)] == [16, 16, 16, 2]
 
 
-def assert_same(one: Any, other: Any, *, relative: float = 1e-8) -> None:
+def assert_same(one: Any, other: Any, *, relative: float = 1e-8, absolute: float = 1e-12) -> None:
     """Two models, with the histories of their fits, are the same but for rounding."""
     assert one.history.history.keys() == other.history.history.keys()
     assert one.history.epoch == other.history.epoch
     for name, values in other.history.history.items():
-        np.testing.assert_allclose(one.history.history[name], values, rtol=relative, atol=1e-12, err_msg=name)
-    assert_same_variables(one.weights, other.weights, relative=relative)
+        np.testing.assert_allclose(one.history.history[name], values, rtol=relative, atol=absolute, err_msg=name)
+    assert_same_variables(one.weights, other.weights, relative=relative, absolute=absolute)
 
 
-def assert_same_variables(some: Sequence[Any], others: Sequence[Any], *, relative: float = 0.0) -> None:
+def assert_same_variables(
+    some: Sequence[Any], others: Sequence[Any], *, relative: float = 0.0, absolute: float = 0.0
+) -> None:
     """Variables, or their values, are the same but for rounding; to the last bit, unless a tolerance is given."""
     for one, other in zip(some, others, strict=True):
-        least = 1e-12 if relative else 0.0
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=relative, atol=least)
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=relative, atol=absolute)

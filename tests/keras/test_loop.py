@@ -207,7 +207,8 @@ def test_in_half_precision_the_loss_is_scaled_as_by_keras():
         keras.config.set_dtype_policy("float32")
     in_job(mine, x, y, batch_size=16, epochs=2)
     plainly(plain, x, y, batch_size=16, epochs=2)
-    assert_same(mine, plain, relative=1e-2)
+    # Processors round products of float16 in different ways, so a weight near zero differs by more than a hundredth.
+    assert_same(mine, plain, relative=1e-2, absolute=1e-4)
     assert float(mine.optimizer.dynamic_scale) == float(plain.optimizer.dynamic_scale)
 
 

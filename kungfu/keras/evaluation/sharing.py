@@ -74,9 +74,7 @@ class _Sharing:
         calls = self._attached.calls
         if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
-        # Training has ended on this peer, in the job's newest view.
-        is_after = calls.is_over and not calls.run.left and calls.has_view and calls.run.settings.is_newest()
-        return calls if is_after else None
+        return calls if calls.is_over_in_newest_view else None
 
     def _evaluate(self, calls: StepCalls, given: dict[str, Any]) -> tuple[Any] | None:
         batches, callbacks = numbered_batches(given), self._callbacks(given, leads=calls.run.rank == 0)

@@ -97,6 +97,12 @@ class StepCalls:
         """True once training has ended on this peer, or a decision removed this peer."""
         return self.is_finished or self.run.left
 
+    @property
+    def is_over_in_newest_view(self) -> bool:
+        """True once training has ended on this peer, in the job's newest view, and no decision removed the peer."""
+        run = self.run
+        return self.is_finished and not run.left and self.has_view and run.settings.is_newest()
+
     def position(self) -> StepPosition:
         """The position of the run; free of cost after a step that finished."""
         # Unknown before the first step, after a step that failed, and if a loop in the graph runs steps.
