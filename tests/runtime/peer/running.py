@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +17,13 @@ from kungfu.event_log.codec import event_to_line, unpack_event
 from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.cluster.events import PeerProgressed, PeersLost, ViewStarted
-from kungfu.runtime.core.next_membership import Decision
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_decision, from_peer, to_report
+from kungfu.runtime.ipc.convert import from_decision, from_offer, from_peer, to_report
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
@@ -169,6 +170,33 @@ class Job:
         """Lets a peer join in its thread; returns when the agent has heard that it is ready."""
         joining = self.threads.submit(member.membership.join, member.state)
         return joining, self.agent.ready.get(timeout=WITHIN_S)
+
+    def offer(self, *peers: Peer, **parts: float) -> None:
+        """Offers these joiners to the coordinator."""
+        tell(self.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer(peers, parts=parts)))
+
+    def grow(self, content: bytes | Numbers) -> tuple[list[Any], Future[BarrierResult]]:
+        """The outcomes of the peers at the barrier that admits one more, and that of the joiner."""
+        before = [*self.members]
+        waiting = self.all_do(barrier(len(before) + 1))[0].after.terms
+        joining, peer = self.begin(self.add(content))
+        self.offer(peer)
+        return self.all_do(barrier(terms=waiting), before), joining
+
+    def hold_each(self, **by_rank: Sequence[Any]) -> list[Any]:
+        """The outcomes of a barrier to which each peer brings its own of these."""
+
+        def hold(member: Member) -> BarrierResult:
+            own = {name: values[self.members.index(member)] for name, values in by_rank.items()}
+            return member.membership.hold_barrier(member.state, **{"terms": TERMS, **own})
+
+        return self.all_do(hold)
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        """What the peers told the agent, once everything of it has arrived."""
+        for member in self.members:
+            member.membership.finish({"steps": 0, "traces": 0}, leaving=False)
+        return [event for event in map(json.loads, self.agent.reports) if kind in ("", event["event"])]
 
     def all_do(self, what: Callable[[Member], Any], members: Sequence[Member] | None = None) -> list[Any]:
         """Every member's result, or the error of its own."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,25 +18,13 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_offer
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.peer.peer_service import rendezvous_key
 from kungfu.runtime.state.buffers import Buffers
 from tests.jobs.harness import awaited
 from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held
-from tests.runtime.peer.running import (
-    SECRET,
-    SHORT_S,
-    TERMS,
-    WITHIN_S,
-    Job,
-    Member,
-    barrier,
-    errors_of,
-    job,
-    tell,
-)
+from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, WITHIN_S, Job, Member, barrier, errors_of, job, tell
 
 # ---- joining --------------------------------------------------------------------------------------------------------
 
@@ -58,11 +45,8 @@ def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:
     with job(b"state") as running:
         late = running.add(b"late")
         joining, peer = running.begin(late)
-        tell(
-            peer,
-            "Admit",
-            pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=2, peers=[pb.PeerInfo(id=0, address="a:1")]))),
-        )
+        view = pb.ViewInfo(version=2, peers=[pb.PeerInfo(id=0, address="a:1")])
+        tell(peer, "Admit", pb.Admission(decision=pb.Decision(view=view)))
         with pytest.raises(InternalError, match="peer 1 was admitted to view 2, which lacks it"):
             joining.result(WITHIN_S)
 
@@ -82,11 +66,8 @@ def test_a_barrier_without_a_request_leaves_all_as_it_was() -> None:
 
 def test_the_terms_after_a_barrier_are_the_leaders() -> None:
     with job(b"state", b"state") as running:
-        given = [Terms(100, 50.0), Terms(99, 49.5)]
-        results = running.all_do(lambda member: member.membership.hold_barrier(
-            member.state, given[running.members.index(member)]
-        ))  # fmt: skip
-        assert [result.after.terms for result in results] == [given[0]] * 2
+        results = running.hold_each(terms=[Terms(100, 50.0), Terms(99, 49.5)])
+        assert [result.after.terms for result in results] == [Terms(100, 50.0)] * 2
 
 
 def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() -> None:
@@ -98,8 +79,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert waiting.target_size == 3
 
         joining, peer = running.begin(running.add(b"blank"))
-        coordinator = running.agent.in_force[0].peers[0]
-        tell(coordinator, "OfferJoiners", from_offer(JoinerOffer((peer,), parts={"spawn": 0.5})))
+        running.offer(peer, spawn=0.5)
         assert running.members[0].posts == ["offer"]
         results = running.all_do(barrier(terms=waiting), running.members[:2])
 
@@ -129,7 +109,7 @@ def test_the_peers_of_a_host_know_of_a_joiner_there_until_it_is_ready() -> None:
         joining, peer = running.begin(running.add(b"blank"))
         assert known(running) == [1, 1, 1], "it is ready, and only waits"
         running.joiners.add(2)  # as if it had not got to say so
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
+        running.offer(peer)
         running.all_do(barrier(terms=waiting), running.members[:2])
         joining.result(WITHIN_S)
         assert known(running) == [1, 1, 1], "it is in the view"
@@ -153,67 +133,45 @@ def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
 
 def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
     with job(b"state", b"state") as running:
-        requests = [(Asked(Resize(1, "local_batch_size"), "rule", 7),), ()]
-        results = running.all_do(lambda member: member.membership.hold_barrier(
-            member.state, TERMS, requests=requests[running.members.index(member)]
-        ))  # fmt: skip
+        results = running.hold_each(requests=[(Asked(Resize(1, "local_batch_size"), "rule", 7),), ()])
         assert [result.rank for result in results] == [0, None]
-        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
-        assert running.agent.reports == [
-            '{"event": "dissent", "view": 1, "requests": {"0": "rule asks for 1", "1": ""}}'
-        ]
+        requests = {"0": "rule asks for 1", "1": ""}
+        assert running.events() == [{"event": "dissent", "view": 1, "requests": requests}]
 
 
 def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -> None:
-    def hold_barrier(*shadows: tuple[ShadowAsk, ...]):
-        return lambda member: member.membership.hold_barrier(
-            member.state, TERMS, shadows=shadows[running.members.index(member)]
-        )
-
     two, close, three = (ShadowAsk("shadow(grow)", 50, value) for value in (2.0, 2.00001, 3.0))
     with job(b"state", b"state") as running:
-        running.all_do(hold_barrier((two,), (close,)))
-        running.all_do(hold_barrier((two,), (three,)))
+        running.hold_each(shadows=[(two,), (close,)])
+        running.hold_each(shadows=[(two,), (three,)])
         part = lambda member: member.membership.final_barrier(  # noqa: E731 - one deed
             member.state, TERMS, shadows=() if running.members.index(member) else (two,)
         )
         running.all_do(part)
-        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
-        found = [json.loads(report) for report in running.agent.reports]
-        assert [one["event"] for one in found] == ["shadow dissent"] * 2
-        assert found[0]["shadows"] == {
-            "0": "shadow(grow) asks for 2 at step 50", "1": "shadow(grow) asks for 3 at step 50",
-        }  # fmt: skip
-        assert found[1]["shadows"] == {"0": "shadow(grow) asks for 2 at step 50", "1": ""}
+        found = running.events()
+    assert [one["event"] for one in found] == ["shadow dissent"] * 2
+    asks = "shadow(grow) asks for {} at step 50".format
+    assert [one["shadows"] for one in found] == [{"0": asks(2), "1": asks(3)}, {"0": asks(2), "1": ""}]
 
 
 def test_the_end_that_the_program_of_rank_0_asks_for_is_no_dissent_about_a_size() -> None:
     with job(b"state", b"state") as running:
         grow, end = Asked(Resize(3), "rule", 7), Asked(StopTraining(), "the program", 7)
-        results = running.all_do(lambda member: member.membership.hold_barrier(
-            member.state, TERMS, requests=(grow, end) if member is running.members[0] else (grow,)
-        ))  # fmt: skip
+        results = running.hold_each(requests=[(grow, end), (grow,)])
         assert [one.by for one in results[0].after.superseded] == [grow.by]
-        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
-        assert running.agent.reports == []
+        assert running.events() == []
 
 
 def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
-    """A request that the coordinator received from outside comes before the rules and is no dissent."""
-    rule, told = (
-        Asked(Resize(1, "local_batch_size"), "rule", 7),
-        Asked(Resize(2, "local_batch_size"), "kungfu resize 2", 7, id="r"),
-    )
+    rule = Asked(Resize(1, "local_batch_size"), "rule", 7)
+    told = Asked(Resize(2, "local_batch_size"), "kungfu resize 2", 7, id="r")
     with job(b"state", b"state") as running:
-        results = running.all_do(lambda member: member.membership.hold_barrier(
-            member.state, TERMS, requests=(rule,) if running.members.index(member) else (rule, told)
-        ))  # fmt: skip
+        results = running.hold_each(requests=[(rule, told), (rule,)])
         assert [result.after.view.size for result in results] == [2, 2]
         assert [result.after.requests for result in results] == [(told,), (told,)], (
             "who follows may lead soon, and tell of it"
         )
-        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
-        assert running.agent.reports == []
+        assert running.events() == []
 
 
 def test_the_last_barrier_only_compares() -> None:
@@ -225,7 +183,6 @@ def test_the_last_barrier_only_compares() -> None:
 
 
 def test_a_peer_that_withdraws_and_closes_in_two_threads_unplugs_once_at_a_time() -> None:
-    """A peer that withdraws in one thread and closes in another unplugs once at a time."""
     with job(b"state") as running:
         (member,) = running.members
         leaving, closed, overlapped = threading.Event(), threading.Event(), list[bool]()
@@ -294,7 +251,7 @@ def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_erro
         waiting = running.all_do(barrier(3))[0].after.terms
         gone = rpc.serve(host="127.0.0.1", secret=SECRET, threads=1)
         gone.stop()
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((Peer(2, gone.address),))))
+        running.offer(Peer(2, gone.address))
         outcomes = running.all_do(barrier(terms=waiting))
         assert [type(outcome) for outcome in outcomes] == [PeerFailure, PeerFailure]
         assert all("lost peer 2, about to join" in str(outcome) for outcome in outcomes)
@@ -307,8 +264,7 @@ def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None
     def joined(wait_s: float) -> None:
         with job(b"state", b"state") as running:
             waiting = running.all_do(barrier(3))[0].after.terms
-            peer = Peer(2, running.serve_silence())
-            tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
+            running.offer(Peer(2, running.serve_silence()))
             outcomes[:] = coordinator_last(running, barrier(terms=waiting), number=1, wait_s=wait_s)
             raise outcomes[0]
 
@@ -332,18 +288,9 @@ def coordinator_last(running: Job, what: Callable[[Member], Any], *, number: int
 
 def test_a_state_that_arrives_wrong_starts_no_view() -> None:
     with job(b"state", b"state") as running:
-        waiting = running.all_do(barrier(3))[0].after.terms
-        broken = running.add(b"blank")
-        broken.state = _Deaf(b"blank")
-        joining, peer = running.begin(broken)
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
-        outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
-        text = "the peers of view 2 do not hold the same state: v0 of rank 2 is not that of rank 0"
-        assert errors_of([*outcomes, joining.exception(WITHIN_S)]) == [
-            f"InternalError: {text}",
-            f"InternalError: {text}",
-            f"InternalError: {text}",
-        ]
+        outcomes, joining = running.grow(_Deaf(b"blank"))
+        text = "InternalError: the peers of view 2 do not hold the same state: v0 of rank 2 is not that of rank 0"
+        assert errors_of([*outcomes, joining.exception(WITHIN_S)]) == [text] * 3
         assert [view.version for view in running.agent.in_force] == [1]
 
 

@@ -7,24 +7,24 @@ import pytest
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.cluster.events import LossReport
-from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_offer, from_view
+from kungfu.runtime.ipc.convert import from_view
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from tests.runtime.peer.running import TERMS, Job, barrier, job, tell
 
 
+def noticed(terms: Terms = TERMS) -> NoticedLoss:
+    """What a survivor of view 1 knows when rank 0 has died in step 8."""
+    return NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
+
+
 def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
     """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
-    lost, survivors = (
-        PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1),
-        running.members[1:],
-    )
     waits = [
-        running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, terms))
-        for one, terms in zip(survivors, knows, strict=True)
+        running.threads.submit(one.membership.recover, one.state, noticed(terms))
+        for one, terms in zip(running.members[1:], knows, strict=True)
     ]
     reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
     assert [(one.peer, one.report.step, one.report.holds) for one in reports] == [(1, 7, True), (2, 7, True)]
@@ -62,11 +62,9 @@ def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to()
 
 
 def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> None:
-    """A survivor that waits to be admitted reports again when another peer turns out to stand still."""
     with job(b"state", b"state", b"state") as running:
         one = running.members[1]
-        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
-        wait = running.threads.submit(one.membership.recover, one.state, loss)
+        wait = running.threads.submit(one.membership.recover, one.state, noticed())
         assert running.agent.losses.get(timeout=180.0).report.suspects == (0,)
         one.socket.stopped.append(2)
         again = running.agent.losses.get(timeout=180.0).report
@@ -120,10 +118,7 @@ def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) 
 
 def grown(running: Job) -> Terms:
     """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
-    waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
-    joining, peer = running.begin(running.add(b"blank"))
-    tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
-    results = running.all_do(barrier(terms=waiting), running.members[:-1])
+    results, joining = running.grow(b"blank")
     after = joining.result(180.0)
     assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"
     return after.after.terms
@@ -136,8 +131,7 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
         joiner = running.members[1]
         if complete:
             joiner.membership.mark_state_complete()
-        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
-        wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
+        wait = running.threads.submit(joiner.membership.recover, joiner.state, noticed(terms))
         lost = running.agent.losses.get(timeout=180.0)
         assert (lost.peer, lost.report.step, lost.report.holds) == (1, 7, complete)
         admit(View(4, running.agent.in_force[-1].peers[1:]))
@@ -146,10 +140,9 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
 
 def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
     with job(b"state", b"state", b"state") as running:
-        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
         survivors = running.members[1:]
         for version, holds in ((3, [True, True]), (5, [True, False])):
-            waits = [running.threads.submit(one.membership.recover, one.state, loss) for one in survivors]
+            waits = [running.threads.submit(one.membership.recover, one.state, noticed()) for one in survivors]
             reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
             assert [one.report.holds for one in reports] == holds
             view = View(version, running.agent.in_force[0].peers[1:])

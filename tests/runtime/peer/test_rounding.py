@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,14 +9,11 @@ import numpy as np
 import pytest
 
 from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.core.barrier import BarrierResult
-from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_offer
 from kungfu.runtime.peer.rendezvous.state_comparison import variables_to_reconcile
 from tests.runtime.peer.held import Numbers
-from tests.runtime.peer.running import TERMS, Job, Member, barrier, errors_of, job, tell
+from tests.runtime.peer.running import Job, barrier, errors_of, job
 
 WEIGHTS = np.linspace(-2.0, 2.0, 5, dtype=np.float32)
 TABLE = np.arange(1 << 16, dtype=np.float32)  # 256 KiB: a barrier compares one slice of it
@@ -28,20 +24,9 @@ def numbers(by: float = 0.0, *, count: int = 7) -> Numbers:
     return Numbers(WEIGHTS + np.float32(by), np.int64(count), TABLE)
 
 
-def events(running: Job, kind: str = "rounded") -> list[dict[str, Any]]:
-    """What the peers told, once everything of it has arrived."""
-    for member in running.members:
-        member.membership.finish({"steps": 0, "traces": 0}, leaving=False)
-    return [event for event in map(json.loads, running.agent.reports) if event["event"] == kind]
-
-
 def same(running: Job) -> bool:
     first, *others = [member.state.digest() for member in running.members]
     return all(one == first for one in others)
-
-
-def drifts(member: Member, place: int, change: Callable[[Any], None]) -> None:
-    change(member.state.variables[place])
 
 
 def test_weights_that_differ_by_rounding_become_those_of_rank_0_and_it_is_told() -> None:
@@ -52,7 +37,7 @@ def test_weights_that_differ_by_rounding_become_those_of_rank_0_and_it_is_told()
         assert [result.rank for result in results] == [0, 1, 2]
         assert same(running)
         np.testing.assert_array_equal(running.members[2].state.variables[0], WEIGHTS)
-        (event,) = events(running)
+        (event,) = running.events("rounded")
     assert (event["view"], event["ranks"], event["variables"]) == (1, [1, 2], 1)
     (widest,) = event["widest"]
     assert widest["name"] == "v0"
@@ -74,18 +59,15 @@ def test_what_nobody_compares_at_this_barrier_is_found_when_its_turn_comes() -> 
         for _ in range(32):
             running.all_do(barrier())
         assert same(running)
-        assert len(events(running)) == 1
+        assert len(running.events("rounded")) == 1
 
 
 def test_all_of_the_state_is_compared_where_checksums_have_shown_a_difference() -> None:
-    def hold(member: Member) -> BarrierResult:
-        return member.membership.hold_barrier(member.state, TERMS, compared="all")
-
     with job(numbers(), numbers()) as running:
         running.members[1].state.variables[2][-1] += np.float32(0.01)  # in the last slice
-        running.all_do(hold)
+        running.hold_each(compared=["all"] * 2)
         assert same(running)
-        assert len(events(running)) == 1
+        assert len(running.events("rounded")) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,11 +83,11 @@ def test_what_differs_by_more_or_is_whole_ends_the_job_on_all(
     place: int, change: Callable[[Any], None], words: str
 ) -> None:
     with job(numbers(), numbers()) as running:
-        drifts(running.members[1], place, change)
+        change(running.members[1].state.variables[place])
         outcomes = running.all_do(barrier())
         for error in errors_of(outcomes):
             assert error.startswith(f"UsageError: the peers of view 1 do not hold the same state: {words}")
-        assert events(running) == []
+        assert running.events("rounded") == []
 
 
 @pytest.mark.parametrize(
@@ -125,18 +107,13 @@ def test_the_first_variable_that_differs_is_named_with_its_rank(digests: dict[in
 
 
 def test_peers_of_a_new_view_even_out_differences_in_uncompared_slices() -> None:
-    """Peers of a new view even out what differed in slices that no barrier had compared."""
     with job(numbers(), numbers()) as running:
-        waiting = running.all_do(barrier(3))[0].after.terms
         running.members[1].state.variables[2][-1] += np.float32(0.01)
-        joining, peer = running.begin(running.add(numbers(5.0, count=1)))
-        coordinator = running.agent.in_force[0].peers[0]
-        tell(coordinator, "OfferJoiners", from_offer(JoinerOffer((peer,))))
-        running.all_do(barrier(terms=waiting), running.members[:2])
+        _, joining = running.grow(numbers(5.0, count=1))
         assert joining.result(10.0).after.view.size == 3
         assert same(running)
         np.testing.assert_array_equal(running.members[2].state.variables[2], TABLE)
-        assert [event["view"] for event in events(running)] == [2]
+        assert [event["view"] for event in running.events("rounded")] == [2]
 
 
 def test_the_last_barrier_evens_out_too() -> None:
@@ -146,7 +123,7 @@ def test_the_last_barrier_evens_out_too() -> None:
         running.members[1].state.variables[0] += np.float32(1e-6)
         running.all_do(lambda member: member.membership.final_barrier(member.state, terms))
         assert same(running)
-        assert len(events(running)) == 2
+        assert len(running.events("rounded")) == 2
 
 
 def test_a_peer_that_is_lost_while_values_are_compared_is_a_lost_peer() -> None:
