@@ -177,15 +177,10 @@ class LocalAttachment(Attachment):
         return SilentRanks(view, tuple(ranks[:count]))
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """The failure of the last message as recorded by the compiled op, since ``error`` has only a code and a text.
+        """The failure of the last message, with the ranks at fault; ``None`` if none has failed since ``open``.
 
-        All messages of a broken group fail, so an error after that needs no other explanation.
-
-        Args:
-            error: TensorFlow's error; not read.
-
-        Returns:
-            The failure with the ranks at fault; ``None`` if no message has failed since the attachment was opened.
+        Read from the compiled op's record, since ``error`` has only a code and a text: all messages of a broken group
+        fail.
         """
         if self._size == 1:
             return None

@@ -81,15 +81,8 @@ class Attachment(Protocol):
     ) -> tuple[list[Any], Any, Any]:
         """Graph: ``all_reduce``, and two float64 scalars: the squared norms of ``values`` and of the sums.
 
-        The last tensor does not count. An attachment whose op computes no norms computes them separately, with the
-        same sums if a compiler is available.
-
-        Args:
-            values: As for ``all_reduce``.
-            wanted: The norms to compute.
-            prescale: As for ``all_reduce``.
-            order: As for ``all_reduce``.
-            tag: As for ``all_reduce``.
+        The last tensor does not count. An attachment whose op computes no norms computes them separately, with the same
+        sums if a compiler is available.
 
         Returns:
             The sums; the squared norm of this peer's values before scaling, NaN if ``prescale`` is 0; and the squared

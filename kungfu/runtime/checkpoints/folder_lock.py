@@ -25,17 +25,13 @@ class FolderInUse(UsageError):  # noqa: N818 - a state of the folder
 
 
 def claim(folder: Path, writer: str) -> bool:
-    """Claims a folder for a job, until this process ends or calls `release`.
-
-    Args:
-        folder: The folder; created if missing.
-        writer: The job in words, for the errors of other jobs.
+    """Claims a folder, created if missing, for a job until this process ends or calls `release`.
 
     Returns:
         True if no other job can claim the folder; False if the file system has no locks or denies this user one.
 
     Raises:
-        FolderInUse: Another job has claimed the folder.
+        FolderInUse: Another job, whose ``writer`` the error names, has claimed the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

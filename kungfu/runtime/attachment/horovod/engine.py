@@ -44,14 +44,9 @@ class Topology:
 
 
 def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
-    """The place of a peer among the hosts of its view.
+    """The position of a peer among the hosts of its view, whose ``addresses`` are "host:port" in rank order.
 
-    Args:
-        rank: The peer's rank.
-        addresses: ``"host:port"`` of every peer, in rank order.
-
-    Raises:
-        UsageError: The rank is outside the view, or an address has no port.
+    Raises ``UsageError`` for a rank outside the view, or an address without a port.
 
     >>> topology_of(2, addresses=["a:1", "a:2", "b:1"])
     Topology(hostname='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
@@ -158,18 +153,10 @@ def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[N
 
 
 def check_reach(mine: Topology, *, name: str) -> None:
-    """Refuses a machine whose engine the peers of other hosts could not reach.
+    """Raises ``UsageError`` on a machine whose engine the peers of other hosts could not reach by its ``name``.
 
-    Horovod 0.28.1 connects its engines twice: on the given interface, and for its process sets at the address that the
-    machine's own name resolves to. If that is a loopback address, as in Debian's ``/etc/hosts``, the second connection
-    ends all processes with "Connection refused".
-
-    Args:
-        mine: This peer's place among the hosts.
-        name: This machine's host name.
-
-    Raises:
-        UsageError: The name resolves to a loopback address, and there are other hosts.
+    Horovod 0.28.1 connects its engines twice: on the given interface, and for its process sets at the address of the
+    machine's own name. If that is a loopback address, as in Debian's ``/etc/hosts``, all processes end with an error.
     """
     # All peers are on this machine, or the whole job uses loopback addresses, or the name can be reached.
     if mine.local_size == mine.size or _is_loopback(mine.hostname) or not _is_loopback(name):
@@ -227,13 +214,9 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
 
 
 def interface_of(host: str) -> str:
-    """The name of the network interface that has the address of ``host``.
+    """The name of the network interface with the address of ``host``; empty if there is none, and Horovod chooses one.
 
-    Every loopback address belongs to the loopback interface, which lists only the first: for the others Horovod would
-    choose another interface.
-
-    Returns:
-        The name; empty if no interface has the address, and Horovod chooses one.
+    Every loopback address belongs to the loopback interface, which lists only the first of them.
     """
     try:
         wanted = ipaddress.ip_address(socket.gethostbyname(host))

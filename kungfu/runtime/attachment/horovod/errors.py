@@ -18,9 +18,7 @@ _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # on any peer in 
 def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
     """The error described by a text of TensorFlow; ``None`` if the text is not about a message of Horovod.
 
-    Args:
-        text: The text of the failed op.
-        gave_up: The reason if this peer ended the wait itself, since Horovod only reports that it was shut down.
+    Horovod only reports a shutdown if this peer ended the wait itself, for the reason ``gave_up``.
 
     >>> read_failure("Horovod has been shut down. ...")
     PeerFailure('a peer died or left, and the all-reduce with it (Horovod has been shut down)')
@@ -40,15 +38,7 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
 
 
 def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
-    """The error for a failed start of Horovod on the peer of this rank.
-
-    Args:
-        text: The message of Horovod.
-        rank: This peer's rank.
-        view: The number of the view.
-
-    Returns:
-        An `InternalError` about this machine, or a failure of another peer.
+    """The error for a failed start of Horovod: about this machine, or a failure of another peer.
 
     >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", rank=0, view=3)
     PeerFailure('a peer of view 3 died or left while the peers connected (Connection closed by peer [::1]:4)')

@@ -81,17 +81,7 @@ def get_now(store: str, *, key: str) -> bytes | None:
 
 
 def listens_at(store: str) -> str:
-    """The public part of a store's address, without the token.
-
-    Args:
-        store: ``HOST:PORT/TOKEN``.
-
-    Returns:
-        ``HOST:PORT``.
-
-    >>> listens_at("10.0.0.1:4711/5ec2e7")
-    '10.0.0.1:4711'
-    """
+    """The public part ``HOST:PORT`` of a store's address ``HOST:PORT/TOKEN``."""
     return store.partition("/")[0]
 
 

@@ -34,14 +34,7 @@ class MessageProgress:
     since: float
 
     def waiting_s(self, now: float) -> float:
-        """The time for which the message in flight has been waiting, in seconds; 0 between messages.
-
-        Args:
-            now: The current time in seconds, on the clock of `since`.
-
-        >>> MessageProgress(count=3, since=10.0).waiting_s(12.5), MessageProgress(count=4, since=10.0).waiting_s(12.5)
-        (2.5, 0.0)
-        """
+        """The seconds that the message in flight has been waiting at ``now``; 0 between messages."""
         return now - self.since if self.count % 2 else 0.0
 
 
