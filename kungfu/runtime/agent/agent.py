@@ -77,7 +77,7 @@ class Agent:
             job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners),
             time.monotonic, queue.SimpleQueue(),
         )  # fmt: skip
-        self._leader_client = LeaderClient(consensus, job.hosts_by_number, job.settings)
+        self._leader_client = LeaderClient(consensus, job.hosts, job.settings)
         self._closing = threading.Event()
         self._exits, self._exited = dict[int, int](), threading.Condition()
         self._role: Leader | Follower | None = None
@@ -254,7 +254,7 @@ class Agent:
     def _run_election(self, how: str) -> Ending | None:
         context = self._context
         outcome = elect(
-            context.consensus, context.job.hosts_by_number, context.settings, how=how,
+            context.consensus, context.job.hosts, context.settings, how=how,
             is_over=lambda: self._interrupted,
         )  # fmt: skip
         if outcome is None:
@@ -284,7 +284,7 @@ class Agent:
 
         peers = AgentService(context.put, context.recorder, flushed=self._flushed)
         hosts = HostService(
-            consensus, job.hosts_by_number, job.settings, put=context.put,
+            consensus, job.hosts, job.settings, put=context.put,
             started=lambda: context.supervisor.started, flushed=self._flushed,
         )  # fmt: skip
         return rpc.serve(

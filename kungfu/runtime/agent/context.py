@@ -58,10 +58,6 @@ class JobSpec:
     def limits(self) -> JobLimits:
         return JobLimits(self.deadlines, self.replacements, self.settings.limits.minimum)
 
-    @property
-    def hosts_by_number(self) -> dict[int, Host]:
-        return dict(enumerate(self.hosts))
-
 
 @dataclass(frozen=True)
 class Ending:

@@ -39,21 +39,20 @@ from tests.runtime.agent.test_leader import Quiet, context_of
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
-def run_second(hosts: dict[int, Host], folder: Path, *, program: str = sys.executable) -> Ending:
+def run_second(hosts: list[Host], folder: Path, *, program: str = sys.executable) -> Ending:
     """Runs the agent of the second host, as whose folder ``folder`` serves, to its end."""
     journal = Journal(folder)
-    both = hosts[0], hosts[1]
-    job = JobSpec((program,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=both, own_host=1)
+    job = JobSpec((program,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=tuple(hosts), own_host=1)
     ending = WholeAgent(job, journal=journal, console=Quiet()).run()
     journal.close()
     return ending
 
 
 @contextmanager
-def led(lead: Callable[[Agent, dict[int, Host]], None], *beside: Callable[[], None]) -> Iterator[dict[int, Host]]:
+def led(lead: Callable[[Agent, list[Host]], None], *beside: Callable[[], None]) -> Iterator[list[Host]]:
     """A leader on the first of two hosts, which leads in a thread of its own; what else goes on beside it."""
     with agents(1) as (hosts, (leader,)):
-        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
+        hosts.append(Host("127.0.0.2", 4, free_port("127.0.0.2")))
         leader.consensus.become_leader("job", 1)
         threads = [threading.Thread(target=work) for work in (partial(lead, leader, hosts), *beside)]
         for thread in threads:
@@ -93,7 +92,7 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
 
     monkeypatch.setattr("kungfu.runtime.agent.agent.elect", elect_at_once)
 
-    def lead(leader: Agent, hosts: dict[int, Host]) -> None:
+    def lead(leader: Agent, hosts: list[Host]) -> None:
         leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))
         what = "the agent to know of the job that it was taken in"
         awaited((tmp_path / JOB_FILE).exists, what=what, deadline_s=180.0)
@@ -113,7 +112,7 @@ def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(
     monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     done: list[Any] = []
 
-    def lead(leader: Agent, hosts: dict[int, Host]) -> None:
+    def lead(leader: Agent, hosts: list[Host]) -> None:
         heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
         asked = [leader.heard.get(timeout=180.0)]
@@ -152,7 +151,7 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path, mon
 
         def entered() -> None:
             with rpc.connect(hosts[0].address, secret=SETTINGS.secret) as channel:
-                line = command_line_of(JobSpec((sys.executable,), 2, SETTINGS, {}, hosts=(hosts[0], hosts[1])))
+                line = command_line_of(JobSpec((sys.executable,), 2, SETTINGS, {}, hosts=tuple(hosts)))
                 entrance = pb.HostAdmissionRequest(host=pb.HostInfo(number=1, pid=1), command_line=line)
                 while other.heard.empty():  # at first nobody listens, and then nobody answers any more
                     with suppress(KungfuError):
@@ -162,7 +161,7 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path, mon
 
         entering = threading.Thread(target=entered)
         journal = Journal(tmp_path)
-        job = JobSpec((sys.executable,), 2, replace(SETTINGS, agent="127.0.0.1"), {}, hosts=(hosts[0], hosts[1]))
+        job = JobSpec((sys.executable,), 2, replace(SETTINGS, agent="127.0.0.1"), {}, hosts=tuple(hosts))
         entering.start()
         with pytest.raises(OSError, match="no space left") as caught:
             WholeAgent(job, journal=journal, console=Broken()).run()
@@ -179,7 +178,7 @@ def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_
     monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     over, needed_more = threading.Event(), threading.Event()
 
-    def lead(leader: Agent, hosts: dict[int, Host]) -> None:
+    def lead(leader: Agent, hosts: list[Host]) -> None:
         heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
         leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))

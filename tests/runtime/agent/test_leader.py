@@ -58,9 +58,9 @@ class Quiet:
         raise AssertionError(f"no peer was started: {peer}, {code}, {tail}")
 
 
-def context_of(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> AgentContext:
+def context_of(agent: Agent, hosts: Sequence[Host], folder: Path) -> AgentContext:
     place, journal, quiet = agent.consensus.host, Journal(folder), Quiet()
-    job = JobSpec(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts[one] for one in sorted(hosts)), own_host=place)
+    job = JobSpec(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts), own_host=place)
     supervisor = ProcessSupervisor(job.command, environment={}, slots=4, journal=journal, listener=quiet)
     return AgentContext(
         job, replace(SETTINGS, agent=agent.server.address), agent.consensus, supervisor, HostRecorder(journal, quiet),
@@ -74,7 +74,7 @@ def cluster_of(text: bytes) -> Cluster:
 
 
 @contextmanager
-def taking_over(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> Iterator[tuple[Leader, AgentContext]]:
+def taking_over(agent: Agent, hosts: Sequence[Host], folder: Path) -> Iterator[tuple[Leader, AgentContext]]:
     """The agent has lost the leader and takes over; ``begin`` is still to be called."""
     agent.consensus.lose_leader()
     elected = elect(agent.consensus, hosts, SETTINGS, how="host 127.0.0.1 is lost")
@@ -126,7 +126,7 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
 @contextmanager
 def led_anew(
     folder: Path, serving: Mapping[int, type[HostService]] = MappingProxyType({})
-) -> Iterator[tuple[Leader, AgentContext, dict[int, Host], Agent, Agent]]:
+) -> Iterator[tuple[Leader, AgentContext, list[Host], Agent, Agent]]:
     """Of three hosts the one that led is lost, which ran no peer; the next one leads by now, and runs one of three.
 
     Gives its leader and context, the hosts, and the two agents that are left.
@@ -159,7 +159,7 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
             (sys.executable, "-c", says), environment={}, slots=1, journal=context.recorder.journal, listener=heard
         )
         hosts[0] = replace(hosts[0], slots=1)
-        job = replace(context.job, hosts=(hosts[0], hosts[1]))
+        job = replace(context.job, hosts=tuple(hosts))
         context = replace(context, supervisor=supervisor, job=job)
         here.consensus.become_leader("job", 1)
         leader = Leader(context)

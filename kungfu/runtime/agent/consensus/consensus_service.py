@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +60,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(
         self,
         consensus: ConsensusState,
-        hosts: Mapping[int, Host],
+        hosts: Sequence[Host],
         settings: Settings,
         *,
         put: Callable[[object], None],

@@ -66,7 +66,7 @@ def has_quorum(clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
 
 def elect(
     consensus: ConsensusState,
-    hosts: Mapping[int, Host],
+    hosts: Sequence[Host],
     settings: Settings,
     *,
     how: str,
@@ -88,12 +88,13 @@ def elect(
     Cost:
         Twice ``--heartbeat``, from the start or the last vote for another agent; at most six times ``--heartbeat``.
     """
+    others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
     began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
     term, votes = 0, dict[int, pb.VoteReply]()
     while consensus.leader is None and not is_over():
         log = consensus.log
         pre_vote = pb.VoteRequest(job=consensus.job, host=consensus.host)
-        votes = _request_votes(consensus, hosts, settings, pre_vote)
+        votes = _request_votes(others, settings, pre_vote)
         # A leader was heard during the pre-vote.
         if consensus.leader is not None:
             return None
@@ -106,7 +107,7 @@ def elect(
         # Votes are requested only if the election can succeed: a voter does not return to its old leader.
         if is_first and not leader_is_heard and has_quorum(log.possible_clusters, frozenset({consensus.host, *votes})):
             term = max([term, log.term, *(vote.voted_term for vote in votes.values())]) + 1
-            elected = _stand(consensus, {number: hosts[number] for number in votes}, settings, term)
+            elected = _stand(consensus, {number: others[number] for number in votes}, settings, term)
             # A quorum has voted for this agent; else it repeats the pre-vote, and may be candidate in the next term.
             if elected is not None:
                 return elected
@@ -126,7 +127,7 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     if not consensus.grant_vote(term, consensus.host):
         return None
     request = pb.VoteRequest(job=consensus.job, host=consensus.host, term=term, binding=True)
-    votes = _request_votes(consensus, others, settings, request)
+    votes = _request_votes(others, settings, request)
     granted = {number: vote for number, vote in votes.items() if vote.granted}
     log, voters = consensus.log, frozenset({consensus.host, *granted})
     newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
@@ -149,7 +150,7 @@ def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozens
 
 
 def _no_quorum_reason(
-    consensus: ConsensusState, hosts: Mapping[int, Host], votes: Mapping[int, pb.VoteReply], how: str
+    consensus: ConsensusState, hosts: Sequence[Host], votes: Mapping[int, pb.VoteReply], how: str
 ) -> str:
     log = consensus.log
     view = log.snapshot.cluster.view if log.snapshot else None
@@ -168,11 +169,8 @@ def _no_quorum_reason(
     )
 
 
-def _request_votes(
-    consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings, request: pb.VoteRequest
-) -> dict[int, pb.VoteReply]:
+def _request_votes(others: Mapping[int, Host], settings: Settings, request: pb.VoteRequest) -> dict[int, pb.VoteReply]:
     """Requests the votes of all agents at once; returns the votes that arrive in time, by host."""
-    others = {number: host for number, host in hosts.items() if number != consensus.host}
 
     def ask(host: Host) -> pb.VoteReply:
         try:

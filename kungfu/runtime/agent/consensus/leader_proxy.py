@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ _NOT_THE_LEADER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDIT
 class LeaderClient:
     """Calls the leader on another host; an unanswered call is repeated to the next leader."""
 
-    def __init__(self, consensus: ConsensusState, hosts: Mapping[int, Host], settings: Settings) -> None:
+    def __init__(self, consensus: ConsensusState, hosts: Sequence[Host], settings: Settings) -> None:
         self._consensus, self._hosts = consensus, hosts
         self._channels = rpc.ChannelPool(secret=settings.secret)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -203,7 +203,7 @@ class Replicator:
     """
 
     def __init__(
-        self, settings: Settings, hosts: Mapping[int, Host], *, leader: int, term: int, clock: Callable[[], float],
+        self, settings: Settings, hosts: Sequence[Host], *, leader: int, term: int, clock: Callable[[], float],
         put: Callable[[object], None], version: int = 0,
     ) -> None:  # fmt: skip
         self._settings, self._hosts, self._leader, self.term, self._clock = settings, hosts, leader, term, clock

@@ -63,7 +63,7 @@ class JobController:
         )  # fmt: skip
         self._encoder = RequestLogEncoder()
         self.replicator = Replicator(
-            context.settings, context.job.hosts_by_number, leader=context.job.own_host, term=term, clock=self._clock,
+            context.settings, context.job.hosts, leader=context.job.own_host, term=term, clock=self._clock,
             put=context.put, version=version,
         )  # fmt: skip
         self.executor = Executor(context, self.replicator, snapshot, record=self.record, known=lambda: self.cluster)

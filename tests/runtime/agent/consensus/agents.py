@@ -69,10 +69,10 @@ def state(
 @contextmanager
 def agents(
     count: int, serving: Mapping[int, type[HostService]] = MappingProxyType({})
-) -> Iterator[tuple[dict[int, Host], list[Agent]]]:
+) -> Iterator[tuple[list[Host], list[Agent]]]:
     """So many agents, none of which follows anybody yet, and where they listen; ``serving`` are those whose service is
     of another kind. Who answers late on a busy machine is waited for; who is gone refuses at once."""
-    hosts: dict[int, Host] = {}
+    hosts: list[Host] = []
     with ExitStack() as stack:
         patience = stack.enter_context(pytest.MonkeyPatch.context())
         for name in _ANSWER_DEADLINES:
@@ -91,7 +91,7 @@ def agents(
             )
             stack.callback(server.stop)
             name, _, port = server.address.rpartition(":")
-            hosts[host] = Host(name, 4, int(port))
+            hosts.append(Host(name, 4, int(port)))
             made.append(Agent(consensus, server, heard, started))
         yield hosts, made
 

@@ -30,7 +30,7 @@ def follower(put: Any, flushed: Any = lambda: True) -> tuple[ConsensusState, Hos
     """The agent of host 1, which has heard of a leader on host 0 whose port refuses by now."""
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = int(once.getsockname()[1])
-    hosts = {number: Host("127.0.0.1", 1, port) for number in range(3)}
+    hosts = [Host("127.0.0.1", 1, port)] * 3
     consensus = ConsensusState(1)
     assert consensus.append(pb.ReplicateRequest(job="job", term=1, leader=0, now=7.0, number=1)) == ""
     return consensus, HostService(consensus, hosts, SETTINGS, put=put, started=list, flushed=flushed)
@@ -96,5 +96,5 @@ def test_as_long_as_a_job_is_known_nobody_founds_another_one() -> None:
     )
     consensus.lose_leader()
     assert service.AdmitHost(again, None).retry
-    fresh = HostService(ConsensusState(1), {}, SETTINGS, put=[].append, started=list, flushed=lambda: True)
+    fresh = HostService(ConsensusState(1), (), SETTINGS, put=[].append, started=list, flushed=lambda: True)
     assert not fresh.AdmitHost(again, None).retry

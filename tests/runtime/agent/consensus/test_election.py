@@ -27,7 +27,7 @@ HOW = "host 127.0.0.1, which led the job: its agent has ended"
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
-def stand(agent: Agent, hosts: dict[int, Host], settings: Settings = HASTY) -> Elected | NoQuorum | None:
+def stand(agent: Agent, hosts: list[Host], settings: Settings = HASTY) -> Elected | NoQuorum | None:
     agent.consensus.lose_leader()
     return elect(agent.consensus, hosts, settings, how=HOW)
 

@@ -36,7 +36,7 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
         other.consensus.become_leader("job", 2)
         hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
-        job = JobSpec(("true",), 2, SETTINGS, {}, hosts=(hosts[0], hosts[1]))
+        job = JobSpec(("true",), 2, SETTINGS, {}, hosts=tuple(hosts))
         net.down()
         entering = threading.Thread(
             target=lambda: found.put(request_admission(job, SETTINGS, interrupted=lambda: False))

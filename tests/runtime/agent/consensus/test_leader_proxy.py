@@ -17,7 +17,7 @@ from tests.runtime.peer.test_peer_service import Call, RefusedError
 
 def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
     consensus = ConsensusState(1)
-    front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, {}, SETTINGS), consensus, deadline_s=300.0)
+    front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, (), SETTINGS), consensus, deadline_s=300.0)
     answers: list[BaseException] = []
 
     def call() -> None:

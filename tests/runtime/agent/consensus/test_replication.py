@@ -25,7 +25,7 @@ from tests.runtime.ipc.link import link
 
 @contextmanager
 def replicator_of(
-    hosts: dict[int, Host], term: int = 1, *, settings: Settings = SETTINGS
+    hosts: list[Host], term: int = 1, *, settings: Settings = SETTINGS
 ) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
     replicator = Replicator(settings, hosts, leader=0, term=term, clock=time.monotonic, put=heard.put)
