@@ -74,14 +74,14 @@ def device_for_slot(slot: int, devices: Sequence[str]) -> str:
 
 
 def choose_slot(
-    taken: Mapping[int, int], *, slots: int, leaving: Collection[int], vacated: Mapping[int, float], now: float
+    used: Mapping[int, int], *, slots: int, leaving: Collection[int], vacated: Mapping[int, float], now: float
 ) -> int:
     """The slot for a new peer: the lowest free slot; slots vacated in the last ``AVOIDED_S`` seconds come last.
 
     Args:
-        taken: The slots of the processes that run, by peer.
+        used: The slots of the processes that run, by peer.
         slots: The number of slots of the host.
-        leaving: Peers that will leave; if all slots are taken, the new peer shares one of their slots and keeps it.
+        leaving: Peers that will leave; if all slots are used, the new peer shares one of their slots and keeps it.
         vacated: The times at which slots were vacated, on the clock of ``now``.
         now: The present time, in seconds.
 
@@ -90,12 +90,12 @@ def choose_slot(
     >>> choose_slot({0: 0, 1: 1}, slots=2, leaving=(1,), vacated={}, now=60.0)
     1
     """
-    shared = Counter(taken.values())
+    shared = Counter(used.values())
     free = [slot for slot in range(slots) if slot not in shared]
     # The lowest free slot; if all were vacated recently, the slot that was vacated first.
     if free:
         return min(free, key=lambda slot: (_avoided(vacated.get(slot), now), slot))
-    of_leaving = [slot for peer, slot in taken.items() if peer in leaving]
+    of_leaving = [slot for peer, slot in used.items() if peer in leaving]
     return min(of_leaving or range(slots), key=lambda slot: (shared[slot], slot))
 
 
