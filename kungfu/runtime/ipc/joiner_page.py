@@ -28,24 +28,24 @@ class JoinerPage:
     """The page of one host; its memory is freed once no process has it open.
 
     Args:
-        descriptor: The file descriptor of the memory; the page owns it.
+        descriptor: The file descriptor of the memory, which the page owns; ``None`` for memory of this process alone.
 
     Attributes:
-        path: The path under which processes of the same user can open the page while its creator runs.
+        path: The path under which processes of the same user can open the page while its creator runs; may be empty.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._memory = mmap.mmap(descriptor, _BYTES)
-        self._close_descriptor = weakref.finalize(self, os.close, descriptor)
-        self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    def __init__(self, descriptor: int | None) -> None:
+        self._memory = mmap.mmap(-1 if descriptor is None else descriptor, _BYTES)
+        self._close_descriptor = (lambda: None) if descriptor is None else weakref.finalize(self, os.close, descriptor)
+        self.path = "" if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}"
 
     @classmethod
-    def create(cls) -> JoinerPage | None:
-        """Creates a page without joiners; ``None`` if this machine has no such memory."""
+    def create(cls) -> JoinerPage:
+        """Creates a page without joiners, which no peer can open if this machine has no memory to share."""
         try:
             return cls(memfd.make(_BYTES, name="joiners of a host"))
         except OSError:
-            return None
+            return cls(None)
 
     @classmethod
     def open(cls, path: str) -> JoinerPage | None:

@@ -12,12 +12,6 @@ from kungfu.runtime.ipc import memfd
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 
 
-def page() -> JoinerPage:
-    made = JoinerPage.create()
-    assert made is not None
-    return made
-
-
 def opened(path: str) -> JoinerPage:
     found = JoinerPage.open(path)
     assert found is not None
@@ -25,7 +19,7 @@ def opened(path: str) -> JoinerPage:
 
 
 def test_what_one_adds_the_others_count_until_anybody_removes_it() -> None:
-    agent = page()
+    agent = JoinerPage.create()
     here, there = opened(agent.path), opened(agent.path)
     agent.add(3)
     agent.add(7)
@@ -38,7 +32,7 @@ def test_what_one_adds_the_others_count_until_anybody_removes_it() -> None:
 
 
 def test_another_process_opens_it_by_its_path() -> None:
-    agent = page()
+    agent = JoinerPage.create()
     agent.add(5)
     told = f"from kungfu.runtime.ipc.joiner_page import JoinerPage as P; p = P.open({agent.path!r}); print(p.count())"
     script = f"{told}; p.remove([5]); p.add(9000)"
@@ -50,7 +44,7 @@ def test_another_process_opens_it_by_its_path() -> None:
 
 
 def test_it_outlives_its_maker_for_those_who_have_it_open() -> None:
-    agent = page()
+    agent = JoinerPage.create()
     path, peer = agent.path, opened(agent.path)
     agent.add(1)
     del agent
@@ -58,7 +52,15 @@ def test_it_outlives_its_maker_for_those_who_have_it_open() -> None:
     assert JoinerPage.open(path) is None or opened(path).count() != 1, "the path is nobody's, or another one's"
 
 
-def test_where_there_is_no_page_nobody_knows() -> None:
+def test_where_there_is_no_page_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(bytes_: int, name: str) -> int:
+        raise OSError("this kernel has none")
+
+    monkeypatch.setattr(memfd, "make", no_memory)
+    own = JoinerPage.create()
+    own.add(3)
+    assert (own.path, own.count()) == ("", 1)
+    own.close()
     assert JoinerPage.open("") is None
     assert JoinerPage.open(f"/proc/{os.getpid()}/fd/99999") is None
 
@@ -74,7 +76,7 @@ def test_other_memory_under_the_path_is_refused(bytes_: int) -> None:
 
 
 def test_a_closed_page_gives_its_memory_back_and_takes_what_comes_late() -> None:
-    agent = page()
+    agent = JoinerPage.create()
     peer, path = opened(agent.path), agent.path
     agent.add(3)
     agent.close()

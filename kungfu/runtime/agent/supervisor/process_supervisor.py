@@ -86,21 +86,18 @@ class ProcessSupervisor:
             spawn: The command; the peer may share a slot with a leaving peer.
             on_start: Receives the process id before the listener can receive the peer's exit.
         """
-        peer, joins, settings = spawn.peer, spawn.joins, replace(settings, peer=spawn.peer)
-        if self.joiners is not None:
-            settings = replace(settings, joiner_page=self.joiners.path)
+        peer = spawn.peer
+        settings = replace(settings, peer=peer, joiner_page=self.joiners.path)
         # A joiner gets the state of the others, not a checkpoint; peers on this host are slower until it is ready.
-        if joins:
+        if spawn.joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
-            if self.joiners is not None:
-                self.joiners.add(peer)
-        taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
-        slot = choose_slot(taken, slots=self.slots, leaving=spawn.leaving, vacated=self._vacated, now=self._clock())
-        self._threads = spawn.threads
-        if joins:
+            self.joiners.add(peer)
             self._joined_s = self._clock()
+        used = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
+        slot = choose_slot(used, slots=self.slots, leaving=spawn.leaving, vacated=self._vacated, now=self._clock())
+        self._threads = spawn.threads
         environment = {**self._environment_of(slot), **settings.to_environment()}
-        process = self._standby.take(environment)
+        process = self._standby.claim(environment)
         if process is None:
             process = start(self._command, environment=environment, folder=self._temporary_folder())
         self._processes[peer], self._slots_by_peer[peer] = process, slot
@@ -116,23 +113,17 @@ class ProcessSupervisor:
         """Starts the missing standby processes, one after the other: together with the first peers, and later only when
         no joiner was started here for a while, because loading takes processor time from the peers. Returns once the
         reason why there are no standby processes from now on; else an empty text."""
-        pool, page = self._standby, self.joiners
+        pool = self._standby
         # None are wanted, or the reason was already returned.
         if not pool.size:
             return ""
         is_short = pool.is_short()
-        if page is not None and not pool.is_loading:
-            page.remove([_STANDBY])
+        if not pool.is_loading:
+            self.joiners.remove([_STANDBY])
         if is_short and (self._joined_s is None or self._clock() - self._joined_s >= CALM_S):
             pool.add(self._environment_of(0), folder=self._temporary_folder())
-            if page is not None:
-                page.add(_STANDBY)
+            self.joiners.add(_STANDBY)
         return pool.failure
-
-    @property
-    def on_standby(self) -> int:
-        """The number of standby processes that have loaded and wait."""
-        return self._standby.ready
 
     def _environment_of(self, slot: int) -> dict[str, str]:
         """The environment variables of a peer in ``slot``, without its settings."""
@@ -144,8 +135,7 @@ class ProcessSupervisor:
 
     def _on_exit(self, peer: int, code: int) -> None:
         self._vacated[self._slots_by_peer[peer]] = self._clock()
-        if self.joiners is not None:
-            self.joiners.remove([peer])
+        self.joiners.remove([peer])
         if code != 0:
             kill_and_reap(self._processes[peer])  # a peer that has failed may have left processes behind
         self._listener.on_exit(peer, code, self.tail(peer))
@@ -183,8 +173,7 @@ class ProcessSupervisor:
         """Ends all peers, first by SIGTERM, and removes their temporary files."""
         self._standby.close()
         terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
-        if self.joiners is not None:
-            self.joiners.close()
+        self.joiners.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -110,7 +110,7 @@ class StandbyPool:
             process = start(self._command, environment=own, folder=folder, stdin=theirs.fileno())
         self._waiting.append(_Standby(process, line, dict(environment)))
 
-    def take(self, environment: Mapping[str, str]) -> PeerProcess | None:
+    def claim(self, environment: Mapping[str, str]) -> PeerProcess | None:
         """Turns a standby process into a peer with this environment; ``None`` if no process is suitable."""
         for one in sorted(self._waiting, key=lambda one: not one.has_loaded):
             self._waiting.remove(one)

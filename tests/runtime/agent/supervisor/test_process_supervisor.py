@@ -23,7 +23,6 @@ def test_a_joiner_is_on_its_way_until_its_process_ends_and_a_first_peer_never(tm
     """A joiner is on its way until its process has ended, and a first peer never is."""
     with supervisor(tmp_path, PROGRAM, slots=3, environment={}) as (peers, heard):
         page = peers.joiners
-        assert page is not None
         peers.start(settings_of(0), Spawn(0, joins=False))
         assert heard.lines.get(timeout=DEADLINE_S) == page.path
         assert page.count() == 0

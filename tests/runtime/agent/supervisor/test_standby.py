@@ -72,7 +72,7 @@ def kept(peers: ProcessSupervisor, *, ready: int) -> None:
 
     def are_ready() -> bool:
         assert peers.keep_standby() == ""
-        return peers.on_standby == ready
+        return peers._standby.ready == ready
 
     until(are_ready)
 
@@ -84,7 +84,7 @@ def test_a_process_on_standby_becomes_a_peer_with_its_environment(tmp_path: Path
         kept(peers, ready=2)
         waiting = {one.process.pid for one in peers._standby._waiting}
         pid = peers.start(settings_of(0), Spawn(0, joins=True))
-        assert peers.on_standby == 1
+        assert peers._standby.ready == 1
         found = printed(given)
         assert found.pop("pid") == pid
         assert pid in waiting
@@ -104,12 +104,11 @@ def test_peers_hear_of_one_that_loads_and_the_next_one_waits_for_it(tmp_path: Pa
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
     with supervisor(tmp_path, standby=2, keras=waits) as given:
         peers = given.peers
-        assert peers.joiners is not None
         for _ in range(3):
             assert peers.keep_standby() == ""
             assert len(peers._standby._waiting) == 1
         assert peers.joiners.count() == 1, "it takes processor time as a joiner does"
-        assert peers.on_standby == 0
+        assert peers._standby.ready == 0
         gate.touch()
         kept(peers, ready=2)
         assert peers.keep_standby() == ""
@@ -137,7 +136,6 @@ def test_a_process_on_standby_that_still_loads_can_be_taken(tmp_path: Path) -> N
         peers = given.peers
         peers.keep_standby()
         pid = peers.start(settings_of(3), Spawn(3, joins=True))
-        assert peers.joiners is not None
         assert peers.keep_standby() == ""
         assert peers.joiners.count() == 1
         gate.touch()
@@ -169,7 +167,6 @@ def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: P
         assert told[-1] == "a process on standby ended with exit code 1 while it loaded it"
         assert [peers.keep_standby() for _ in range(3)] == ["", "", ""]
         assert not peers._standby._waiting
-        assert peers.joiners is not None
         assert peers.joiners.count() == 0
         peers.start(settings_of(0), Spawn(0, joins=True))
         assert printed(given)["loaded"] == []
