@@ -8,6 +8,7 @@ or as a known fact.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -117,17 +118,8 @@ class PeerClient:
             cluster = self._known()
             return not cluster.phases.is_forming or cluster.view != view or self._has_ended(peer)
 
-        def perform() -> None:
-            leads = partial(is_over, view.peers[0])
-            ask = partial(self._admission, view, (0,), self._attempt_s, leads)
-            # Another view was formed meanwhile, or will be.
-            if (admission := self._repeat(ask, view.peers[0], leads)) is None:
-                return
-            admission.target = command.target
-            for peer in view.peers:
-                self._send(peer, "Admit", admission, is_over=partial(is_over, peer))
-
-        self._in_thread(perform)
+        # If it is over before rank 0 answers, another view was formed meanwhile, or will be.
+        self._in_thread(lambda: self._admit(view, (0,), pb.Admission(target=command.target), is_over))
 
     def compare(self, command: ComparePrograms) -> None:
         """Determines how a peer's program differs, and queues a ``ProgramDiffers`` event."""
@@ -170,21 +162,10 @@ class PeerClient:
         patience_s = deadlines.wait_s if view.size == 1 else min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
 
         def perform() -> None:
-            until = time.monotonic() + patience_s
-
-            def is_over() -> bool:
-                return self._is_over(command, view.peers[0]) or time.monotonic() > until
-
-            ask = partial(self._admission, view, command.sources, self._attempt_s, is_over)
-            admission = self._repeat(ask, view.peers[0], is_over)
+            fields = pb.Admission(recovery=pb.Recovery(target=command.target, lost=command.lost))
             # Rank 0 cannot form the view: another view is to be tried.
-            if admission is None:
+            if not self._admit(view, command.sources, fields, partial(self._is_over, command), patience_s):
                 self._put(CoordinatorUnreachable(view))
-                return
-            admission.recovery.target = command.target
-            admission.recovery.lost.update(command.lost)
-            for peer in view.peers:
-                self._send(peer, "Admit", admission, is_over=partial(self._is_over, command, peer))
 
         self._in_thread(perform)
 
@@ -234,6 +215,24 @@ class PeerClient:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
+    def _admit(
+        self, view: View, sources: Sequence[int], fields: pb.Admission, is_over: Callable[[Peer], bool],
+        patience_s: float = math.inf,
+    ) -> bool:  # fmt: skip
+        """Admits all peers to a view, with more ``fields``; ``False`` if rank 0 does not prepare it in time."""
+        until, rank_0 = time.monotonic() + patience_s, view.peers[0]
+
+        def is_too_late() -> bool:
+            return is_over(rank_0) or time.monotonic() > until
+
+        ask = partial(self._admission, view, sources, self._attempt_s, is_too_late)
+        if (admission := self._repeat(ask, rank_0, is_too_late)) is None:
+            return False
+        admission.MergeFrom(fields)
+        for peer in view.peers:
+            self._send(peer, "Admit", admission, is_over=partial(is_over, peer))
+        return True
+
     @property
     def _attempt_s(self) -> float:
         """The seconds of one attempt; a longer wait for a frozen peer would be useless."""
@@ -276,5 +275,5 @@ class PeerClient:
             call, what = getattr(PeerServiceStub(channel), method), f"peer {peer.id} to take {method}"
             return rpc.call(call, message, deadline_s=within_s, what=what, peer=peer.id, abandoned=abandoned)
 
-    def _in_thread(self, perform: Callable[[], None]) -> None:
+    def _in_thread(self, perform: Callable[[], object]) -> None:
         threading.Thread(target=perform, daemon=True, name="kungfu-peer-client").start()
