@@ -141,11 +141,11 @@ class LogFile:
             while done < len(whole):
                 done += os.write(self._descriptor, whole[done:])
         except OSError:
-            self._take_back(done)
+            self._cut_back(done)
             raise
         self._torn = False
 
-    def _take_back(self, count: int) -> None:
+    def _cut_back(self, count: int) -> None:
         """Cuts off a partly written line; if that fails, the next write begins with a newline."""
         assert self._descriptor is not None
         if not count:

@@ -178,7 +178,7 @@ def threads_per_peer(peers: int) -> int:
 
 
 def peer_environment(
-    environment: Mapping[str, str], *, place: int, peers: int, gpus: int, threads: int = 0
+    environment: Mapping[str, str], *, slot: int, peers: int, gpus: int, threads: int = 0
 ) -> dict[str, str]:
     """The environment of a peer: the user's variables, with the peer's share of the host's cores and its device.
 
@@ -189,13 +189,13 @@ def peer_environment(
 
     Args:
         environment: The user's variables.
-        place: The peer's slot on this host, from 0.
+        slot: The peer's slot on this host, from 0.
         peers: The number of slots of this host.
         gpus: The number of GPUs that the driver shows.
         threads: The intra-op threads of every peer of the job; 0 for this host's share. All peers must have the same
             number, because sums round differently with another number of threads.
 
-    >>> share = peer_environment({"OMP_NUM_THREADS": "7"}, place=1, peers=2, gpus=4)
+    >>> share = peer_environment({"OMP_NUM_THREADS": "7"}, slot=1, peers=2, gpus=4)
     >>> share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]
     ('7', '1')
     """
@@ -211,7 +211,7 @@ def peer_environment(
     devices = devices_of(environment, gpus=gpus)
     if not devices:  # no devices are named, or the user chose none
         return {**share, **environment}
-    return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_for_slot(place, devices)}
+    return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_for_slot(slot, devices)}
 
 
 def count_gpus(root: Path = Path("/")) -> int:

@@ -128,7 +128,7 @@ class ProcessSupervisor:
     def _environment_of(self, slot: int) -> dict[str, str]:
         """The environment variables of a peer in ``slot``, without its settings."""
         share = peer_environment(
-            self._environment, place=slot, peers=self.slots, gpus=count_gpus(), threads=self._threads
+            self._environment, slot=slot, peers=self.slots, gpus=count_gpus(), threads=self._threads
         )
         folder = self._temporary_folder()
         return {**share, **({"TMPDIR": folder} if folder else {})}

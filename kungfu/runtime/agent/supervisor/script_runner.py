@@ -43,11 +43,11 @@ def guarded(command: Sequence[str]) -> list[str]:
     words = list(command)
     if not words or not _PYTHON.match(os.path.basename(words[0])):
         return words
-    place = next((i for i, word in enumerate(words[1:], start=1) if not re.match(r"-[bBdEIOPsSuv]+$", word)), None)
-    if place is None:
+    index = next((i for i, word in enumerate(words[1:], start=1) if not re.match(r"-[bBdEIOPsSuv]+$", word)), None)
+    if index is None:
         return words
-    has_script, has_module = words[place].endswith(".py"), words[place] == "-m" and len(words) > place + 1
-    return [*words[:place], __file__, *words[place:]] if has_script or has_module else words
+    has_script, has_module = words[index].endswith(".py"), words[index] == "-m" and len(words) > index + 1
+    return [*words[:index], __file__, *words[index:]] if has_script or has_module else words
 
 
 class _TrainerFinder:
@@ -92,7 +92,7 @@ def _check_first(trainer: Any) -> None:
     trainer.fit = checked
 
 
-_told: list[str] = []
+_warned: list[str] = []
 
 
 def _check(model: Any) -> None:
@@ -113,8 +113,8 @@ def _check(model: Any) -> None:
         )
     # Another model of this program is attached, but this model is not, perhaps by mistake.
     is_other = bool(attached) and not any(one is model for one, _ in attached)
-    if is_other and "kungfu.keras.attach_model" in sys.modules and "beside" not in _told:
-        _told.append("beside")
+    if is_other and "kungfu.keras.attach_model" in sys.modules and "beside" not in _warned:
+        _warned.append("beside")
         print(
             f"kungfu: model.fit() of {getattr(model, 'name', '')!r}, which kf.keras.attach() was not given: each peer "
             "trains it apart, on all of the data",
@@ -122,8 +122,8 @@ def _check(model: Any) -> None:
             flush=True,
         )
     # The model may be separate from the model that will be attached, or the call may be a mistake.
-    if not attached and not _told:
-        _told.append("apart")
+    if not attached and not _warned:
+        _warned.append("apart")
         print(
             "kungfu: model.fit() before kf.attach(): each peer trains this model apart, on what it is given; what is "
             f"attached later becomes rank 0's. If it is the training itself: {_HOW}",
@@ -143,14 +143,14 @@ def _show(kind: type[BaseException], error: BaseException, trace: types.Tracebac
 
     An error in a policy is shown once, by ``kungfu-run``, not by each peer; its message names the lines to fix.
     """
-    if _is_told_by_agent(error):
+    if _is_shown_by_agent(error):
         return
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
-def _is_told_by_agent(error: BaseException) -> bool:
+def _is_shown_by_agent(error: BaseException) -> bool:
     """True if this is only an error of a policy that was reported to the agent."""
     errors = sys.modules.get("kungfu.errors")
     chain, link = [error], error.__cause__
@@ -192,17 +192,17 @@ def _stand_by() -> None:
     import tensorflow  # noqa: F401  # ruff: isort: skip
 
     # If the agent has sent the environment already and closed its end, the message is not read and a reset follows.
-    told = b""
+    message = b""
     with contextlib.suppress(BrokenPipeError):
         os.write(0, LOADED)
     with contextlib.suppress(ConnectionResetError):
         while received := os.read(0, 1 << 16):
-            told += received
+            message += received
     # The agent has ended, or does not need this process any more.
-    if not told:
+    if not message:
         sys.exit(0)
     os.environ.clear()
-    os.environ.update(json.loads(told))
+    os.environ.update(json.loads(message))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

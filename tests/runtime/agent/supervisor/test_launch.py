@@ -66,32 +66,32 @@ def ended(pid: int) -> bool:
 
 def test_peers_share_the_cores_and_always_have_two_threads_between_ops() -> None:
     cores = len(psutil.Process().cpu_affinity())
-    alone = peer_environment({}, place=0, peers=1, gpus=0)
-    crowded = peer_environment({}, place=0, peers=1000, gpus=0)
+    alone = peer_environment({}, slot=0, peers=1, gpus=0)
+    crowded = peer_environment({}, slot=0, peers=1000, gpus=0)
     assert alone["OMP_NUM_THREADS"] == alone["TF_NUM_INTRAOP_THREADS"] == str(cores)
     assert (crowded["OMP_NUM_THREADS"], crowded["TF_NUM_INTEROP_THREADS"]) == ("1", "2")
 
 
 def test_a_job_has_one_number_of_threads_unless_the_user_says_otherwise() -> None:
-    share = peer_environment({}, place=0, peers=1000, gpus=0, threads=3)
+    share = peer_environment({}, slot=0, peers=1000, gpus=0, threads=3)
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     assert [share[name] for name in names] == ["3", "3", "3"]
-    own = peer_environment({"TF_NUM_INTRAOP_THREADS": "7"}, place=0, peers=1, gpus=0, threads=3)
+    own = peer_environment({"TF_NUM_INTRAOP_THREADS": "7"}, slot=0, peers=1, gpus=0, threads=3)
     assert [own[name] for name in names] == ["3", "7", "3"]
     assert threads_per_peer(1000) == 1
 
 
 def test_gpus_go_round_and_are_not_mentioned_where_there_are_none() -> None:
-    given = [peer_environment({}, place=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
+    given = [peer_environment({}, slot=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
     assert given == ["0", "1", "0", "1", "0"]
-    assert "CUDA_VISIBLE_DEVICES" not in peer_environment({}, place=0, peers=1, gpus=0)
+    assert "CUDA_VISIBLE_DEVICES" not in peer_environment({}, slot=0, peers=1, gpus=0)
 
 
 def test_what_the_user_set_stays() -> None:
     own = {"OMP_NUM_THREADS": "9", "TF_NUM_INTEROP_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": "/tmp"}
-    share = peer_environment(own, place=1, peers=2, gpus=4)
+    share = peer_environment(own, slot=1, peers=2, gpus=4)
     assert own.items() <= share.items()
-    assert share["TF_NUM_INTRAOP_THREADS"] == peer_environment({}, place=1, peers=2, gpus=4)["TF_NUM_INTRAOP_THREADS"]
+    assert share["TF_NUM_INTRAOP_THREADS"] == peer_environment({}, slot=1, peers=2, gpus=4)["TF_NUM_INTRAOP_THREADS"]
 
 
 # ---- output and ends ------------------------------------------------------------------------------------------------

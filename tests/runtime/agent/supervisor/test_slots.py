@@ -50,7 +50,7 @@ def test_the_devices_are_those_that_the_user_slurm_or_the_container_names(
 
 
 def given(environment: dict[str, str], *, peers: int, gpus: int = 0) -> list[str | None]:
-    shares = [peer_environment(environment, place=place, peers=peers, gpus=gpus) for place in range(peers)]
+    shares = [peer_environment(environment, slot=place, peers=peers, gpus=gpus) for place in range(peers)]
     return [share.get("CUDA_VISIBLE_DEVICES") for share in shares]
 
 
@@ -63,10 +63,10 @@ def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() ->
 @pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "4,5"}])
 def test_no_peer_takes_all_the_memory_of_a_device(environment: dict[str, str]) -> None:
     """Neither where slots share one, nor where a peer takes over from one that leaves, nor where none is known of."""
-    share = peer_environment(environment, place=0, peers=2, gpus=0)
+    share = peer_environment(environment, slot=0, peers=2, gpus=0)
     assert share["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     own = {**environment, "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
-    assert peer_environment(own, place=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+    assert peer_environment(own, slot=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
 
 
 def test_gpus_are_counted_where_the_driver_lists_them_or_else_by_their_devices(tmp_path: Path) -> None:
