@@ -229,6 +229,12 @@ def function_graph(graph: Any, name: str) -> Any:
     return graph._get_function(name).graph
 
 
+def functions_called(operation: Any) -> list[str]:
+    """The names of the functions that an operation calls, for a loop its body and then its condition."""
+    attributes = (one for _, one in sorted(operation.node_def.attr.items()))
+    return [one.name for given in attributes for one in ([given.func] if given.HasField("func") else given.list.func)]
+
+
 def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
     """Calls a concrete function that returns a list, with eager tensors of its traced dtypes.
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from kungfu.framework_internals import (
     effect_op_makers,
     function_graph,
+    functions_called,
     is_eager_function,
     make_eager_function,
     python_function,
@@ -93,9 +94,8 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
     """All ops of a graph and of the functions that it calls, each with True if it runs in a loop."""
     for op in graph.get_operations():
         yield op, in_loop
-        for attribute in op.node_def.attr.values():
-            called = [attribute.func] if attribute.HasField("func") else attribute.list.func
-            for name in {one.name for one in called} - seen:
+        for name in functions_called(op):
+            if name not in seen:
                 seen.add(name)
                 loops = in_loop or "While" in op.type
                 yield from _operations(function_graph(graph, name), in_loop=loops, seen=seen)

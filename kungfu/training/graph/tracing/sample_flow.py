@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.framework_internals import function_graph, resources_written
+from kungfu.framework_internals import function_graph, functions_called, resources_written
 
 _DRAWN = re.compile(r"\w*(Random|Rng|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal)\w*")
 _SUMMED = re.compile(r"KungfuAllReduce|Horovod\w*")
@@ -94,14 +94,14 @@ class SampleFlow:
         for inside in called:
             self._enter(inside, operation.inputs[first:])
         if loops:  # the results of one iteration are the inputs of the next
-            condition, body = called
+            body, condition = called
             for one, other in ((condition, body), (body, body)):
                 self._enter(one, other.outputs)
             chosen = any(id(one) in self._own for one in condition.outputs)
         for inside in called:
             for one in inside.get_operations():
                 self._visit(inside, one, under_own=under_own or chosen)
-        results = called[1:] if loops else called
+        results = called[:1] if loops else called
         for place, output in enumerate(operation.outputs):
             given = [inside.outputs[place] for inside in results if place < len(inside.outputs)]
             if loops:
@@ -110,15 +110,8 @@ class SampleFlow:
             self._flow(output, is_own=is_own, handles=[one for one in given if one.dtype == tf.resource])
 
     def _functions(self, graph: Any, operation: Any) -> list[Any]:
-        """The graphs that an operation calls; for a loop its condition, then its body."""
-        attributes = operation.node_def.attr
-        if operation.type in _LOOPS:
-            names = [attributes["cond"].func.name, attributes["body"].func.name]
-        else:
-            found = (one for _, one in sorted(attributes.items()))
-            names = [
-                one.name for given in found for one in ([given.func] if given.HasField("func") else given.list.func)
-            ]
+        """The graphs that an operation calls; for a loop its body, then its condition."""
+        names = functions_called(operation)
         for name in names:
             if name not in self._called:
                 self._called[name] = function_graph(graph, name)
