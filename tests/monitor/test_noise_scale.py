@@ -20,10 +20,6 @@ from kungfu.signal import Fold, Map, Signal, TrainingSignals, topological
 CALM = {"step": 1, "pending": False}
 
 
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
-
-
 def parts(noise_scale: Signal) -> tuple[Fold, ...]:
     """The smoothed |G|² and S that the noise scale is made of."""
     return tuple(one for one in topological((noise_scale,)) if isinstance(one, Fold))
@@ -33,7 +29,7 @@ def watching(decay: float = 0.01) -> Policy:
     def body(training: Any) -> Any:
         noise = gradient_noise_scale(training, decay=decay)
         signal, spread = parts(noise)
-        return control.always().call(ignore, noise, spread, signal)
+        return control.always().call(lambda *_: None, noise, spread, signal)
 
     return Policy("watching", body)
 

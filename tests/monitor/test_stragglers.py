@@ -63,20 +63,33 @@ def test_it_is_algorithm_1_of_the_paper_one_step_later(peers: int) -> None:
     assert found[-1] == [1]
 
 
-def test_a_peer_at_half_speed_is_marked_behind_its_fifth_step() -> None:
+EVEN, SLOW, QUICK = [1.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 0.9, 1.0]
+# By a name: the plan, the seconds of the peers step by step, and who is marked in the last steps, nobody before.
+CASES: dict[str, tuple[CompiledPolicies, list[list[float]], list[list[int]]]] = {
+    "half speed is marked behind the fifth step": (PLAN, [SLOW] * 6, [[1]]),
+    "one slow step marks nobody": (PLAN, [EVEN] * 5 + [[1.0, 5.0, 1.0]] + [EVEN] * 5, []),
+    "alone nobody is slow": (PLAN, [[1.0], *[[9.0]] * 6], []),
+    "the slowest of three steps in a row is marked in the next one": (IN_A_ROW, [[1.0, 1.01, 1.0]] * 5, [[1], [1]]),
+    "one step in which it is not the slowest ends the row": (IN_A_ROW, [SLOW, SLOW, QUICK, *[SLOW] * 4], [[1]]),
+    "no row is long enough": (IN_A_ROW, [SLOW, SLOW, QUICK] * 10, []),
+    "of equally fast ones nobody is the slowest": (IN_A_ROW, [[1.0] * 4] * 20, []),
+    "alone nobody is the slowest": (IN_A_ROW, [[9.0]] * 20, []),
+    "of two equally slow ones the lower rank is marked": (IN_A_ROW, [[1.0, 2.0, 1.0, 2.0]] * 4, [[1]]),
+    "a small lag is above the threshold": (FAR_BEHIND, [[1.0, 1.2, 1.0]] * 20, []),
+    "a large lag is below the threshold": (FAR_BEHIND, [[1.0, 1.3, 1.0]] * 4, [[1]]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_is_slow_for_long_enough_is_marked(case: str) -> None:
+    plan, steps, last = CASES[case]
+    replay = Replay(plan, size=len(steps[0]))
+    assert [marked(replay, one) for one in steps] == [[]] * (len(steps) - len(last)) + last
+
+
+def test_by_the_average_it_is_a_straggler_though_no_row_is_long_enough() -> None:
     replay = Replay(PLAN, size=3)
-    assert [marked(replay, [1.0, 2.0, 1.0]) for _ in range(6)] == [[], [], [], [], [], [1]]
-
-
-def test_one_slow_step_marks_nobody() -> None:
-    replay = Replay(PLAN, size=3)
-    steps = [[1.0, 1.0, 1.0]] * 5 + [[1.0, 5.0, 1.0]] + [[1.0, 1.0, 1.0]] * 5
-    assert [marked(replay, one) for one in steps] == [[]] * 11
-
-
-def test_alone_nobody_is_slow() -> None:
-    replay = Replay(PLAN, size=1)
-    assert [marked(replay, [seconds]) for seconds in (1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0)] == [[]] * 7
+    assert [marked(replay, one) for one in [SLOW, SLOW, QUICK] * 10][-1] == [1]
 
 
 @pytest.mark.parametrize(
@@ -163,45 +176,6 @@ def test_a_record_without_joiners_leaves_out_steps_with_a_pending_change() -> No
 
 
 # ---- the slowest in a row -------------------------------------------------------------------------------------------
-
-
-def test_the_slowest_of_three_steps_in_a_row_is_marked_in_the_next_one() -> None:
-    replay = Replay(IN_A_ROW, size=3)
-    assert [marked(replay, [1.0, 1.01, 1.0]) for _ in range(5)] == [[], [], [], [1], [1]]
-
-
-def test_one_step_in_which_it_is_not_the_slowest_ends_the_row() -> None:
-    replay = Replay(IN_A_ROW, size=3)
-    slow, quick = [1.0, 2.0, 1.0], [1.0, 0.9, 1.0]
-    assert [marked(replay, one) for one in (slow, slow, quick, slow, slow, slow, slow)] == [[]] * 6 + [[1]]
-
-
-def test_by_the_average_the_same_peer_is_a_straggler_though_no_row_is_long_enough() -> None:
-    average, row = Replay(PLAN, size=3), Replay(IN_A_ROW, size=3)
-    steps = [[1.0, 2.0, 1.0], [1.0, 2.0, 1.0], [1.0, 0.9, 1.0]] * 10
-    assert [marked(average, one) for one in steps][-1] == [1]
-    assert [marked(row, one) for one in steps] == [[]] * 30
-
-
-def test_where_all_are_equally_fast_nobody_is_the_slowest() -> None:
-    replay = Replay(IN_A_ROW, size=4)
-    assert [marked(replay, [1.0] * 4) for _ in range(20)] == [[]] * 20
-
-
-def test_alone_nobody_is_the_slowest() -> None:
-    replay = Replay(IN_A_ROW, size=1)
-    assert [marked(replay, [9.0]) for _ in range(20)] == [[]] * 20
-
-
-def test_of_two_that_are_equally_slow_the_one_of_the_lower_rank_is_marked() -> None:
-    replay = Replay(IN_A_ROW, size=4)
-    assert [marked(replay, [1.0, 2.0, 1.0, 2.0]) for _ in range(4)][-1] == [1]
-
-
-def test_with_a_threshold_a_small_lag_does_not_count() -> None:
-    replay = Replay(FAR_BEHIND, size=3)
-    assert [marked(replay, [1.0, 1.2, 1.0]) for _ in range(20)] == [[]] * 20
-    assert [marked(replay, [1.0, 1.3, 1.0]) for _ in range(4)][-1] == [1]
 
 
 def test_a_row_goes_along_with_its_peer_to_another_rank() -> None:

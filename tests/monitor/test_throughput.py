@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,9 @@ from kungfu.compiler.replay import Replay
 from kungfu.monitor import throughput
 from kungfu.policy_definition import Policy
 
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
-
-
-PLAN = compile_policies([Policy("watching", lambda t: control.always().call(ignore, throughput(t, decay=0.5)))])
+PLAN = compile_policies(
+    [Policy("watching", lambda t: control.always().call(lambda *_: None, throughput(t, decay=0.5)))]
+)
 
 
 def watched(replay: Replay, *, samples: list[float], seconds: list[float], pending: bool = False) -> float:

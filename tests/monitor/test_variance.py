@@ -15,12 +15,8 @@ from kungfu.monitor import gradient_noise_scale, gradient_variance
 from kungfu.policy_definition import Policy
 
 
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
-
-
 def watching(decay: float = 1.0) -> Policy:
-    return Policy("watching", lambda t: control.always().call(ignore, gradient_variance(t, decay=decay)))
+    return Policy("watching", lambda t: control.always().call(lambda *_: None, gradient_variance(t, decay=decay)))
 
 
 def seen(replay: Replay, *gradients: list[float], samples: float = 1.0) -> float:
@@ -48,7 +44,7 @@ def test_it_estimates_the_trace_of_the_covariance_of_one_sample() -> None:
 
 def test_beside_the_noise_scale_it_costs_nothing_more() -> None:
     def both(training: Any) -> Any:
-        return control.always().call(ignore, gradient_variance(training), gradient_noise_scale(training))
+        return control.always().call(lambda *_: None, gradient_variance(training), gradient_noise_scale(training))
 
     together = compile_policies([Policy("both", both)])
     assert (together.piggybacked.floats(4), together.messages_per_step) == (3, 0)

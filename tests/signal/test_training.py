@@ -21,10 +21,6 @@ from kungfu.signal.training import _MONITORS, _OTHER_WORDS
 training = TrainingSignals()
 
 
-def ignore(control: object, *values: float) -> None:
-    """A hook that does nothing."""
-
-
 def test_every_source_of_the_table_is_an_attribute_of_its_type() -> None:
     for name in SOURCES:
         signal = getattr(training, name)
@@ -108,7 +104,7 @@ def test_a_misspelt_name_is_an_error_of_a_type_checker() -> None:
 
 def test_the_steps_of_a_view_are_counted_from_1_and_anew_after_a_rescale() -> None:
     replay = Replay(
-        compile_policies([Policy("counted", lambda t: control.always().call(ignore, t.view_steps))]), size=2
+        compile_policies([Policy("counted", lambda t: control.always().call(lambda *_: None, t.view_steps))]), size=2
     )
     counts = []
     for number in (1, 2, 3):
