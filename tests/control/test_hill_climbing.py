@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,42 +98,70 @@ def worth_up_to(last: int, *, unit: int = 1) -> dict[int, bool]:
     return {low: low + unit <= last for low in range(100)}
 
 
-def test_it_grows_while_that_is_worth_it_and_returns_from_the_size_that_is_not() -> None:
-    assert walked(worth_up_to(5), start=2) == [2, 3, 4, 5, 6, 5]
+@pytest.mark.parametrize(
+    ("edges", "start", "given", "visited"),
+    [
+        (worth_up_to(5), 2, {}, [2, 3, 4, 5, 6, 5]),  # it returns from the size that is not worth it
+        # Figure 3 of the paper, right: from 8 up to 12 fails, so 4 is tried, and 8 turns out to be worth it.
+        (worth_up_to(8, unit=4), 8, {"unit": 4, "limits": (1, 16)}, [8, 12, 4, 8]),
+        (worth_up_to(2), 5, {}, [5, 6, 4, 3, 2, 1, 2]),  # down as far as it has to
+        # At the upper limit it looks down first.
+        (worth_up_to(8), 8, {}, [8, 7, 8]),
+        (worth_up_to(4), 8, {}, [8, 7, 6, 5, 4, 3, 4]),
+        (worth_up_to(5), 3, {"limits": (3, 3)}, [3]),
+        (worth_up_to(8), 4, {"refused": 5}, [4, 3, 4]),  # a size that was refused is not tried again
+    ],
+)
+def test_it_walks_to_the_last_size_that_is_worth_it(
+    edges: dict[int, bool], start: int, given: dict[str, Any], visited: list[int]
+) -> None:
+    assert walked(edges, start=start, **given) == visited
 
 
-def test_it_jumps_below_where_already_the_first_peers_are_not_worth_it() -> None:
-    # Figure 3 of the paper, right: from 8 up to 12 fails, so 4 is tried, and 8 turns out to be worth it.
-    assert walked(worth_up_to(8, unit=4), start=8, unit=4, limits=(1, 16)) == [8, 12, 4, 8]
+NOISY = {2: 3.0, 3: 4.0}  # errors; of the difference: 5
 
 
-def test_it_goes_down_as_far_as_it_has_to() -> None:
-    assert walked(worth_up_to(2), start=5) == [5, 6, 4, 3, 2, 1, 2]
-
-
-def test_at_the_upper_limit_it_looks_down_first() -> None:
-    assert walked(worth_up_to(8), start=8) == [8, 7, 8]
-    assert walked(worth_up_to(4), start=8) == [8, 7, 6, 5, 4, 3, 4]
-
-
-def test_above_its_largest_size_it_goes_down_to_it_without_a_measurement() -> None:
-    assert wanted(table({8: 10.0}), size=12) == 8
-    assert wanted(table({}), size=LARGEST + 5, limits=(3, 3)) == 3
-    assert math.isnan(wanted(table({}), size=8))
+@pytest.mark.parametrize(
+    ("statistics", "size", "given", "expected"),
+    [
+        # Above its largest size it goes down to it without a measurement.
+        (table({8: 10.0}), 12, {}, 8),
+        (table({}), LARGEST + 5, {"limits": (3, 3)}, 3),
+        (table({}), 8, {}, NAN),
+        # With one measurement it adds the first peers; one with too few samples is waited for.
+        (table({3: 10.0}), 3, {}, 4),
+        (table({3: 10.0}, count=10), 3, {}, 4),
+        (table({3: 10.0}, count=9), 3, {}, NAN),
+        (table({2: 10.0}), 3, {}, NAN),
+        # A clear gain needs few samples, and a clear loss is made sure of.
+        (table({2: 10.0, 3: 12.0}, count=10), 3, {}, 4),
+        (table({2: 12.0, 3: 10.0}, count=29), 3, {}, NAN),
+        (table({1: 1.0, 2: 12.0, 3: 10.0}), 3, {}, 2),
+        # A difference within twice its standard error decides nothing, and the walk continues.
+        (table({2: 19.0, 3: 10.0}, count=29, errors=NOISY), 3, {}, NAN),
+        (table({2: 19.0, 3: 10.0}, errors=NOISY), 3, {}, 4),
+        (table({1: 1.0, 2: 21.0, 3: 10.0}, errors=NOISY), 3, {}, 2),
+        # A mean of zero without noise decides as any other, and equal ones are no gain.
+        (table({1: 0.0, 2: 1.0, 3: 0.0}), 3, {}, 2),
+        (table({2: 0.0, 3: 1.0}), 3, {}, 4),
+        (table({1: 9.0, 2: 10.0, 3: 10.0}), 3, {}, 2),
+        # It goes up again to a size that has come to look open.
+        (table({7: 4.0, 8: 10.0, 9: 9.0}, errors={9: 1.0}), 8, {"limits": (1, 12)}, 9),
+        (table({7: 4.0, 8: 10.0, 9: 7.9}, errors={9: 1.0}), 8, {"limits": (1, 12)}, 8),
+        # A gain that is no number moves nothing but up.
+        (table({2: 10.0, 3: 12.0}), 3, {"advantage": lambda fewer, more: more.mean * NAN}, 4),
+    ],
+)
+def test_what_was_measured_decides_where_it_goes_next(
+    statistics: SizeStatistics, size: int, given: dict[str, Any], expected: float
+) -> None:
+    np.testing.assert_equal(wanted(statistics, size=size, **given), expected)
 
 
 @pytest.mark.parametrize("wrong", [True, 0.5, "1"])
 def test_a_distance_that_is_no_number_is_named(wrong: Any) -> None:
     with pytest.raises(PolicyError, match=r"^look_ahead=.*takes a whole number of units"):
         control.hill_climb(difference, table({1: 1.0}), unit=1, min_peers=1, max_peers=4, look_ahead=wrong)
-
-
-def test_between_equal_limits_it_stays() -> None:
-    assert walked(worth_up_to(5), start=3, limits=(3, 3)) == [3]
-
-
-def test_a_size_that_was_refused_is_not_tried_again() -> None:
-    assert walked(worth_up_to(8), start=4, refused=5) == [4, 3, 4]
 
 
 @pytest.mark.slow
@@ -156,30 +185,6 @@ def test_samples_and_a_distance_that_make_no_sense_are_refused(given: dict[str, 
         control.hill_climb(difference, table({1: 1.0}), unit=1, min_peers=1, max_peers=4, **given)
 
 
-def test_with_one_measurement_it_adds_the_first_peers() -> None:
-    assert wanted(table({3: 10.0}), size=3) == 4
-    assert wanted(table({3: 10.0}, count=10), size=3) == 4
-
-
-def test_a_size_with_too_few_samples_is_waited_for() -> None:
-    assert math.isnan(wanted(table({3: 10.0}, count=9), size=3))
-    assert math.isnan(wanted(table({2: 10.0}), size=3))
-
-
-def test_a_clear_gain_needs_few_samples_and_a_clear_loss_is_made_sure_of() -> None:
-    assert wanted(table({2: 10.0, 3: 12.0}, count=10), size=3) == 4
-    assert math.isnan(wanted(table({2: 12.0, 3: 10.0}, count=29), size=3))
-    assert wanted(table({1: 1.0, 2: 12.0, 3: 10.0}), size=3) == 2
-
-
-def test_a_difference_within_twice_its_standard_error_decides_nothing() -> None:
-    """A difference within twice its standard error decides nothing, and the walk continues."""
-    noisy = {"errors": {2: 3.0, 3: 4.0}}  # of the difference: 5
-    assert math.isnan(wanted(table({2: 19.0, 3: 10.0}, count=29, **noisy), size=3))
-    assert wanted(table({2: 19.0, 3: 10.0}, **noisy), size=3) == 4
-    assert wanted(table({1: 1.0, 2: 21.0, 3: 10.0}, **noisy), size=3) == 2
-
-
 def test_what_is_open_over_one_unit_is_judged_over_several() -> None:
     def per_peer(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
         return (more.mean - fewer.mean) / (more.peers - fewer.peers) - 1.0
@@ -191,26 +196,8 @@ def test_what_is_open_over_one_unit_is_judged_over_several() -> None:
     assert wanted(further, size=5, advantage=per_peer) == 2  # over three: -1 with an error of 0.47
 
 
-def test_a_mean_of_zero_without_noise_decides_as_any_other() -> None:
-    assert wanted(table({1: 0.0, 2: 1.0, 3: 0.0}), size=3) == 2
-    assert wanted(table({2: 0.0, 3: 1.0}), size=3) == 4
-
-
-def test_equal_measurements_are_no_gain() -> None:
-    assert wanted(table({1: 9.0, 2: 10.0, 3: 10.0}), size=3) == 2
-
-
-def test_it_goes_up_again_to_a_size_that_has_come_to_look_open() -> None:
-    assert wanted(table({7: 4.0, 8: 10.0, 9: 9.0}, errors={9: 1.0}), size=8, limits=(1, 12)) == 9
-    assert wanted(table({7: 4.0, 8: 10.0, 9: 7.9}, errors={9: 1.0}), size=8, limits=(1, 12)) == 8
-
-
 def test_it_looks_beyond_a_size_that_fails_where_it_is_asked_to() -> None:
     dip = {**worth_up_to(20), 4: False}  # the fifth peer costs what the sixth brings
     assert walked(dip, start=2)[-1] == 4
     assert walked(dip, start=2, look_ahead=2)[-1] == 8
     assert walked(worth_up_to(4), start=2, look_ahead=1) == [2, 3, 4, 5, 6, 4]
-
-
-def test_a_gain_that_is_no_number_moves_nothing_but_up() -> None:
-    assert wanted(table({2: 10.0, 3: 12.0}), size=3, advantage=lambda fewer, more: more.mean * NAN) == 4

@@ -30,34 +30,31 @@ def fired_steps(trigger: Trigger, *, steps: int, seconds: float = 1.0, **changed
     ]
 
 
-def test_without_a_cooldown_a_rule_fires_whenever_it_may() -> None:
-    assert fired_steps(control.every(2), steps=6) == [2, 4, 6]
+LATE = control.always().when(training.step >= 4)
 
 
-def test_a_cooldown_in_steps_counts_from_the_last_firing() -> None:
-    assert fired_steps(control.every(2).cooldown(steps=3), steps=12) == [2, 6, 10]
-    assert fired_steps(control.always().cooldown(steps=5), steps=12) == [1, 6, 11]
-
-
-def test_a_cooldown_in_seconds_counts_the_clock() -> None:
-    assert fired_steps(control.always().cooldown(seconds=2.5), steps=9) == [1, 4, 7]
-    assert fired_steps(control.always().cooldown(seconds=2.5), steps=9, seconds=10) == list(range(1, 10))
-
-
-def test_of_two_cooldowns_both_have_to_pass() -> None:
-    assert fired_steps(control.always().cooldown(steps=2, seconds=3), steps=9) == [1, 4, 7]
-    assert fired_steps(control.always().cooldown(steps=4, seconds=3), steps=9) == [1, 5, 9]
-
-
-def test_where_nothing_fired_nothing_cools_down() -> None:
-    late = control.always().when(training.step >= 4).cooldown(steps=100)
-    assert fired_steps(late, steps=9) == [4]
-    assert fired_steps(late, steps=3) == []
-
-
-def test_a_rule_is_silent_off_its_gate_also_right_behind_a_firing() -> None:
-    # The fold of a cooldown says what it said last; the gate must not let that through.
-    assert fired_steps(control.every(3).cooldown(steps=1), steps=8) == [3, 6]
+@pytest.mark.parametrize(
+    ("trigger", "given", "expected"),
+    [
+        (control.every(2), {"steps": 6}, [2, 4, 6]),  # without a cooldown
+        (control.every(2).cooldown(steps=3), {"steps": 12}, [2, 6, 10]),
+        (control.always().cooldown(steps=5), {"steps": 12}, [1, 6, 11]),
+        (control.always().cooldown(seconds=2.5), {"steps": 9}, [1, 4, 7]),
+        (control.always().cooldown(seconds=2.5), {"steps": 9, "seconds": 10}, [*range(1, 10)]),
+        # Both have to pass.
+        (control.always().cooldown(steps=2, seconds=3), {"steps": 9}, [1, 4, 7]),
+        (control.always().cooldown(steps=4, seconds=3), {"steps": 9}, [1, 5, 9]),
+        # Where nothing fired nothing cools down.
+        (LATE.cooldown(steps=100), {"steps": 9}, [4]),
+        (LATE.cooldown(steps=100), {"steps": 3}, []),
+        # The fold of a cooldown says what it said last; the gate must not let that through.
+        (control.every(3).cooldown(steps=1), {"steps": 8}, [3, 6]),
+    ],
+)
+def test_a_cooldown_counts_steps_or_seconds_from_the_last_firing(
+    trigger: Trigger, given: dict[str, Any], expected: list[int]
+) -> None:
+    assert fired_steps(trigger, **given) == expected
 
 
 def test_the_clock_of_a_new_leader_does_not_turn_back() -> None:

@@ -120,36 +120,33 @@ def decided(throughputs: dict[int, float], history: list[int], **given: Any) -> 
     return [(one.step, int(one.value)) for one in found if one.step % 40 == 0]
 
 
-def test_alone_it_begins_by_adding_a_peer() -> None:
-    assert decided({1: 100.0}, [1]) == [(40, 2)]
+NO_TIMES = {"step_seconds": [[math.nan] * 2] * 40, "busy_seconds": [[math.nan] * 2] * 40}
+UNEVEN = {"busy_seconds": [[0.06, 0.06, 0.12]] * 40}
 
 
-def test_above_the_threshold_it_adds_and_below_it_returns() -> None:
-    # 4 peers: 400; a fifth with 450 has half of what each other one brings, one with 455 a bit more.
-    assert decided({4: 400.0, 5: 455.0}, [4, 5])[-1] == (80, 6)
-    assert decided({3: 300.0, 4: 400.0, 5: 450.0}, [3, 4, 5])[-1] == (120, 4)
-
-
-def test_equal_throughputs_are_no_efficiency_above_zero() -> None:
-    assert decided({2: 100.0, 3: 100.0}, [2, 3], efficiency=0.0)[-1] == (80, 1)
-    assert decided({2: 100.0, 3: 100.0}, [2, 3], efficiency=-0.01)[-1] == (80, 4)
-
-
-def test_at_the_upper_limit_it_looks_down_and_at_the_lower_one_it_stays() -> None:
-    assert decided({8: 800.0}, [8]) == [(40, 7)]
-    assert decided({2: 100.0, 3: 90.0, 1: 99.0}, [2, 3, 2], min_peers=2)[-1][0] == 80
-    assert decided({2: 100.0}, [2], min_peers=2, max_peers=2) == []
-
-
-def test_without_a_throughput_it_does_nothing() -> None:
-    nothing = {"step_seconds": [[math.nan] * 2] * 40, "busy_seconds": [[math.nan] * 2] * 40}
-    assert decided({2: 100.0}, [2], arrays=nothing) == []
-
-
-def test_while_a_peer_is_a_straggler_it_does_nothing() -> None:
-    uneven = {"busy_seconds": [[0.06, 0.06, 0.12]] * 40}
-    assert decided({3: 100.0}, [3], arrays=uneven) == []
-    assert decided({3: 100.0}, [3]) == [(40, 4)]
+@pytest.mark.parametrize(
+    ("throughputs", "history", "given", "last"),
+    [
+        ({1: 100.0}, [1], {}, (40, 2)),  # alone it begins by adding a peer
+        # 4 peers: 400; a fifth with 450 has half of what each other one brings, one with 455 a bit more.
+        ({4: 400.0, 5: 455.0}, [4, 5], {}, (80, 6)),
+        ({3: 300.0, 4: 400.0, 5: 450.0}, [3, 4, 5], {}, (120, 4)),
+        # Equal throughputs are no efficiency above zero.
+        ({2: 100.0, 3: 100.0}, [2, 3], {"efficiency": 0.0}, (80, 1)),
+        ({2: 100.0, 3: 100.0}, [2, 3], {"efficiency": -0.01}, (80, 4)),
+        # At the upper limit it looks down, and at the lower one it stays.
+        ({8: 800.0}, [8], {}, (40, 7)),
+        ({2: 100.0, 3: 90.0, 1: 99.0}, [2, 3, 2], {"min_peers": 2}, (80, 2)),
+        ({2: 100.0}, [2], {"min_peers": 2, "max_peers": 2}, None),
+        ({2: 100.0}, [2], {"arrays": NO_TIMES}, None),  # without a throughput
+        ({3: 100.0}, [3], {"arrays": UNEVEN}, None),  # while a peer is a straggler
+        ({3: 100.0}, [3], {}, (40, 4)),
+    ],
+)
+def test_its_last_decision_follows_from_the_throughputs(
+    throughputs: dict[int, float], history: list[int], given: dict[str, Any], last: tuple[int, int] | None
+) -> None:
+    assert next(reversed(decided(throughputs, history, **given)), None) == last
 
 
 # ---- batch sizes ----------------------------------------------------------------------------------------------------

@@ -66,38 +66,24 @@ def test_alone_nobody_is_replaced_however_slow_the_steps_become() -> None:
 # ---- in a job -------------------------------------------------------------------------------------------------------
 
 
-def test_rank_0_as_the_straggler_is_replaced_and_the_next_one_leads() -> None:
-    model = ClusterModel(LINEAR, 100, Start(size=3), speed_by_peer={0: 0.5})
-    assert changes(replace_stragglers(every=20), model) == [(23, (3,), (0,), 3)]
-
-
-def test_a_straggler_that_joins_is_replaced_after_some_steps() -> None:
-    model = ClusterModel(LINEAR, 120, Start(size=3), speed_by_peer={3: 0.5})
-    found = changes([schedule({10: 4}), replace_stragglers(every=20)], model)
-    # At step 20 its average is that of seven steps, and below 0.8.
-    assert found == [(13, (3,), (), 4), (23, (4,), (3,), 4)]
-
-
-def test_several_stragglers_are_replaced_at_one_barrier() -> None:
-    model = ClusterModel(LINEAR, 100, Start(size=6, max_size=6), speed_by_peer={1: 0.5, 4: 0.25})
-    assert changes(replace_stragglers(every=20), model) == [(23, (6, 7), (1, 4), 6)]
-
-
-def test_at_the_most_peers_that_a_job_may_have_a_straggler_is_replaced() -> None:
-    model = ClusterModel(LINEAR, 100, Start(size=4, min_size=4, max_size=4), speed_by_peer={2: 0.5})
-    assert changes(replace_stragglers(every=20), model) == [(23, (4,), (2,), 4)]
-
-
-def test_a_growth_and_a_replacement_that_are_asked_for_in_one_step_are_one_change() -> None:
-    model = ClusterModel(LINEAR, 100, Start(size=3), speed_by_peer={1: 0.5})
-    found = changes([schedule({20: 5}), replace_stragglers(every=20)], model)
-    assert found == [(23, (3, 4, 5), (1,), 5)]
-
-
-def test_a_straggler_is_among_the_leavers_if_the_job_shrinks_in_the_same_step() -> None:
-    model = ClusterModel(LINEAR, 100, Start(size=4), speed_by_peer={1: 0.5})
-    found = changes([schedule({20: 3}), replace_stragglers(every=20)], model)
-    assert found == [(21, (), (1,), 3)]
+@pytest.mark.parametrize(
+    ("start", "speeds", "sizes", "expected"),
+    [
+        (Start(size=3), {0: 0.5}, {}, [(23, (3,), (0,), 3)]),  # rank 0; the next one leads
+        # One that joins: at step 20 its average is that of seven steps, and below 0.8.
+        (Start(size=3), {3: 0.5}, {10: 4}, [(13, (3,), (), 4), (23, (4,), (3,), 4)]),
+        (Start(size=6, max_size=6), {1: 0.5, 4: 0.25}, {}, [(23, (6, 7), (1, 4), 6)]),  # several at one barrier
+        (Start(size=4, min_size=4, max_size=4), {2: 0.5}, {}, [(23, (4,), (2,), 4)]),  # at the most peers of the job
+        (Start(size=3), {1: 0.5}, {20: 5}, [(23, (3, 4, 5), (1,), 5)]),  # a growth in the same step is one change
+        (Start(size=4), {1: 0.5}, {20: 3}, [(21, (), (1,), 3)]),  # it leaves if the job shrinks in the same step
+    ],
+)
+def test_a_straggler_of_a_job_is_replaced_beside_what_a_schedule_asks_for(
+    start: Start, speeds: dict[int, float], sizes: dict[int, int], expected: list[Any]
+) -> None:
+    model = ClusterModel(LINEAR, 120, start, speed_by_peer=speeds)
+    scheduled = [schedule(sizes)] if sizes else []
+    assert changes([*scheduled, replace_stragglers(every=20)], model) == expected
 
 
 def test_the_newcomer_starts_on_another_host_where_there_is_one() -> None:

@@ -153,24 +153,26 @@ def decided(throughputs: dict[int, float], history: list[int], **given: Any) -> 
     return [int(one.value) for one in found if one.step == len(size)]
 
 
-def test_alone_it_begins_by_adding_a_peer() -> None:
-    assert decided({1: 100.0}, [1]) == [2]
+NO_TIMES = {"step_seconds": [[math.nan]] * 40, "busy_seconds": [[math.nan]] * 40}
 
 
-def test_a_second_saved_is_compared_with_its_price() -> None:
-    # 1000 s and 10 at one peer; with two, 600 s and 12: 40 more for 2.
-    assert decided({1: 100.0, 2: 100_000 / 600}, [1, 2]) == [3]
-    # At 100 times the price: 40 more for 200.
-    assert decided({1: 100.0, 2: 100_000 / 600}, [1, 2], price_per_hour=3600.0) == [1]
-
-
-def test_equal_throughputs_only_cost_and_at_a_price_of_0_gain_nothing() -> None:
-    assert decided({1: 100.0, 2: 100.0}, [1, 2]) == [1]
-    assert decided({1: 100.0, 2: 100.0}, [1, 2], price_per_hour=0.0) == [1]
-
-
-def test_without_a_throughput_it_does_nothing() -> None:
-    assert decided({1: 100.0}, [1], arrays={"step_seconds": [[math.nan]] * 40, "busy_seconds": [[math.nan]] * 40}) == []
+@pytest.mark.parametrize(
+    ("throughputs", "given", "expected"),
+    [
+        ({1: 100.0}, {}, [2]),  # alone it begins by adding a peer
+        # 1000 s and 10 at one peer; with two, 600 s and 12: 40 more for 2, and at 100 times the price for 200.
+        ({1: 100.0, 2: 100_000 / 600}, {}, [3]),
+        ({1: 100.0, 2: 100_000 / 600}, {"price_per_hour": 3600.0}, [1]),
+        # Equal throughputs only cost, and gain nothing at a price of 0.
+        ({1: 100.0, 2: 100.0}, {}, [1]),
+        ({1: 100.0, 2: 100.0}, {"price_per_hour": 0.0}, [1]),
+        ({1: 100.0}, {"arrays": NO_TIMES}, []),  # without a throughput
+    ],
+)
+def test_a_second_saved_is_compared_with_its_price(
+    throughputs: dict[int, float], given: dict[str, Any], expected: list[int]
+) -> None:
+    assert decided(throughputs, [*throughputs], **given) == expected
 
 
 def test_two_that_ask_for_a_size_need_a_rule_between_them() -> None:
