@@ -26,31 +26,27 @@ def values(worth: Worth, *times: float, first: float = math.nan) -> list[float]:
     return [one.inputs["value"] for one in run_policy(watching(), arrays)]
 
 
-def test_linear_worth_falls_alike_everywhere() -> None:
-    worth = kf.worth.linear(100.0, zero_at_s=1000)
-    np.testing.assert_allclose(values(worth, 0, 250, 1000, 2000, math.nan), [100, 75, 0, -100, math.nan], rtol=1e-5)
-
-
-def test_concave_worth_falls_the_faster_the_later_it_is() -> None:
-    worth = kf.worth.concave(100.0, zero_at_s=1000)
-    np.testing.assert_allclose(values(worth, 0, 500, 1000, 2000), [100, 75, 0, -300], rtol=1e-4, atol=1e-3)
-    cubic = kf.worth.concave(8.0, zero_at_s=2, power=3)
-    np.testing.assert_allclose(values(cubic, 1, math.nan), [7, math.nan], rtol=1e-5)
-
-
-def test_points_are_joined_by_lines_and_flat_outside() -> None:
-    worth = kf.worth.points({200: 0.0, 100: 50.0, 150: 40.0})
-    np.testing.assert_allclose(values(worth, 0, 100, 125, 150, 175, 200, 900), [50, 50, 45, 40, 20, 0, 0], rtol=1e-5)
-
-
-def test_steps_are_bridged_and_the_last_one_leads_to_the_first_estimate() -> None:
-    worth = kf.worth.steps({100: 50.0, 200: 30.0})
-    times, expected = (50, 100, 150, 200, 300, 400, 600), [50, 50, 40, 30, 15, 0, -30]
-    np.testing.assert_allclose(values(worth, *times, first=400), expected, rtol=1e-5, atol=1e-4)
-
-
-def test_before_the_first_estimate_steps_have_no_value() -> None:
-    assert math.isnan(values(kf.worth.steps({100: 50.0}), 50)[0])
+@pytest.mark.parametrize(
+    ("worth", "first", "expected"),
+    [
+        (kf.worth.linear(100.0, zero_at_s=1000), math.nan, {0: 100, 250: 75, 1000: 0, 2000: -100, math.nan: math.nan}),
+        (kf.worth.concave(100.0, zero_at_s=1000), math.nan, {0: 100, 500: 75, 1000: 0, 2000: -300}),
+        (kf.worth.concave(8.0, zero_at_s=2, power=3), math.nan, {1: 7, math.nan: math.nan}),
+        # Points are joined by lines, and flat outside.
+        (
+            kf.worth.points({200: 0.0, 100: 50.0, 150: 40.0}), math.nan,
+            {0: 50, 100: 50, 125: 45, 150: 40, 175: 20, 200: 0, 900: 0},
+        ),
+        # Steps are bridged, and the last one leads to the first estimate, before which there is no value.
+        (
+            kf.worth.steps({100: 50.0, 200: 30.0}), 400,
+            {50: 50, 100: 50, 150: 40, 200: 30, 300: 15, 400: 0, 600: -30},
+        ),
+        (kf.worth.steps({100: 50.0}), math.nan, {50: math.nan}),
+    ],
+)  # fmt: skip
+def test_a_worth_has_these_values_by_seconds(worth: Worth, first: float, expected: dict[float, float]) -> None:
+    np.testing.assert_allclose(values(worth, *expected, first=first), [*expected.values()], rtol=1e-5, atol=1e-4)
 
 
 def test_a_job_that_begins_within_its_last_deadline_loses_all_beyond_it() -> None:

@@ -11,7 +11,6 @@ from kungfu.control import Rescale
 from kungfu.policies import schedule
 from kungfu.testing import ClusterModel, Rescaling, Start, run_on_model
 
-NAMED = r"policy 'schedule' \(.*test_schedule\.py:\d+\): "
 CALM = {"min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
 
 

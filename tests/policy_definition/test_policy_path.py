@@ -77,7 +77,6 @@ def test_an_origin_inside_a_policy_file_points_there(tmp_path: Path) -> None:
             "kungfu.policies:gns_batch(max_peers=open('x'))",
             r"the argument open\('x'\) is not a literal; make that",
         ),
-        ("kungfu.policies:gns", r"kungfu.policies has no 'gns'; it has .*gns_batch, .*schedule"),
         ("kungfu.policies:gns_batch", "gns_batch: missing a required .*'max_peers'"),
         (
             "kungfu.policies:gns_batch(max_peer=3)",
