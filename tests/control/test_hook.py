@@ -12,26 +12,23 @@ from kungfu.control.hook import Control
 from kungfu.errors import PolicyError
 
 
-def test_the_last_size_that_a_hook_asks_for_counts_rounded() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        ([], None),
+        ([3, 4.6], 5),  # the last one counts, rounded
+        *(([peers], 1) for peers in (0, 0.4, -1, -1e300)),  # less than a peer is the fewest
+        ([1e300], 1_000_000),  # more than any job can have is the most
+    ],
+)
+def test_a_hook_wants_the_last_size_that_it_asks_for_within_those_of_any_job(
+    sizes: list[float], wanted: int | None
+) -> None:
     control = Control(size=2, step=7)
-    assert control.wanted is None
     control.barrier()
-    control.rescale(3)
-    control.rescale(4.6)
-    assert control.wanted == 5
-
-
-@pytest.mark.parametrize("peers", [0, 0.4, -1, -1e300])
-def test_less_than_a_peer_asks_for_the_fewest(peers: float) -> None:
-    control = Control(size=2, step=7)
-    control.rescale(peers)
-    assert (control.wanted, control.passed_over) == (1, "")
-
-
-def test_more_than_any_job_can_have_asks_for_the_most() -> None:
-    control = Control(size=2, step=7)
-    control.rescale(1e300)
-    assert control.wanted == 1_000_000
+    for peers in sizes:
+        control.rescale(peers)
+    assert (control.wanted, control.passed_over) == (wanted, "")
 
 
 @pytest.mark.parametrize("peers", [math.nan, math.inf, -math.inf, np.float32("nan")])

@@ -14,7 +14,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.control.rule import call_rule, distinct_name, inputs_under
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
-from kungfu.signal import TrainingSignals
+from kungfu.signal import Signal, TrainingSignals
 
 training = TrainingSignals()
 CALM = {
@@ -137,18 +137,19 @@ def test_what_is_no_function_cannot_be_called() -> None:
         call_rule(3, (), trigger=control.always())  # type: ignore[arg-type]  # what a user might write
 
 
-def test_a_log_sees_names_and_the_sources_that_stand_under_no_name() -> None:
-    noise = ((training.mean_loss + training.total_samples) * 2).named("noise")
-    assert list(inputs_under(noise / training.local_batch_size)) == ["noise", "local_batch_size"]
+NOISY = ((training.mean_loss + training.total_samples) * 2).named("noise")
 
 
-def test_a_log_sees_a_source_that_stands_under_a_name_and_beside_it() -> None:
-    size = training.size
-    assert set(inputs_under((size * 2).named("twice") + size)) == {"twice", "size"}
-
-
-def test_a_log_sees_nothing_local() -> None:
-    assert list(inputs_under(ops.all_reduce(training.loss, "mean") * training.step)) == ["step"]
+@pytest.mark.parametrize(
+    ("signal", "names"),
+    [
+        (NOISY / training.local_batch_size, ["noise", "local_batch_size"]),
+        ((training.size * 2).named("twice") + training.size, ["twice", "size"]),  # under a name and beside it
+        (ops.all_reduce(training.loss, "mean") * training.step, ["step"]),  # nothing local
+    ],
+)
+def test_a_log_sees_names_and_the_agreed_sources_under_no_name(signal: Signal, names: list[str]) -> None:
+    assert list(inputs_under(signal)) == names
 
 
 def test_a_used_name_gets_the_first_free_number() -> None:

@@ -49,18 +49,28 @@ def test_a_persistent_straggler_is_replaced_once() -> None:
     assert (one.step, one.ranks, one.inputs) == (20, (2,), {"size": 4, "marked": 1, "replacements_left": 8})
 
 
-def test_a_replacement_that_is_slow_too_is_replaced_again() -> None:
-    # Peer 4 is the first that joins; it comes behind the three that stayed, so its rank is 3.
-    assert [one.ranks for one in decisions({1: 0.5, 4: 0.5})] == [(1,), (3,)]
+BY_ROW = {"criterion": "slowest_in_a_row"}
 
 
-@pytest.mark.parametrize(("speed", "threshold", "found"), [(0.7, 0.8, 1), (0.9, 0.8, 0), (0.9, 0.95, 1), (0.7, 0.5, 0)])
-def test_the_threshold_says_who_is_too_slow(speed: float, threshold: float, found: int) -> None:
-    assert len(decisions({2: speed}, threshold=threshold)) == found
-
-
-def test_alone_nobody_is_replaced_however_slow_the_steps_become() -> None:
-    assert decisions({0: 0.1}, size=1) == []
+@pytest.mark.parametrize(
+    ("speeds", "given", "found"),
+    [
+        # Peer 4 is the first that joins; it comes behind the three that stayed, so its rank is 3.
+        ({1: 0.5, 4: 0.5}, {}, [(20, (1,)), (40, (3,))]),
+        ({0: 0.5, 4: 0.5}, BY_ROW, [(20, (0,)), (40, (3,))]),
+        ({1: 0.5, 2: 0.4}, BY_ROW, [(20, (2,)), (40, (1,))]),  # the slower one of two goes first
+        # The threshold says who is too slow.
+        ({2: 0.7}, {"threshold": 0.8}, [(20, (2,))]),
+        ({2: 0.9}, {"threshold": 0.8}, []),
+        ({2: 0.9}, {"threshold": 0.95}, [(20, (2,))]),
+        ({2: 0.7}, {"threshold": 0.5}, []),
+        ({0: 0.1}, {"size": 1}, []),  # alone, however slow the steps become
+    ],
+)
+def test_who_is_too_slow_is_replaced(
+    speeds: dict[int, float], given: dict[str, Any], found: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    assert [(one.step, one.ranks) for one in decisions(speeds, **given)] == found
 
 
 # ---- in a job -------------------------------------------------------------------------------------------------------
@@ -184,19 +194,8 @@ def test_beside_autoscale_the_job_reaches_its_limit_without_the_straggler() -> N
 
 
 def test_by_hand_the_slowest_ten_times_in_a_row_is_replaced() -> None:
-    row = {"criterion": "slowest_in_a_row"}
-    assert on_arrays([[1.0, 2.0, 1.0]] * 11, **row) == [(11, (1,))]
-    assert on_arrays([[1.0, 2.0, 1.0]] * 10, **row) == []
+    assert on_arrays([[1.0, 2.0, 1.0]] * 11, **BY_ROW) == [(11, (1,))]
+    assert on_arrays([[1.0, 2.0, 1.0]] * 10, **BY_ROW) == []
     interrupted = [[1.0, 2.0, 1.0]] * 9 + [[1.0, 1.0, 1.0]]
-    assert on_arrays(interrupted * 5, **row) == []
-    assert on_arrays(interrupted, times=9, **row) == [(10, (1,))]
-
-
-def test_by_the_row_rank_0_and_a_slow_replacement_are_replaced_in_turn() -> None:
-    found = decisions({0: 0.5, 4: 0.5}, criterion="slowest_in_a_row")
-    assert [(one.step, one.ranks) for one in found] == [(20, (0,)), (40, (3,))]
-
-
-def test_by_the_row_the_slower_one_of_two_goes_first() -> None:
-    found = decisions({1: 0.5, 2: 0.4}, criterion="slowest_in_a_row")
-    assert [one.ranks for one in found] == [(2,), (1,)]
+    assert on_arrays(interrupted * 5, **BY_ROW) == []
+    assert on_arrays(interrupted, times=9, **BY_ROW) == [(10, (1,))]

@@ -30,20 +30,17 @@ def test_a_published_signal_is_local_known_before_the_message_and_of_its_type() 
     assert (signal.kind.unit, signal.kind.meaning, signal.kind.given_by) == ("samples", "right answers", "publish")
 
 
-@pytest.mark.parametrize("name", ["", "two words", "2nd", "norm(x)", 3, None])
-def test_a_name_is_an_identifier(name) -> None:
-    with pytest.raises(PolicyError, match="takes a name of letters, digits and _"):
-        training.published(name)
-
-
-def test_a_name_of_the_steps_own_is_refused() -> None:
-    with pytest.raises(PolicyError, match=r"published\('loss'\): a step offers a signal of this name itself"):
-        training.published("loss")
-
-
-def test_another_dtype_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(PolicyError, match=r"dtype='float64'\): write one of bool, int64, float32"):
-        training.published("accuracy", dtype="float64")
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        *((name, {}, "takes a name of letters, digits and _") for name in ("", "two words", "2nd", "norm(x)", 3, None)),
+        ("loss", {}, r"published\('loss'\): a step offers a signal of this name itself"),
+        ("accuracy", {"dtype": "float64"}, r"dtype='float64'\): write one of bool, int64, float32"),
+    ],
+)
+def test_a_name_or_a_dtype_that_cannot_be_is_refused(name, given, message) -> None:
+    with pytest.raises(PolicyError, match=message):
+        training.published(name, **given)
 
 
 def test_a_rule_on_its_local_value_is_refused_with_the_collective_to_insert() -> None:

@@ -33,18 +33,17 @@ def test_a_fold_carries_several_fields_and_gives_what_output_makes_of_them() -> 
     assert played(spread, [3, 1, 4, 1, 5]) == [0, 2, 3, 3, 4]
 
 
-def test_a_count_stays_a_whole_number() -> None:
-    counter = fold(lambda n, step: n + 1, 0, training.step)
-    assert str(counter.type) == "int64"
-
-
-def test_a_whole_number_becomes_a_float_state() -> None:
-    assert str(fold(lambda last, step: step, 0.0, training.step).type) == "float32"
-
-
-def test_a_fold_of_local_inputs_is_local_and_of_agreed_ones_agreed() -> None:
-    assert training.loss.ema(0.1).placement == "local"
-    assert training.mean_loss.ema(0.1).placement == "agreed"
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (fold(lambda n, step: n + 1, 0, training.step), "int64 agreed"),  # a count stays a whole number
+        (fold(lambda last, step: step, 0.0, training.step), "float32 agreed"),  # a whole number becomes a float state
+        (training.loss.ema(0.1), "float32 local"),
+        (training.mean_loss.ema(0.1), "float32 agreed"),
+    ],
+)
+def test_a_fold_has_the_type_of_its_state_and_the_placement_of_its_inputs(made: Fold, told: str) -> None:
+    assert f"{made.type} {made.placement}" == told
 
 
 @pytest.mark.parametrize(
