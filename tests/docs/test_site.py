@@ -18,15 +18,7 @@ from tools.docs_site.pages import ROOT
 
 PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "trace")
 PLANNING = ("kungfu_planning.schedule", "kungfu_planning.tune")
-LOADING = {
-    "script": "src",
-    "img": "src",
-    "iframe": "src",
-    "source": "src",
-    "audio": "src",
-    "video": "src",
-    "embed": "src",
-}
+LOADING = {"script", "img", "iframe", "source", "audio", "video", "embed"}
 LOADED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "modulepreload", "manifest", "dns-prefetch"}
 
 RETURNED = re.compile(r"Returns:</span>.*?<ul>(.*?)</ul>", re.DOTALL)
@@ -46,8 +38,8 @@ class Loads(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         self.anchors.add(given.get("id", ""))
         self.classes |= set(given.get("class", "").split())
-        if tag in LOADING and LOADING[tag] in given:
-            self.found.append(given[LOADING[tag]])
+        if tag in LOADING and "src" in given:
+            self.found.append(given["src"])
         if tag == "link" and LOADED_LINKS & set(given.get("rel", "").split()):
             self.found.append(given.get("href", ""))
         if "style" in given:
