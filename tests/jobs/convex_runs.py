@@ -124,7 +124,6 @@ def training(
 
 def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epochs: int) -> None:
     """What must hold of every run, whatever happened to it."""
-    assert ended.code == 0, ended.output
     assert "InternalError" not in ended.output
     last = [one for one in found.values() if not one["left"]]
     assert len(last) == ended.sizes[-1], ended.output

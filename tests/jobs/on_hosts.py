@@ -38,7 +38,7 @@ class Hosts:
 
     def ends(self) -> list[Ended]:
         """The end of each host, those last that came back; an error if one has not within the deadline."""
-        return [job.end() for job in self.jobs]
+        return [job.end(code=None) for job in self.jobs]
 
 
 def names(count: int) -> list[str]:

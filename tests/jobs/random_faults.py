@@ -16,16 +16,8 @@ _AT_PEERS: tuple[Verb, ...] = ("kill", "freeze")
 def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int = 2, most: int = 4) -> list[Fault]:
     """A schedule of `changes` changes of the membership for a job that begins with `size` peers.
 
-    Each change comes up to half a second after the job has settled from the one before.
-
-    Args:
-        seed: The same seed draws the same schedule.
-        changes: How many changes there are.
-        kills: How many of them end peers: one, two in the same step, one and then another while the others regroup, a
-            joiner on its way, or one that is only stopped. The others are notices and resizes.
-        size: The peers at the start.
-        least: The fewest peers of a resize.
-        most: The most peers of a resize.
+    Each comes up to half a second after the job has settled from the one before. `kills` of them kill one peer, two in
+    a step, a second one while the others regroup, or a joiner, or stop one; the others are notices and resizes.
     """
     draw = random.Random(seed)
     kinds = ["kill"] * kills + ["else"] * (changes - kills)

@@ -30,18 +30,9 @@ def run_faults(
     """Carries out faults, one after the other, on a job that runs on this machine, and waits until it has settled.
 
     It has settled when it has the size that it is to have, and no joiner is on its way. What is frozen for a time, or
-    slowed, runs again by then; what is frozen without a time stays frozen.
-
-    Args:
-        faults: The faults, in their order.
-        folders: The folders of the job's record on its hosts; the first one whose host was not hit counts.
-        size: The peers of the job.
-        resize: Asks the job for a size.
-        over: Whether the job has ended.
-        deadline_s: Seconds within which the moment of a fault must come after the one before.
-
-    Returns:
-        For each fault the ids of the peers that it hit; of one on hosts, all peers that these had started.
+    slowed, runs again by then; what is frozen without a time stays frozen. Of the records the first one whose host was
+    not hit counts. The moment of a fault must come within the deadline after the one before. Gives for each fault the
+    ids of the peers that it hit; of one on hosts, all peers that these had started.
     """
     watches = [JobWatcher(one) for one in folders]
     carried, doomed, hosts, begun = list[tuple[int, ...]](), set[int](), set[int](), watches[0].look().steps

@@ -16,7 +16,6 @@ def grown(tmp_path, *options: object, how: str, executed: bool = False) -> Ended
         job.event("rescale", to=2)
         (tmp_path / "hurry").touch()
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert ended.sizes[:2] == [1, 2]
     assert {row["size"] for row in ended.metrics} == {1, 2}, "both sizes trained"
     return ended

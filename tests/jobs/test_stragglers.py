@@ -43,7 +43,6 @@ def test_the_slowest_peer_leaves_first_though_it_is_the_oldest(
             assert [one.id for one in client.status().peers if one.rank is not None] == [1, 2]
         asked(job.folder, capsys, "stop")
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")] == [[0, 1, 2], [1, 2]]
     assert list(decision["slow"]) == ["0"]
     assert 0 < decision["slow"]["0"] < 0.9

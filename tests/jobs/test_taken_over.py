@@ -20,7 +20,6 @@ def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path,
         awaited((results / "reads").exists, what="a peer that reads", deadline_s=180.0)
         assert asked(job.folder, capsys, "resize", 3)["state"] == "carried out"
         ended = job.end()
-    assert ended.code == 0, ended.output
     assert ended.sizes == [4, 3, 2, 3]
     assert len(ended.all_of("lost")) == 2, "those that were killed, and no reader"
     assert not ended.all_of("late")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import zlib
 from pathlib import Path
 
 import keras
@@ -20,7 +19,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
-from tests.jobs.programs.program_parts import descending, options
+from tests.jobs.programs.program_parts import descending, digest, options
 
 SAMPLES = 4000
 
@@ -71,8 +70,8 @@ def main() -> None:
                 counted["steps"] += 1
                 print(json.dumps([int(done[1]), done[0].numpy().tolist()]), file=told, flush=True)
                 time.sleep(0.25 if training.size < given.size and done[1] > 30 else 0.0)
-        weights = b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])
-        ended = {"weights": zlib.crc32(weights), "counted": counted, "mean": mean["value"].tolist(), "heard": heard}
+        weights = digest([*model.weights, *optimizer.variables])
+        ended = {"weights": weights, "counted": counted, "mean": mean["value"].tolist(), "heard": heard}
         print(json.dumps(ended | {"traces": training.traces(), "left": training.left}), file=told)
 
 

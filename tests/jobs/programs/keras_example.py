@@ -33,12 +33,7 @@ from tests.jobs.programs.program_parts import await_events, await_offer, die, ow
 
 
 class Recorder:
-    """Records the steps of this peer, and makes happen to it what the test wants.
-
-    Args:
-        folder: Where to.
-        given: The options of this program.
-    """
+    """Records the steps of this peer in a folder, and makes happen to it what the options of the program say."""
 
     def __init__(self, folder: Path, given: argparse.Namespace) -> None:
         self._folder, self._given = folder, given

@@ -7,7 +7,6 @@ the job has trained on it in an epoch: a metric, whose state adds up over the pe
 from __future__ import annotations
 
 import atexit
-import json
 import random
 import sys
 import threading
@@ -20,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.jobs.programs.program_parts import await_events, await_offer, die, in_float64, options, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, die, in_float64, leave, options, own_id
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
@@ -129,13 +128,7 @@ def build() -> tuple[Any, Any]:
 class Told(keras.callbacks.Callback):
     """What callbacks are told. What is found is plain, so that a peer that joins is given it.
 
-    Args:
-        counts: The metric that counts the samples.
-        found: Where to.
-        record: The events of the job.
-        wait: After these steps, for an event of this kind.
-        die: The peer that is killed in epoch 1, and after which of its steps.
-    """
+    ``wait``: Kinds of events to await, by step. ``die``: The peer that is killed in epoch 1, and after which step."""
 
     def __init__(
         self, counts: Any, found: dict[str, Any], record: Path, wait: dict[int, str], die: tuple[int | None, int]
@@ -198,9 +191,7 @@ class Unlike(keras.callbacks.Callback):
 class Doomed(keras.callbacks.Callback):
     """Of peers 0 to 3 all but the last are killed, one in each epoch from 1 on, at a moment that is drawn.
 
-    Args:
-        seed: Of their order and the moments, mostly the order of ranks; ``None`` where nobody is killed.
-    """
+    The seed is that of the moments and of their order, mostly that of ranks; ``None`` where nobody is killed."""
 
     def __init__(self, seed: int | None) -> None:
         super().__init__()
@@ -264,8 +255,7 @@ def main() -> None:
     given = arguments()
     given.results.mkdir(exist_ok=True)
     (x, y), more, (model, counts), combine = parts(given.losses)
-    sizes = {int(step): size for step, size in given.schedule.items()}
-    policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
+    policies = [kf.policies.schedule(given.schedule, keep="global_batch_size")] if given.schedule else []
     found: dict[str, Any] = {"seen": [], "batches": [], "ended": [], "left": True}
 
     kf.keras.attach(model, policies=policies, seed=3, combine=combine)
@@ -275,13 +265,12 @@ def main() -> None:
         compared = model.trainable_variables if given.losses else model.weights
         found["weights"] = [np.asarray(one).ravel().tolist() for one in compared]
         found["finite"] = all(np.all(np.isfinite(np.asarray(one))) for one in model.weights)
-        (given.results / f"{own_id()}.json").write_text(json.dumps(found))
+        leave(given.results, found)
 
     atexit.register(write)  # a peer that is let go ends inside of fit
-    wait = {int(step): kind for step, kind in given.wait.items()}
     callbacks = [
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
-        Told(counts, found, given.record, wait, (given.die, given.die_at)),
+        Told(counts, found, given.record, given.wait, (given.die, given.die_at)),
         keras.callbacks.CSVLogger(given.results / "log.csv"),
         keras.callbacks.ModelCheckpoint(
             given.results / "largest.weights.h5", "loss", mode="max", save_best_only=True, save_weights_only=True

@@ -6,7 +6,6 @@ The steps of the job are counted over both fits. A peer that joins in the second
 from __future__ import annotations
 
 import atexit
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,16 @@ import keras
 import numpy as np
 
 from tests.jobs.programs.keras_fit import Counting
-from tests.jobs.programs.program_parts import await_events, await_offer, awaited, die, in_float64, options, own_id
+from tests.jobs.programs.program_parts import (
+    await_events,
+    await_offer,
+    awaited,
+    die,
+    in_float64,
+    leave,
+    options,
+    own_id,
+)
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9
@@ -52,15 +60,9 @@ def compiled(model: Any, phase: int, optimizer: Any = None) -> Any:
 
 
 class Waiting(keras.callbacks.Callback):
-    """Waits after some steps of the job for joiners; kills a peer in the middle of the second fit.
+    """Awaits so many offers after some steps of the job; kills the doomed peer in the middle of the second fit.
 
-    Args:
-        training: What ``attach`` gave.
-        record: The events of the job.
-        wait: Steps of the job, after which so many offers were made.
-        doomed: The number of the peer, if this is the second fit.
-        keep: The step of the job after which a checkpoint is asked for, and the one that no peer goes on from.
-    """
+    ``keep``: The step of the job after which a checkpoint is asked for, and the one that no peer goes on from."""
 
     def __init__(
         self, training: Any, record: Path, wait: dict[int, int], doomed: int | None, keep: tuple[int, int]
@@ -91,26 +93,21 @@ def main() -> None:
     given = options(results=Path(), record=Path(), schedule={}, wait={}, die=None, keep=[-1, -1], scheduled=0)
     given.results.mkdir(exist_ok=True)
     (x, y), model = data(), build()
-    sizes = {int(step): size for step, size in given.schedule.items()}
-    wait = {int(step): offers for step, offers in given.wait.items()}
     found: dict[str, Any] = {"left": True, "histories": [], "scores": [], "ranks": []}
-
-    def write() -> None:
-        (given.results / f"{own_id()}.json").write_text(json.dumps(found))
 
     @kf.policy
     def quicker(training: Any) -> Any:
         return kf.control.every(4).until(training.step > 5).set_learning_rate(0.1)
 
-    atexit.register(write)  # a peer that is let go ends inside of fit
+    atexit.register(leave, given.results, found)  # a peer that is let go ends inside of fit
     decaying = keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
     optimizer = keras.optimizers.SGD(decaying) if given.scheduled else None
     for phase in range(2):
         compiled(model, phase, optimizer)
-        policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
+        policies = [kf.policies.schedule(given.schedule, keep="global_batch_size")] if given.schedule else []
         policies += [quicker()] if given.scheduled else []
         training = kf.keras.attach(model, policies=policies, seed=3)
-        callbacks = [Waiting(training, given.record, wait, given.die if phase == 1 else None, tuple(given.keep))]
+        callbacks = [Waiting(training, given.record, given.wait, given.die if phase == 1 else None, tuple(given.keep))]
         if optimizer is None:
             callbacks.insert(0, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY))
         history = model.fit(

@@ -1,15 +1,12 @@
 """A small network with BatchNorm and Dropout that follows a schedule of sizes and writes down what it saw.
 
-Each peer leaves DIR/PID.json: how often it trained on each sample, its traces, and digests of its state. With as many
+Each peer leaves DIR/PEER.json: how often it trained on each sample, its traces, and digests of its state. With as many
 peers as ``--patient-at`` says each step takes 40 ms more; ``--max-local`` is the largest micro-batch.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
-import zlib
 from pathlib import Path
 
 import keras
@@ -18,7 +15,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
-from tests.jobs.programs.program_parts import descending, options
+from tests.jobs.programs.program_parts import descending, digest, leave, options
 
 
 class Table(keras.layers.Layer):
@@ -46,10 +43,6 @@ def build() -> keras.Model:
     )
 
 
-def digest(variables: list[object]) -> int:
-    return zlib.crc32(b"".join(np.asarray(one).tobytes() for one in variables))
-
-
 def main() -> None:
     amounts = {"samples": 100, "batch_size": 12, "epochs": 1, "max_local": None}
     given = options(results=Path(), schedule={}, keep="local_batch_size", patient_at=0, **amounts)
@@ -57,7 +50,7 @@ def main() -> None:
     x = np.random.default_rng(0).normal(size=(given.samples, 4)).astype(np.float32)
     data = (x, x.sum(axis=1, keepdims=True), np.arange(given.samples))
     model, optimizer = build(), keras.optimizers.Adam(0.01)
-    sizes = {int(step): size for step, size in given.schedule.items()}
+    sizes = given.schedule
     training = kf.attach(model, optimizer, policies=[schedule(sizes, keep=given.keep)] if sizes else [])
     seen = tf.Variable(tf.zeros([given.samples], tf.int64))
 
@@ -89,8 +82,7 @@ def main() -> None:
         "done": done,
         "seeds": [np.asarray(one).tolist() for one in seeds],
     }
-    given.results.mkdir(exist_ok=True)
-    (given.results / f"{os.getpid()}.json").write_text(json.dumps(found))
+    leave(given.results, found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model of one weight that stays as it is, trained at a pace of its own: paced.py FOLDER HOW [PEER [STEP SIZE]].
+"""A model whose weights stay as they are, trained at a pace of its own: paced.py FOLDER HOW [PEER [STEP SIZE]].
 
 Until the file FOLDER/hurry is there, a step takes some milliseconds more, and a second in the last quarter of the
 training, so that the job does not end before the test has seen what it waits for. HOW is
@@ -10,7 +10,9 @@ training, so that the job does not end before the test has seen what it waits fo
 - ``slowed``: PEER sleeps for 0.6 s before a step while the file FOLDER/slow is there, every other one for 0.05 s, and
   stragglers are replaced. At STEP a schedule asks for SIZE peers; one that joins attaches once FOLDER/come is there;
 - ``own-signals``: each step publishes the mean of its batch, which is the loss too. Each peer feeds a price once, after
-  its first step, another one than the others; the policy asks for three peers while the price is low.
+  its first step, another one than the others; the policy asks for three peers while the price is low;
+- ``noise``: two samples, with the gradients [3, 0] and [1, 0]; rank 0 writes the noise scales that a hook was told into
+  FOLDER/calls.
 """
 
 # ruff: noqa: E402  # what is loaded at the top is to be seen
@@ -36,18 +38,20 @@ import kungfu as kf
 from kungfu.policies import replace_stragglers, schedule, utility
 from tests.jobs.programs.program_parts import descending
 
-SAMPLES, BATCH = 48, 12
+SAMPLES = tuple((float(one),) for one in range(48))
 LATE_S = 1.0
 IS_FOUNDER = json.loads(os.environ["KUNGFU_SETTINGS"])["checkpoints"]["founders"]
 
 
 @dataclass(frozen=True)
 class Way:
-    """The policies of the job, the seconds of a pause by the number of the peer, and the epochs, of four steps each."""
+    """The policies of the job, the seconds of a pause by the number of the peer, and what is trained on."""
 
     policies: Sequence[kf.Policy]
     pause_s: Callable[[int], float] = lambda peer: 0.02
     epochs: int = 100
+    samples: Sequence[Sequence[float]] = SAMPLES
+    batch: int = 12
 
 
 def ignore(control: Any) -> None:
@@ -67,6 +71,17 @@ def three_while_cheap(training: Any) -> Any:
     )
 
 
+calls: list[list[float]] = []
+
+
+@kf.policy
+def noise_scale(training: Any) -> Any:
+    def note(control: Any, noise: float) -> None:
+        calls.append([control.step, noise])
+
+    return kf.control.every(3).call(note, kf.monitor.gradient_noise_scale(training, decay=0.5))
+
+
 def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
     match how:
         case "utility":
@@ -79,6 +94,8 @@ def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
             replacing = replace_stragglers(every=10, threshold=0.5, alpha=0.2)
             policies = [schedule(sizes), replacing] if sizes else [replacing]
             return Way(policies, lambda peer: 0.6 if peer == slow and (folder / "slow").exists() else 0.05, 200)
+        case "noise":
+            return Way([noise_scale()], lambda peer: 0.0, 230, ((3.0, 0.0), (1.0, 0.0)), 2)
     return Way([three_while_cheap()] if how == "own-signals" else [CALLING])
 
 
@@ -86,7 +103,9 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
     while size_at and not IS_FOUNDER and not (folder / "come").exists():
         time.sleep(0.05)
     way, is_fed = way_of(how, folder, slow, dict([size_at]) if size_at else {}), how != "own-signals"
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    samples = np.array(way.samples, np.float32)
+    dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input(samples.shape[1:]), dense])
     optimizer = keras.optimizers.SGD(0.0)
     training = kf.attach(model, optimizer, policies=way.policies)
 
@@ -95,14 +114,16 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
             training.publish("mean", tf.reduce_mean(x))
         return tf.reduce_mean(found + x)
 
-    step, last_quarter = descending(training, model, optimizer, loss), 3 * way.epochs * SAMPLES // BATCH // 4
-    samples = np.arange(SAMPLES, dtype=np.float32)[:, None]
-    for x in training.batches(samples, batch_size=BATCH, epochs=way.epochs, seed=1):
+    step = descending(training, model, optimizer, loss)
+    last_quarter = 3 * way.epochs * len(samples) // way.batch // 4
+    for x in training.batches(samples, batch_size=way.batch, epochs=way.epochs, seed=1):
         if not (folder / "hurry").exists():
             time.sleep(LATE_S if int(optimizer.iterations) > last_quarter else way.pause_s(training.peer))
         if step(x) is not training.SKIPPED and not is_fed:
             is_fed = True
             training.feed("price", 1.5 + training.peer)
+    if calls and training.rank == 0:
+        (folder / "calls").write_text(json.dumps(calls))
 
 
 if __name__ == "__main__":

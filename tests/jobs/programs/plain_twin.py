@@ -30,11 +30,7 @@ class _CaughtError(Exception):
 
 
 class PlainTwin:
-    """Stands for ``kf.keras.attach`` in a script.
-
-    Args:
-        folder: Where the peers of the job left what they trained on.
-    """
+    """Stands for ``kf.keras.attach`` in a script; the peers of the job have left what they trained on in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._phase = folder, -1

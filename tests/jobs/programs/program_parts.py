@@ -1,4 +1,4 @@
-"""The parts that programs of jobs share: the options, the number of the peer, the step, float64, and waits."""
+"""The parts that programs of jobs share: the options, the number of the peer, the step, its results, and waits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 DEADLINE_S = 200.0
@@ -38,13 +40,30 @@ def die_beside(path: Path, *, within_s: float) -> None:
 def options(**defaults: Any) -> argparse.Namespace:
     """The options of the command line, by their names with these defaults.
 
-    Each is of the type of its default, if that is a number, a text or a path; the others are given as JSON.
+    Each is of the type of its default, if that is a number, a text or a path; the others are given as JSON, in which
+    the keys of tables are whole numbers.
     """
+
+    def read(text: str) -> Any:
+        found = json.loads(text)
+        return {int(key): value for key, value in found.items()} if isinstance(found, dict) else found
+
     parser = argparse.ArgumentParser()
     for name, default in defaults.items():
-        kind = type(default) if isinstance(default, int | float | str | Path) else json.loads
+        kind = type(default) if isinstance(default, int | float | str | Path) else read
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
     return parser.parse_args()
+
+
+def leave(folder: Path, found: Any) -> None:
+    """Writes what this peer came to into PEER.json of a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{own_id()}.json").write_text(json.dumps(found))
+
+
+def digest(values: Iterable[Any]) -> int:
+    """A checksum of variables or arrays, bit by bit."""
+    return zlib.crc32(b"".join(np.asarray(one).tobytes() for one in values))
 
 
 def in_float64(seed: int) -> None:

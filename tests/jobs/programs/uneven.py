@@ -5,8 +5,6 @@ Each peer leaves DIR/PEER.json: what it trained on, and what its variables and i
 
 from __future__ import annotations
 
-import json
-import zlib
 from pathlib import Path
 
 import keras
@@ -14,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.program_parts import options
+from tests.jobs.programs.program_parts import descending, digest, leave, options
 
 SAMPLES = 25
 
@@ -32,25 +30,23 @@ def main() -> None:
     called: list[int] = []
     drawn = tf.Variable(0.0)
 
-    @training.step
-    def step(x, index):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True)))
+    def loss(found, x, index):
         metric.update_state(tf.ones_like(index))
         of_job.update_state(index)
         tf.py_function(lambda: called.append(1), [], [])
         drawn.assign(tf.random.uniform([]))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return tf.reduce_mean(tf.square(found))
+
+    def count(x, index):
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
         counter.assign_add(1)
 
+    step = descending(training, model, optimizer, loss, count)
     x = np.random.default_rng(0).normal(size=(SAMPLES, 4, 4, 1)).astype(np.float32)
     data, walk = (x, np.arange(SAMPLES)), {"batch_size": 12, "epochs": 2, "seed": 1}
     for batch in training.batches(data, **walk, max_local_batch_size=given.max_local):
         step(*batch)
 
-    given.results.mkdir(exist_ok=True)
     found = {
         "seen": seen.numpy().tolist(),
         "counted": float(metric.count),
@@ -60,9 +56,9 @@ def main() -> None:
         "drawn": float(drawn),
         "between": float(tf.random.uniform([])),
         "traces": training.traces(),
-        "weights": zlib.crc32(b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])),
+        "weights": digest([*model.weights, *optimizer.variables]),
     }
-    (given.results / f"{training.peer}.json").write_text(json.dumps(found))
+    leave(given.results, found)
 
 
 if __name__ == "__main__":
