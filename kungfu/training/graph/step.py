@@ -213,9 +213,8 @@ class CompiledStep:
         nothing = [([one or 0 for one in output.shape], output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
-            if offer_every:  # before every N-th step, and before the step after each of these
-                step = self._parts.graph_state.progress.step.read_value()
-                call_on_host_where(tf.less(step % offer_every, 2), offer, self._parts.handles)
+            if offer_every:
+                call_on_host_where(_is_offered(self._parts.graph_state, every=offer_every), offer, self._parts.handles)
             self._parts.rollback.remembered(_samples(tensors))
             report, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
             return [tf.cast(report[0], tf.int64), *flat]
@@ -305,6 +304,11 @@ def _begin(parts: StepParts, samples: Any) -> None:
     metrics.published.clear()
     if parts.rate is not None:
         parts.rate.advance(parts.graph_state.progress)
+
+
+def _is_offered(graph_state: GraphState, *, every: int) -> tf.Tensor:
+    """Graph: true before every N-th step, and before the step after each of these."""
+    return tf.less(graph_state.progress.step.read_value() % every, 2)
 
 
 def _advance(graph_state: GraphState) -> None:
