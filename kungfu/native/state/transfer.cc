@@ -1,4 +1,9 @@
-#include "transfer.h"
+// The transfer of a range of a state from one process to another of the same machine.
+//
+// Both map one small ring of blocks. The sender copies a block out of its variables and sends a byte over the socket;
+// the receiver copies it into its own and sends a byte back, which frees the block. So each byte is copied twice, the
+// second time out of the cache, and no more than the ring is ever held beside the two states. A socket that ends shows
+// that the other side is gone.
 
 #include <errno.h>
 #include <poll.h>
@@ -7,17 +12,31 @@
 
 #include <algorithm>
 
+#include "extents.h"
+
 namespace kungfu {
 namespace {
+
+constexpr int64_t kTransferBlockBytes = 1 << 20;
+constexpr int64_t kTransferBlocks = 4;
+constexpr int64_t kRingBytes = kTransferBlocks * kTransferBlockBytes;
+
+// How a transfer ended; Python knows these numbers.
+enum class TransferOutcome { kWhole = 0, kHungUp = 1, kLate = 2, kUnmapped = 3 };
+
+// The bytes from `start` to `stop` of the state.
+struct ByteRange {
+  int64_t start;
+  int64_t stop;
+};
 
 // The ring, mapped into this process. Its pages are made at once: touching them one by one would cost a fault each.
 class Ring {
  public:
   explicit Ring(int descriptor)
-      : base_(mmap(nullptr, kTransferBlocks * kTransferBlockBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                   descriptor, 0)) {}
+      : base_(mmap(nullptr, kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0)) {}
   ~Ring() {
-    if (mapped()) munmap(base_, kTransferBlocks * kTransferBlockBytes);
+    if (mapped()) munmap(base_, kRingBytes);
   }
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -34,14 +53,14 @@ class Ring {
 // The bytes that go to and fro over the socket: each stands for one block.
 class BlockSignal {
  public:
-  explicit BlockSignal(const TransferChannel& channel) : channel_(channel) {}
+  BlockSignal(int socket, double wait_s) : socket_(socket), wait_ms_(static_cast<int>(wait_s * 1000)) {}
 
   // False where the other side is gone.
   bool send_one() const {
     const char byte = 1;
     ssize_t sent;
     do {
-      sent = send(channel_.socket, &byte, 1, MSG_NOSIGNAL);
+      sent = send(socket_, &byte, 1, MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);  // a signal came: nothing was sent
     return sent == 1;
   }
@@ -49,12 +68,12 @@ class BlockSignal {
   // Waits until the other side has sent `count` bytes in all.
   TransferOutcome wait_for(int64_t count) {
     while (count_ < count) {
-      pollfd awaited = {channel_.socket, POLLIN, 0};
-      const int ready = poll(&awaited, 1, static_cast<int>(channel_.wait_s * 1000));
+      pollfd awaited = {socket_, POLLIN, 0};
+      const int ready = poll(&awaited, 1, wait_ms_);
       if (ready == 0) return TransferOutcome::kLate;  // the other side is connected, and silent
       if (ready < 0 && errno == EINTR) continue;  // a signal came: the wait begins again
       char bytes[kTransferBlocks];
-      const ssize_t received = recv(channel_.socket, bytes, sizeof(bytes), MSG_DONTWAIT);
+      const ssize_t received = recv(socket_, bytes, sizeof(bytes), MSG_DONTWAIT);
       // A spurious wake-up: there is nothing to read yet.
       if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (received <= 0) return TransferOutcome::kHungUp;  // the end of the stream: the other process is gone
@@ -66,7 +85,7 @@ class BlockSignal {
   int64_t count() const { return count_; }
 
  private:
-  const TransferChannel& channel_;
+  const int socket_, wait_ms_;
   int64_t count_ = 0;  // of the bytes that came
 };
 
@@ -91,12 +110,22 @@ int64_t bytes_in(const ByteRange& range, int64_t blocks) {
 
 }  // namespace
 
-TransferOutcome send_range(const Extents& state, const ByteRange& range, const TransferChannel& channel,
-                           int64_t* done) {
+extern "C" {
+
+// The bytes of the memory that a sender and a receiver share.
+int64_t kungfu_transfer_ring_bytes() { return kRingBytes; }
+
+// `table` has a row of address and bytes per variable, `count` rows; the two sides share the ring and the socket, and both
+// descriptors stay the caller's. No wait for the other side takes longer than `wait_s`.
+// `done` is the number of bytes that the receiver has acknowledged.
+TransferOutcome kungfu_send_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd,
+                                  int socket, double wait_s, int64_t* done) {
   *done = 0;
-  const Ring ring(channel.ring_fd);
+  const Extents state(table, count);
+  const ByteRange range = {start, stop};
+  const Ring ring(ring_fd);
   if (!ring.mapped()) return TransferOutcome::kUnmapped;
-  BlockSignal signal(channel);
+  BlockSignal signal(socket, wait_s);
   TransferOutcome outcome = TransferOutcome::kWhole;
   for (int64_t number = 0; number < blocks_of(range) && outcome == TransferOutcome::kWhole; ++number) {
     // All blocks of the ring are in use: the oldest one has to be freed first. Not so in the first round.
@@ -113,12 +142,15 @@ TransferOutcome send_range(const Extents& state, const ByteRange& range, const T
   return outcome;
 }
 
-TransferOutcome receive_range(const Extents& state, const ByteRange& range, const TransferChannel& channel,
-                              int64_t* done) {
+// `done` is the number of bytes that came.
+TransferOutcome kungfu_receive_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd,
+                                     int socket, double wait_s, int64_t* done) {
   *done = 0;
-  const Ring ring(channel.ring_fd);
+  const Extents state(table, count);
+  const ByteRange range = {start, stop};
+  const Ring ring(ring_fd);
   if (!ring.mapped()) return TransferOutcome::kUnmapped;
-  BlockSignal signal(channel);
+  BlockSignal signal(socket, wait_s);
   for (int64_t number = 0; number < blocks_of(range); ++number) {
     const TransferOutcome outcome = signal.wait_for(number + 1);
     if (outcome != TransferOutcome::kWhole) return outcome;
@@ -130,5 +162,7 @@ TransferOutcome receive_range(const Extents& state, const ByteRange& range, cons
   }
   return TransferOutcome::kWhole;
 }
+
+}  // extern "C"
 
 }  // namespace kungfu

@@ -33,7 +33,7 @@ def test_a_part_is_read_and_written_across_variables(contents: list[bytes], data
 
 
 def _twin(content: bytes) -> int:
-    """The checksum as digest.h describes it, in plain Python."""
+    """The checksum as digest.cc describes it, in plain Python."""
     total = 0
     for start in range(0, max(len(content), 1), 1 << 20):
         block = _block_twin(content[start : start + (1 << 20)])
