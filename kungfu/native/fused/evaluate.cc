@@ -38,29 +38,27 @@ values: Scalars and vectors that the bytecode takes.
 results: Vectors; a scalar is a vector of one entry.
 )doc");
 
-template <typename T>
-void read_entries(const tf::Tensor& tensor, kungfu::Value* value) {
-  const auto entries = tensor.flat<T>();
-  for (int64_t i = 0; i < entries.size(); ++i) value->put(i, entries(i));
-}
-
-template <typename T>
-void write_entries(const kungfu::Value& value, tf::Tensor* tensor) {
-  auto entries = tensor->flat<T>();
-  for (int64_t i = 0; i < entries.size(); ++i) entries(i) = value.at<T>(i);
+// Calls `use` with an entry of this type.
+template <typename Use>
+void for_type(tf::DataType type, Use use) {
+  if (type == tf::DT_FLOAT) return use(float());
+  if (type == tf::DT_INT64) return use(int64_t());
+  use(bool());
 }
 
 void read(const tf::Tensor& tensor, kungfu::Value* value) {
   tensor.dims() == 0 ? value->become_scalar() : value->become_vector(tensor.NumElements());
-  if (tensor.dtype() == tf::DT_FLOAT) return read_entries<float>(tensor, value);
-  if (tensor.dtype() == tf::DT_INT64) return read_entries<int64_t>(tensor, value);
-  read_entries<bool>(tensor, value);
+  for_type(tensor.dtype(), [&](auto entry) {
+    const auto entries = tensor.flat<decltype(entry)>();
+    for (int64_t i = 0; i < entries.size(); ++i) value->put(i, entries(i));
+  });
 }
 
 void write(const kungfu::Value& value, tf::Tensor* tensor) {
-  if (tensor->dtype() == tf::DT_FLOAT) return write_entries<float>(value, tensor);
-  if (tensor->dtype() == tf::DT_INT64) return write_entries<int64_t>(value, tensor);
-  write_entries<bool>(value, tensor);
+  for_type(tensor->dtype(), [&](auto entry) {
+    auto entries = tensor->flat<decltype(entry)>();
+    for (int64_t i = 0; i < entries.size(); ++i) entries(i) = value.at<decltype(entry)>(i);
+  });
 }
 
 class Evaluate final : public tf::OpKernel {

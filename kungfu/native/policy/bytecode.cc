@@ -1,20 +1,10 @@
 #include "bytecode.h"
 
-#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <sstream>
 
 namespace kungfu {
-namespace {
-
-std::vector<int> numbers_in(std::istream& words) {
-  std::vector<int> found;
-  for (int number; words >> number;) found.push_back(number);
-  return found;
-}
-
-}  // namespace
-
 std::string Bytecode::parse(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -34,7 +24,7 @@ bool Bytecode::parse_line(const std::string& line) {
     words >> type >> number >> text;
     return number >= 0 && parse_constant(type, text, number);
   }
-  std::vector<int> numbers = numbers_in(words);
+  std::vector<int> numbers{std::istream_iterator<int>(words), std::istream_iterator<int>()};
   // A skip has no operation; its last number is how far it goes, one before that is the condition.
   if (head == "skip" || head == "skip_unless") {
     if (numbers.empty()) return false;

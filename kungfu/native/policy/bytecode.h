@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "operation.h"
-#include "value.h"
 
 namespace kungfu {
 

@@ -111,15 +111,14 @@ void fill(const Operands& operands, Value* result) {
   result->words.assign(entries_asked(*operands[1]), operands[0]->words[0]);
 }
 
-void ranks(const Operands& operands, Value* result) {
-  result->become_vector(entries_asked(*operands[0]));
-  for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
+void count_up(size_t length, Value* result) {
+  result->become_vector(length);
+  for (size_t i = 0; i < length; ++i) result->put(i, static_cast<int64_t>(i));
 }
 
-void places(const Operands& operands, Value* result) {
-  result->become_vector(operands[0]->size());
-  for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
-}
+void ranks(const Operands& operands, Value* result) { count_up(entries_asked(*operands[0]), result); }
+
+void places(const Operands& operands, Value* result) { count_up(operands[0]->size(), result); }
 
 // The entries at a place or at places, from the end where negative; nothing (NaN, 0, false) where there is none.
 void take_number(const Operands& operands, Value* result) {

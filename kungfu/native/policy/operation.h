@@ -3,12 +3,60 @@
 #ifndef KUNGFU_NATIVE_POLICY_OPERATION_H_
 #define KUNGFU_NATIVE_POLICY_OPERATION_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "value.h"
-
 namespace kungfu {
+
+// Which of the three it is follows from the instruction that wrote it.
+union Word {
+  float number;
+  int64_t whole;
+  bool flag;
+};
+
+inline void get(const Word& word, float* to) { *to = word.number; }
+inline void get(const Word& word, int64_t* to) { *to = word.whole; }
+inline void get(const Word& word, bool* to) { *to = word.flag; }
+
+inline void set(Word* word, float value) { word->number = value; }
+inline void set(Word* word, int64_t value) { word->whole = value; }
+inline void set(Word* word, bool value) { word->flag = value; }
+
+// What a register holds: one number, whole number or truth value, or a vector of them.
+struct Value {
+  bool scalar = true;
+  std::vector<Word> words{1};  // exactly one for a scalar; keeps its room from run to run
+
+  size_t size() const { return words.size(); }
+
+  // A scalar stands in every place.
+  const Word& word(size_t index) const { return words[scalar ? 0 : index]; }
+
+  template <typename T>
+  T at(size_t index) const {
+    T found;
+    get(word(index), &found);
+    return found;
+  }
+
+  template <typename T>
+  void put(size_t index, T value) {
+    set(&words[index], value);
+  }
+
+  void become_scalar() {
+    scalar = true;
+    words.resize(1);
+  }
+
+  void become_vector(size_t length) {
+    scalar = false;
+    words.resize(length);
+  }
+};
 
 using Operands = std::vector<const Value*>;
 using Operation = void (*)(const Operands& operands, Value* result);
