@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "half.h"
 
@@ -13,8 +14,9 @@ constexpr int64_t kTileBytes = 4096;
 
 inline float add(float a, float b) { return a + b; }
 inline double add(double a, double b) { return a + b; }
-inline uint32_t add(uint32_t a, uint32_t b) { return a + b; }
-inline uint64_t add(uint64_t a, uint64_t b) { return a + b; }
+// As unsigned numbers: there overflow wraps around, and is no undefined behaviour.
+inline int32_t add(int32_t a, int32_t b) { return static_cast<uint32_t>(a) + static_cast<uint32_t>(b); }
+inline int64_t add(int64_t a, int64_t b) { return static_cast<uint64_t>(a) + static_cast<uint64_t>(b); }
 
 template <typename Narrow>
 inline Narrow add(Narrow a, Narrow b) {
@@ -79,34 +81,18 @@ void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, do
   } else if (scale == 0.0) {
     // A peer without samples: its values may be NaN or infinite, and 0 * NaN would be NaN.
     std::memset(to, 0, bytes);
-  } else if (type == ElementType::kHalf) {
-    // The narrow types multiply in float and round once.
-    scale_each<Half>(from, to, bytes, static_cast<float>(scale));
-  } else if (type == ElementType::kBfloat16) {
-    scale_each<Bfloat16>(from, to, bytes, static_cast<float>(scale));
-  } else if (type == ElementType::kFloat) {
-    scale_each<float>(from, to, bytes, static_cast<float>(scale));
   } else {
-    scale_each<double>(from, to, bytes, scale);
+    // The narrow types multiply in float and round once.
+    for_type(type, [&](auto entry) {
+      using T = decltype(entry);
+      using Scale = std::conditional_t<std::is_same_v<T, double>, double, float>;
+      if constexpr (!std::is_integral_v<T>) scale_each<T>(from, to, bytes, static_cast<Scale>(scale));
+    });
   }
 }
 
 void sum_blocks(ElementType type, const char* const* blocks, int size, char* to, int64_t bytes) {
-  switch (type) {
-    case ElementType::kHalf:
-      return sum_each<Half>(blocks, size, to, bytes);
-    case ElementType::kBfloat16:
-      return sum_each<Bfloat16>(blocks, size, to, bytes);
-    case ElementType::kFloat:
-      return sum_each<float>(blocks, size, to, bytes);
-    case ElementType::kDouble:
-      return sum_each<double>(blocks, size, to, bytes);
-    // As unsigned numbers: there overflow wraps around, and is no undefined behaviour.
-    case ElementType::kInt32:
-      return sum_each<uint32_t>(blocks, size, to, bytes);
-    case ElementType::kInt64:
-      return sum_each<uint64_t>(blocks, size, to, bytes);
-  }
+  for_type(type, [&](auto entry) { sum_each<decltype(entry)>(blocks, size, to, bytes); });
 }
 
 }  // namespace kungfu

@@ -96,7 +96,7 @@ bool unregister_group(int64_t number) {
   const std::shared_ptr<Group> group = find_group(number);
   if (group == nullptr) return false;
   // An op that waits inside the group ends with a failure; it holds the group alive until then.
-  group->leave();
+  group->barrier().leave();
   const std::lock_guard<std::mutex> held(registry().lock);
   registry().groups.erase(number);
   return true;

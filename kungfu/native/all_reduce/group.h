@@ -34,10 +34,7 @@ class Group {
   // are wanted. Parts of one type must stand together. Outputs may be their own inputs; after a failure they and the
   // norms hold nothing of use.
   MaybeFailure all_reduce(const std::string& tag, std::vector<TensorPart>* parts, Norms* norms);
-  void leave() { barrier_.leave(); }
-  void wait_at_most(double deadline_s) { barrier_.wait_at_most(deadline_s); }
-  Late take_late() { return barrier_.take_late(); }
-  std::vector<int> silent() const { return barrier_.silent(); }
+  GroupBarrier& barrier() { return barrier_; }
 
  private:
   // Whether all ranks run the same message. Every rank compares; the first to find a difference publishes it.

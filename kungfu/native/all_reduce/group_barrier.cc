@@ -206,7 +206,7 @@ Failure GroupBarrier::publish_failure(const Failure& failure) {
     std::snprintf(shared.text, kFailureBytes, "%s", failure.text.c_str());
     // Release: nobody sees kBroken before the fields above.
     shared.state.store(kBroken, std::memory_order_release);
-    wake_all();
+    for (int rank = 0; rank < me_.size; ++rank) wake_all_on(&memory_.header().progress[rank].phase);
   }
   // Another rank may be writing its own cause at this moment: wait for that one.
   for (int turn = 0; turn < 10'000; ++turn) {
@@ -214,12 +214,6 @@ Failure GroupBarrier::publish_failure(const Failure& failure) {
     pause();
   }
   return failure;  // the rank that was first died while it wrote
-}
-
-void GroupBarrier::wake_all() const {
-  for (int rank = 0; rank < me_.size; ++rank) {
-    wake_all_on(&memory_.header().progress[rank].phase);
-  }
 }
 
 void GroupBarrier::leave() {

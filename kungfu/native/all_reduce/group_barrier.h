@@ -79,7 +79,6 @@ class GroupBarrier {
   // The ranks that have not reached this phase.
   std::vector<int> missing() const;
   std::string late_text(const std::string& tag, double deadline_s) const;
-  void wake_all() const;
 
   const SharedMemory& memory_;
   PeerSockets sockets_;

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "element.h"
+
 namespace kungfu {
 
 struct Half {
@@ -67,6 +69,19 @@ inline void narrow(float value, Bfloat16* narrowed) {
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t nan = (bits >> 16) | 0x40u;
   narrowed->bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+// Calls `use` with an entry of this type: what it does to entries is compiled for each type.
+template <typename Use>
+void for_type(ElementType type, Use use) {
+  switch (type) {
+    case ElementType::kHalf: return use(Half());
+    case ElementType::kBfloat16: return use(Bfloat16());
+    case ElementType::kFloat: return use(float());
+    case ElementType::kDouble: return use(double());
+    case ElementType::kInt32: return use(int32_t());
+    case ElementType::kInt64: return use(int64_t());
+  }
 }
 
 }  // namespace kungfu

@@ -45,7 +45,7 @@ int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t 
 // Sets the deadline of the group's waits, of one under way too. Gives 1 if there is a group.
 int kungfu_group_wait_at_most(int64_t group, double deadline_s) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
-  if (found != nullptr) found->wait_at_most(deadline_s);
+  if (found != nullptr) found->barrier().wait_at_most(deadline_s);
   return found != nullptr ? 1 : 0;
 }
 
@@ -54,7 +54,7 @@ int kungfu_group_wait_at_most(int64_t group, double deadline_s) {
 int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, char* tag, int tag_bytes) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found == nullptr) return 0;
-  const kungfu::Late late = found->take_late();
+  const kungfu::Late late = found->barrier().take_late();
   const int count = std::min(static_cast<int>(late.ranks.size()), most);
   std::copy_n(late.ranks.begin(), count, ranks);
   *waited_s = late.waited_s;
@@ -80,7 +80,7 @@ int kungfu_group_failure(int64_t group, int* ranks, int most, int* count, double
 int kungfu_group_silent(int64_t group, int* ranks, int most) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found == nullptr) return 0;
-  const std::vector<int> silent = found->silent();
+  const std::vector<int> silent = found->barrier().silent();
   const int count = std::min(static_cast<int>(silent.size()), most);
   std::copy_n(silent.begin(), count, ranks);
   return count;
@@ -90,7 +90,7 @@ int kungfu_group_silent(int64_t group, int* ranks, int most) {
 // error, and so do later ones. Gives 1 if there is a group.
 int kungfu_group_leave(int64_t group) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
-  if (found != nullptr) found->leave();
+  if (found != nullptr) found->barrier().leave();
   return found != nullptr ? 1 : 0;
 }
 

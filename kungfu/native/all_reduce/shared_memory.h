@@ -5,6 +5,8 @@
 #ifndef KUNGFU_NATIVE_SHARED_MEMORY_H_
 #define KUNGFU_NATIVE_SHARED_MEMORY_H_
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -50,22 +52,36 @@ struct Header {
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "progress is shared between processes");
 static_assert(sizeof(std::atomic<uint32_t>) == 4, "the phase is a futex word");
 
+constexpr int64_t kPageBytes = 64 * 1024;  // the largest page of the machines we know
+// Whole pages, so that the blocks begin at one.
+constexpr int64_t kHeaderBytes = (static_cast<int64_t>(sizeof(Header)) + kPageBytes - 1) / kPageBytes * kPageBytes;
+
 // The bytes that a group of `size` needs, or -1 when no group can have that size.
-int64_t memory_bytes(int size);
+inline int64_t memory_bytes(int size) {
+  // One peer needs no memory, and the header has room for so many.
+  return size < 2 || size > kMaxPeers ? -1 : kHeaderBytes + 2 * kBlockBytes * size;
+}
 
 // Final; owns the mapping, not the descriptor.
 class SharedMemory {
  public:
   // Maps `descriptor`; errno says why when `mapped` is false afterwards.
-  SharedMemory(int descriptor, int size);
-  ~SharedMemory();
+  SharedMemory(int descriptor, int size) : size_(size) {
+    void* mapping = mmap(nullptr, memory_bytes(size), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (mapping != MAP_FAILED) base_ = static_cast<char*>(mapping);
+  }
+  ~SharedMemory() {
+    if (mapped()) munmap(base_, memory_bytes(size_));
+  }
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   bool mapped() const { return base_ != nullptr; }
   Header& header() const { return *reinterpret_cast<Header*>(base_); }
   // The `kBlockBytes` of a rank in one of the two buffers.
-  char* block(int buffer, int rank) const;
+  char* block(int buffer, int rank) const {
+    return base_ + kHeaderBytes + (static_cast<int64_t>(buffer) * size_ + rank) * kBlockBytes;
+  }
 
  private:
   char* base_ = nullptr;

@@ -2,6 +2,9 @@
 #ifndef KUNGFU_NATIVE_SIGNATURE_H_
 #define KUNGFU_NATIVE_SIGNATURE_H_
 
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -10,11 +13,60 @@
 
 namespace kungfu {
 
+// FNV-1a; the same on all peers is all that it must be.
+class Hash {
+ public:
+  void add(const void* data, size_t bytes) {
+    const unsigned char* next = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < bytes; ++i) state_ = (state_ ^ next[i]) * 1099511628211ull;
+  }
+  unsigned long long value() const { return state_; }
+
+ private:
+  uint64_t state_ = 14695981039346656037ull;
+};
+
+inline unsigned long long hash_of(const std::string& tag, const std::vector<TensorPart>& parts) {
+  Hash hash;
+  hash.add(tag.data(), tag.size());
+  for (const TensorPart& part : parts) {
+    hash.add(&part.type, sizeof(part.type));
+    hash.add(&part.bytes, sizeof(part.bytes));
+  }
+  return hash.value();
+}
+
+inline std::string quote(const Signature& signature) {
+  return std::string(signature.text, strnlen(signature.text, kSignatureBytes));
+}
+
 // Writes tag, tensors, elements by type, and a hash of the tag and of every tensor's type and length.
-void write_signature(const std::string& tag, const std::vector<TensorPart>& parts, const Layout& layout, Signature* to);
+inline void write_signature(const std::string& tag, const std::vector<TensorPart>& parts, const Layout& layout,
+                            Signature* to) {
+  // Appends after `used` bytes, cut at the end of the signature; gives the bytes used afterwards.
+  const auto print = [&](size_t used, const char* format, auto... values) {
+    const size_t room = kSignatureBytes - used;
+    const int length = std::snprintf(to->text + used, room, format, values...);
+    return used + std::min(static_cast<size_t>(length), room - 1);
+  };
+  size_t used = print(0, "\"%.150s\" of %zu tensors (", tag.c_str(), parts.size());
+  for (int type = 0; type < kElementTypes; ++type) {
+    const long long elements = layout.sections[type].bytes() / kElementBytes[type];
+    if (elements > 0) used = print(used, "%s*%lld ", kElementNames[type], elements);
+  }
+  // Two messages may have equal counts of elements and differ in their tensors: the hash tells them apart.
+  print(used, "#%016llx)", hash_of(tag, parts));
+}
 
 // Empty when all ranks run the same message, else which two differ, and how.
-std::string difference(const Signature* signatures, int size);
+inline std::string difference(const Signature* signatures, int size) {
+  for (int rank = 1; rank < size; ++rank) {
+    if (quote(signatures[rank]) == quote(signatures[0])) continue;  // runs what rank 0 runs
+    const std::string theirs = ", rank=" + std::to_string(rank) + " runs " + quote(signatures[rank]);
+    return "rank=0 runs " + quote(signatures[0]) + theirs;
+  }
+  return "";
+}
 
 }  // namespace kungfu
 

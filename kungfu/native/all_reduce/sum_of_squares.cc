@@ -156,20 +156,10 @@ void add_narrow_or_wide(const char* bytes, int64_t count, int lane, double* lane
 
 // `count` entries of which the first belongs to `lane`.
 void add_entries(ElementType type, const char* from, int64_t count, int lane, double* lanes) {
-  switch (type) {
-    case ElementType::kHalf:
-      return add_narrow_or_wide<Half>(from, count, lane, lanes);
-    case ElementType::kBfloat16:
-      return add_narrow_or_wide<Bfloat16>(from, count, lane, lanes);
-    case ElementType::kFloat:
-      return add_floats<Copying::kNone>(reinterpret_cast<const float*>(from), nullptr, count, 1.0f, lane, lanes);
-    case ElementType::kDouble:
-      return add_narrow_or_wide<double>(from, count, lane, lanes);
-    case ElementType::kInt32:
-      return add_narrow_or_wide<int32_t>(from, count, lane, lanes);
-    case ElementType::kInt64:
-      return add_narrow_or_wide<int64_t>(from, count, lane, lanes);
+  if (type == ElementType::kFloat) {
+    return add_floats<Copying::kNone>(reinterpret_cast<const float*>(from), nullptr, count, 1.0f, lane, lanes);
   }
+  for_type(type, [&](auto entry) { add_narrow_or_wide<decltype(entry)>(from, count, lane, lanes); });
 }
 
 // As add_entries, for less than a block, and copies them, scaled.

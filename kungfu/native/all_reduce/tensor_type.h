@@ -2,26 +2,20 @@
 #ifndef KUNGFU_NATIVE_TENSOR_TYPE_H_
 #define KUNGFU_NATIVE_TENSOR_TYPE_H_
 
+#include <algorithm>
+
 #include "element.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace kungfu {
 
+// In the order of ElementType.
+constexpr tensorflow::DataType kTensorTypes[kElementTypes] = {tensorflow::DT_HALF,   tensorflow::DT_BFLOAT16,
+                                                              tensorflow::DT_FLOAT,  tensorflow::DT_DOUBLE,
+                                                              tensorflow::DT_INT32,  tensorflow::DT_INT64};
+
 inline ElementType element_type(tensorflow::DataType type) {
-  switch (type) {
-    case tensorflow::DT_HALF:
-      return ElementType::kHalf;
-    case tensorflow::DT_BFLOAT16:
-      return ElementType::kBfloat16;
-    case tensorflow::DT_FLOAT:
-      return ElementType::kFloat;
-    case tensorflow::DT_DOUBLE:
-      return ElementType::kDouble;
-    case tensorflow::DT_INT32:
-      return ElementType::kInt32;
-    default:
-      return ElementType::kInt64;
-  }
+  return static_cast<ElementType>(std::find(kTensorTypes, kTensorTypes + kElementTypes, type) - kTensorTypes);
 }
 
 }  // namespace kungfu
