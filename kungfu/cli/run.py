@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import math
 import os
 import resource
 import shutil
@@ -27,6 +28,15 @@ from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Setti
 
 # With the millions of descriptors that some systems allow, programs that loop over all of them would take long.
 _MOST_DESCRIPTORS = 1 << 16
+# The least and the greatest number of each option, and the range in words.
+_RANGES = {
+    **dict.fromkeys(("failures", "preemptions"), (0, math.inf, "0 (replace none) or more")),
+    "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
+    "report_every": (0.05, 3600, "from 0.05 to 3600 seconds"),
+    "compare_every": (1, 1_000_000, "from 1 to 1000000 steps"),
+    "keep": (1, 1000, "from 1 to 1000 checkpoints"),
+    **dict.fromkeys(("ready_deadline", "deadline", "heartbeat", "grace"), (1, 86400, "from 1 to 86400 seconds")),
+}
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
 
@@ -147,17 +157,13 @@ def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
             f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
             "-np says how many peers the job starts with, --min and --max what a policy may make of it"
         )
-    for name, budget in (("--failures", given.failures), ("--preemptions", given.preemptions)):
-        if budget < 0:
-            raise UsageError(f"{name} {budget}: must be 0 (replace none) or more")
     if not 0 <= given.standby <= maximum:
         raise UsageError(f"--standby {given.standby}: must be from 0 to --max, which is {maximum}")
-    if not 0 <= given.trace_limit <= 1e6:
-        raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
-    if not 0.05 <= given.report_every <= 3600:
-        raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
-    if not 1 <= given.compare_every <= 1_000_000:
-        raise UsageError(f"--compare-every {given.compare_every}: must be from 1 to 1000000 steps")
+    for name, (least, most, range_in_words) in _RANGES.items():
+        number = getattr(given, name)
+        if number is not None and not least <= number <= most:
+            shown = f"{number:g}" if isinstance(number, float) else number
+            raise UsageError(f"--{name.replace('_', '-')} {shown}: must be {range_in_words}")
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
@@ -192,18 +198,11 @@ def _deadlines(given: argparse.Namespace) -> Deadlines:
     deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace)
     if given.deadline is not None:
         deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
-    named = {"--ready-deadline": deadlines.ready_s, "--deadline": deadlines.wait_s, "--heartbeat": given.heartbeat}
-    named["--grace"] = given.grace
-    for name, seconds in named.items():
-        if not 1 <= seconds <= 86400:
-            raise UsageError(f"{name} {seconds:g}: must be from 1 to 86400 seconds")
     return deadlines
 
 
 def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
     """The settings of checkpoints; finds and checks the checkpoint to resume from before any process starts."""
-    if not 1 <= given.keep <= 1000:
-        raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
     option, folder = (
         ("--resume", given.resume) if given.resume_if_any is None else ("--resume-if-any", given.resume_if_any)
     )
