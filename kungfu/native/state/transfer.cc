@@ -115,8 +115,8 @@ extern "C" {
 // The bytes of the memory that a sender and a receiver share.
 int64_t kungfu_transfer_ring_bytes() { return kRingBytes; }
 
-// `table` has a row of address and bytes per variable, `count` rows; the two sides share the ring and the socket, and both
-// descriptors stay the caller's. No wait for the other side takes longer than `wait_s`.
+// `table` has a row of address and bytes per variable, `count` rows; the two sides share the ring and the socket, and
+// both descriptors stay the caller's. No wait for the other side takes longer than `wait_s`.
 // `done` is the number of bytes that the receiver has acknowledged.
 TransferOutcome kungfu_send_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd,
                                   int socket, double wait_s, int64_t* done) {
