@@ -34,6 +34,11 @@ class Run:
         """The two weights."""
         return np.asarray(self.model.weights[0]).ravel()
 
+    def steps(self, count: int, *, samples: int = 2) -> None:
+        """So many steps, each on the same samples."""
+        for _ in range(count):
+            self.step(points(samples))
+
 
 def linear_model(*layers: Any) -> Any:
     """``w . x`` with ``w = 0`` behind the given layers."""

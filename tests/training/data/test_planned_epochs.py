@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.sample_slices import Position, advanced
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.step_report import StepPosition
-from tests.training.linear import linear_run, points
+from tests.training.linear import Run, linear_run, points
 
 START = StepPosition(step=0, epoch=0, offset=0, micro=0, version=1, size=2, rank=0, global_batch_size=0)
 
@@ -44,12 +45,16 @@ def test_epochs_are_told_as_the_program_counts_them_and_which_fit_it_is() -> Non
     assert told == {"epoch": 7, "epochs": 8, "samples_left": 150, "steps_left": 6, "fit": 2}
 
 
+def recorded_run() -> tuple[Run, list[dict[str, Any]]]:
+    """A run, and the lines of its metrics."""
+    run, lines = linear_run(), list[dict[str, Any]]()
+    run.training._run.membership.record = lambda stream, made: lines.append(made()["metrics"])
+    return run, lines
+
+
 @pytest.mark.parametrize("remainder", ["keep", "drop"])
 def test_each_line_of_a_run_tells_what_is_done_and_what_is_left(remainder: str) -> None:
-    run = linear_run()
-    lines = []
-    membership = run.training._run.membership
-    membership.record = lambda stream, made: lines.append(made()["metrics"])
+    run, lines = recorded_run()
     for batch in run.training.batches(points(10), batch_size=4, epochs=2, seed=0, remainder=remainder):
         run.step(batch)
     trained = [4, 8, 10, 14, 18, 20] if remainder == "keep" else [4, 8, 12, 16]
@@ -66,9 +71,6 @@ def test_each_line_of_a_run_tells_what_is_done_and_what_is_left(remainder: str) 
 
 
 def test_a_loop_without_batches_tells_the_samples_so_far_and_no_more() -> None:
-    run, lines = linear_run(), []
-    membership = run.training._run.membership
-    membership.record = lambda stream, made: lines.append(made()["metrics"])
-    for _ in range(2):
-        run.step(points(3))
+    run, lines = recorded_run()
+    run.steps(2, samples=3)
     assert [line["progress"] for line in lines] == [{"samples": 3}, {"samples": 6}]

@@ -39,15 +39,21 @@ class Loading:
             return list(self.begun)
 
 
-def ahead(loading: Loading, *, end: int = 100) -> Prefetch[int]:
-    return Prefetch(loading, following=lambda key: key + 1 if key + 1 < end else None)
+def ahead(loading: Loading) -> Prefetch[int]:
+    return Prefetch(loading, following=lambda key: key + 1)
+
+
+def begun(loading: Loading) -> Prefetch[int]:
+    """It has loaded the first one, and runs ahead of it."""
+    prefetch = ahead(loading)
+    assert prefetch.get(0) == "0"
+    prefetch.run_ahead(0)
+    return prefetch
 
 
 def test_the_next_two_are_loaded_while_nobody_asks_and_no_more() -> None:
     loading = Loading()
-    prefetch = ahead(loading)
-    assert prefetch.get(0) == "0"
-    prefetch.run_ahead(0)
+    prefetch = begun(loading)
     assert loading.awaited(3) == [0, 1, 2]
     assert prefetch.get(1) == "1"
     assert loading.begun == [0, 1, 2], "the third is asked for when the second is in use"
@@ -73,9 +79,7 @@ def test_a_guess_that_is_wrong_is_thrown_away_and_so_is_what_hung_on_it() -> Non
 
 
 def test_an_error_of_loading_reaches_who_asks_for_that_batch_only() -> None:
-    prefetch = ahead(Loading(failing=frozenset({1})))
-    prefetch.get(0)
-    prefetch.run_ahead(0)
+    prefetch = begun(Loading(failing=frozenset({1})))
     with pytest.raises(OSError, match="cannot read 1"):
         prefetch.get(1)
     assert prefetch.get(2) == "2"
@@ -83,9 +87,7 @@ def test_an_error_of_loading_reaches_who_asks_for_that_batch_only() -> None:
 
 
 def test_an_error_of_a_guess_that_nobody_needs_is_nobodys() -> None:
-    prefetch = ahead(Loading(failing=frozenset({1, 2})))
-    prefetch.get(0)
-    prefetch.run_ahead(0)
+    prefetch = begun(Loading(failing=frozenset({1, 2})))
     assert prefetch.get(7) == "7"
     prefetch.close()
 
@@ -107,13 +109,10 @@ def test_it_tells_whether_a_batch_is_there_without_taking_it() -> None:
 
 
 def test_the_thread_ends_with_its_loop() -> None:
-    prefetch = ahead(Loading())
-    thread = prefetch._thread
-    prefetch.get(0)
-    prefetch.run_ahead(0)
+    prefetch = begun(Loading())
     prefetch.close()
     prefetch.close()
-    assert not thread.is_alive()
+    assert not prefetch._thread.is_alive()
 
 
 def test_a_loop_that_is_abandoned_may_end_in_the_thread_itself() -> None:

@@ -121,21 +121,14 @@ def stepping() -> Run:
     return linear_run(policies=[frugal()])
 
 
-def test_another_thread_may_feed() -> None:
+@pytest.mark.parametrize("samples", [2, 0])
+def test_another_thread_may_feed_and_a_peer_without_samples_sends_it(samples: int) -> None:
     run = stepping()
     assert stepped(run, 1.0) == [1.0]
     feeder = threading.Thread(target=run.training.feed, args=("price", 7.0))
     feeder.start()
     feeder.join(60)
-    run.step(points(2))
-    assert price(run) == 7.0
-
-
-def test_a_peer_without_samples_sends_what_it_was_fed() -> None:
-    run = stepping()
-    assert stepped(run, 1.0) == [1.0]
-    run.training.feed("price", 7.0)
-    run.step(points(0))
+    run.step(points(samples))
     assert price(run) == 7.0
 
 

@@ -106,8 +106,7 @@ def test_a_sum_grows_by_what_is_seen_and_a_step_that_fails_leaves_it():
     count, fails = Count("sum", "int64"), tf.Variable(False)
     check = keras.layers.Lambda(lambda x: (tf.debugging.assert_equal(fails, False), x)[1])
     run = shared_run(count, check)
-    for _ in range(3):
-        run.step(points(5))
+    run.steps(3, samples=5)
     assert (int(count.seen), float(count.steps)) == (15, 3.0)
     fails.assign(True)
     with pytest.raises(tf.errors.InvalidArgumentError):

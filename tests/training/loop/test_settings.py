@@ -111,8 +111,7 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
 def test_the_newest_requests_of_a_shadow_go_to_the_next_barrier():
     run, _ = run_with(lambda training: control.every(2).checkpoint(), around=shadow)
     record, shadows = run.training._run, run.training._run.pending.shadows
-    for _ in range(40):
-        run.step(points(2))
+    run.steps(40)
     assert [one.step for one in shadows] == [*range(10, 41, 2)]
     assert {one.rule for one in shadows} == {record.plan.rules[0].name}
     hold(record)
@@ -122,8 +121,7 @@ def test_the_newest_requests_of_a_shadow_go_to_the_next_barrier():
 def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run, events = run_with(lambda training: control.every(2).checkpoint())
-    for _ in range(4):
-        run.step(points(2))
+    run.steps(4)
     run.training.finish()
     told = of_kind(events, "checkpoint")
     assert [event["step"] for event in told] == [3, 4]
@@ -146,8 +144,7 @@ def test_a_hook_of_the_last_step_is_called_and_may_set_a_value(tmp_path, monkeyp
 
     run, events = run_with(lambda training: control.every(2).call(hook, training.step))
     run.training.register("best", lambda: held["best"], lambda value: held.update(best=value))
-    for _ in range(4):
-        run.step(points(2))
+    run.steps(4)
     assert seen == [2]
     run.training.finish()
     run.training.finish()
@@ -174,8 +171,7 @@ def test_an_array_that_a_hook_has_set_is_the_jobs_and_no_longer_the_programs():
     run, _ = run_with(lambda training: control.every(2).call(hook))
     run.training.register("teacher", lambda: held["teacher"], lambda value: held.update(teacher=value))
     run.training.register("variable", variable)
-    for _ in range(3):
-        run.step(points(2))
+    run.steps(3)
     own[:] = -1.0  # before the step that takes it
     run.step(points(2))
     assert held["teacher"].tolist() == variable.numpy().tolist() == [1.0, 2.0]
@@ -203,8 +199,7 @@ def test_a_hook_and_the_record_are_told_whole_numbers_with_all_their_digits():
     run.step(points(2))
     progress.trained.assign(FAR)
     run.step(points(2))  # its rule is held: the one before it is still to be served
-    run.step(points(2))
-    run.step(points(2))
+    run.steps(2)
     (_, (samples, loss, done)) = told
     assert (samples, done) == (FAR + 2, FAR + 2)
     assert [type(one) for one in (samples, loss, done)] == [int, float, int]
@@ -219,7 +214,6 @@ def test_a_hook_that_asks_for_no_number_is_told_of_and_ends_nothing():
         control.rescale(float("nan"))
 
     run, events = run_with(lambda training: control.every(2).call(hook))
-    for _ in range(4):
-        run.step(points(2))
+    run.steps(4)
     told = [(event["asked"], event["ignored"]) for event in of_kind(events, "called")]
     assert told == [(None, "rescale(nan) asks for nothing")]

@@ -154,8 +154,7 @@ def test_a_hook_is_called_with_its_control_and_agreed_values():
 
     calling = kf.policy(lambda training: kf.control.every(2).call(hook, training.mean_loss, training.step))
     run = linear_run(policies=[calling()])
-    for _ in range(5):
-        run.step(points(2))
+    run.steps(5)
     assert calls == [(1, 2, 7, 2.0), (1, 4, 7, 4.0)]
     assert run.training.size == 1
 

@@ -96,12 +96,7 @@ def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
 def test_a_joiner_takes_shared_values_and_means_and_keeps_its_own():
     first, second = stayed(), stayed(mean=(3.0, 2.0), own="b")
     joiner = Program(counter=0, mean=(np.nan, 8.0), own="c", teacher=0.0)
-    holders = (0, 1)
-    pendings = [
-        PendingSync(0, holders=holders),
-        PendingSync(0, holders=holders),
-        PendingSync(0, loads_values=True, holders=holders),
-    ]
+    pendings = [PendingSync(0, loads_values=one, holders=(0, 1)) for one in (False, False, True)]
     assert met([first, second, joiner], pendings) == [None] * 3
     for program in (first, second, joiner):
         assert program.held["counter"] == 5
@@ -228,7 +223,8 @@ def test_a_whole_number_that_fits_is_set_whatever_the_variables_width(dtype):
     assert registry.of("shared")["level"].numpy() == 3
 
 
-def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit():
+@pytest.mark.parametrize("source", [0, 1])
+def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit(source):
     """A queue of keys, whole numbers, truth values and a NaN; what is the same on all is not sent."""
     totals, sent = Totals(3), [0, 0, 0]
 
@@ -238,22 +234,25 @@ def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit():
             tf.Variable(np.array([rank == 1, True])),
             tf.Variable(7, dtype=tf.int64),
             tf.Variable(np.array([250 + rank], np.uint8)),
+            tf.Variable(7 * rank, dtype=tf.int64),
+            tf.Variable(np.float64(rank)),
         ]
 
         def total(tensors: Sequence[Any]) -> list[Any]:
             sent[rank] += sum(int(tf.size(one)) * one.dtype.size for one in tensors)
             return totals.of(rank, tensors)
 
-        PeerGroup(rank, 3, total).assign_from_rank(held, rank=1)
+        PeerGroup(rank, 3, total).assign_from_rank(held, rank=source)
         return [one.numpy().tobytes() for one in held]
 
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(taken, range(3)))
     assert found[0] == found[1] == found[2]
     first = np.frombuffer(found[0][0], np.float32)
-    assert (first[0], np.isnan(first[1]), np.signbit(first[2])) == (1.0, True, True)
-    assert found[0][1:] == [b"\1\1", (7).to_bytes(8, "little"), bytes([251])]
-    assert set(sent) == {4 * 64 + 24}, "a checksum for each, and 22 bytes of values in whole words"
+    assert (first[0], np.isnan(first[1]), np.signbit(first[2])) == (source, True, True)
+    whole = [one.to_bytes(8, "little") for one in (7, 7 * source)]
+    assert found[0][1:] == [bytes([source, 1]), whole[0], bytes([250 + source]), whole[1], np.float64(source).tobytes()]
+    assert set(sent) == {6 * 64 + 40}, "a checksum for each, and 38 bytes of values in whole words"
 
 
 @pytest.mark.parametrize(("has_loop_state", "told"), [(False, [1]), (True, [])])

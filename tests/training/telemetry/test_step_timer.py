@@ -16,12 +16,13 @@ seconds = st.one_of(st.floats(1e-6, 1e6), st.sampled_from([0.02, 0.021, 3.0]))
 
 
 class Run:
-    """A run of steps by hand."""
+    """A run of steps by hand, which begins with steps of so many seconds."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
+    def __init__(self, *seconds: float, deadlines: Deadlines = Deadlines()) -> None:  # noqa: B008
         self.now, self.waits = 100.0, []
         self.step_timer = StepTimer(deadlines, wait_at_most=self.waits.append, clock=lambda: self.now)
         self.step_timer.entered()
+        self.steps(*seconds)
 
     def steps(self, *seconds: float) -> None:
         for one in seconds:
@@ -30,7 +31,7 @@ class Run:
 
 
 def test_a_view_begins_with_the_longest_wait_and_adapts_to_what_its_steps_took() -> None:
-    run = Run(Deadlines(wait_s=10.0, longest_wait_s=100.0))
+    run = Run(deadlines=Deadlines(wait_s=10.0, longest_wait_s=100.0))
     assert run.waits == [100.0]
     run.steps(50.0, *[4.0] * 16)  # the first step of a view began before it
     assert run.waits == [100.0, 20.0]
@@ -43,8 +44,7 @@ def test_a_view_begins_with_the_longest_wait_and_adapts_to_what_its_steps_took()
 
 
 def test_steps_are_counted_without_barriers_and_barriers_and_stops_apart() -> None:
-    run = Run(Deadlines())
-    run.steps(1.0, 2.0)
+    run = Run(1.0, 2.0)
     run.now += 0.5
     run.step_timer.held(0.5, changed=False)
     run.steps(2.0)
@@ -81,8 +81,7 @@ def lost(run: Run, *, noticed_s: float, regrouped_s: float) -> float:
 
 
 def test_a_loss_stops_training_to_the_end_of_the_next_step_less_a_step() -> None:
-    run = Run(Deadlines())
-    run.steps(9.0, 1.0, 2.0, 2.0, 3.0)
+    run = Run(9.0, 1.0, 2.0, 2.0, 3.0)
     assert lost(run, noticed_s=11.5, regrouped_s=0.25) == 11.75
     run.steps(2.5)
     assert seconds_of(run.step_timer.stop()) == (11.5, 0.25, 2.5, 2.0)
@@ -93,8 +92,7 @@ def test_a_loss_stops_training_to_the_end_of_the_next_step_less_a_step() -> None
 
 
 def test_a_step_whose_barrier_broke_was_done_and_the_wait_in_it_is_part_of_the_stop() -> None:
-    run = Run(Deadlines())
-    run.steps(1.0, 1.0, 1.0)
+    run = Run(1.0, 1.0, 1.0)
     run.now += 1.0
     run.step_timer.arrived()
     run.now += 5.0
@@ -105,8 +103,7 @@ def test_a_step_whose_barrier_broke_was_done_and_the_wait_in_it_is_part_of_the_s
 
 
 def test_the_barrier_behind_the_next_step_counts_by_itself() -> None:
-    run = Run(Deadlines())
-    run.steps(1.0, 1.0, 1.0)
+    run = Run(1.0, 1.0, 1.0)
     lost(run, noticed_s=0.5, regrouped_s=0.5)
     run.now += 1.0
     run.step_timer.arrived()
@@ -118,8 +115,7 @@ def test_the_barrier_behind_the_next_step_counts_by_itself() -> None:
 
 
 def test_two_losses_without_a_step_between_them_count_all_seconds_once() -> None:
-    run = Run(Deadlines())
-    run.steps(1.0, 1.0, 1.0)
+    run = Run(1.0, 1.0, 1.0)
     first = lost(run, noticed_s=2.0, regrouped_s=0.5)
     second = lost(run, noticed_s=3.0, regrouped_s=0.25)
     run.steps(1.0)
@@ -128,7 +124,7 @@ def test_two_losses_without_a_step_between_them_count_all_seconds_once() -> None
 
 
 def test_a_loss_before_the_first_step_counts_from_the_entry() -> None:
-    run = Run(Deadlines())
+    run = Run()
     run.now += 40.0
     run.step_timer.entered()
     lost(run, noticed_s=0.5, regrouped_s=0.25)
@@ -166,12 +162,9 @@ def test_a_summary_has_count_marks_and_the_longest_as_it_was() -> None:
     }
 
 
-def test_of_nothing_there_are_no_percentiles() -> None:
+def test_nothing_has_no_percentiles_and_no_time_at_all_counts_as_the_shortest() -> None:
     assert Durations().summary() == {"count": 0}
     assert math.isnan(Durations().percentile(50))
-
-
-def test_no_time_at_all_counts_as_the_shortest() -> None:
     assert counted([0.0, 0.0]).summary() == {"count": 2, "p50": 0.0, "p90": 0.0, "p99": 0.0, "max": 0.0}
 
 

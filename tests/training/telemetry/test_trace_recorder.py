@@ -71,18 +71,12 @@ def test_the_plan_is_told_too_where_the_first_view_broke_before_it_trained():
     assert [sorted(line)[-1] for line in coordinator.lines] == ["trace", "view"]
 
 
-def test_who_leads_later_tells_no_plan_again():
-    late = Told(PLAN)
-    late.recorder.entered(version=2, rank=1, after=7)
-    late.recorder.entered(version=3, rank=0, after=9)
-    assert [one["after"] for one in late.lines] == [7, 9]
-
-
-def test_a_peer_that_left_takes_no_snapshot():
-    gone = Told(PLAN)
-    gone.recorder.entered(version=1, rank=1, after=0)
-    gone.recorder.entered(version=2, rank=None, after=4)
-    assert len(gone.lines) == 1
+@pytest.mark.parametrize(("rank", "after"), [(0, [7, 9]), (None, [7])])
+def test_a_later_leader_tells_no_plan_and_a_peer_that_left_takes_no_snapshot(rank, after):
+    told = Told(PLAN)
+    told.recorder.entered(version=2, rank=1, after=7)
+    told.recorder.entered(version=3, rank=rank, after=9)
+    assert [one["after"] for one in told.lines] == after
 
 
 def test_snapshots_come_at_their_steps_and_after_a_barrier_that_changed_nothing_too():

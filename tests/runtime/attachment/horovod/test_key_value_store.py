@@ -13,17 +13,13 @@ import pytest
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValues, KeyValueStore, NoAnswerError, get, get_now, put
 
 
-def test_a_value_that_was_put_is_found() -> None:
-    with listening() as store:
-        put(store, key="/scope/key", value=b"\x00\xff")
-        assert get(store, key="/scope/key") == b"\x00\xff"
-        assert get_now(store, key="/scope/key") == b"\x00\xff"
-
-
-def test_a_missing_key_is_told_at_once_to_who_asks_for_now() -> None:
+def test_a_value_that_was_put_is_found_and_a_missing_one_is_told_at_once() -> None:
     with listening() as store:
         assert min(seconds_of(lambda: get_now(store, key="/scope/key")) for _ in range(5)) < 0.5
         assert get_now(store, key="/scope/key") is None
+        put(store, key="/scope/key", value=b"\x00\xff")
+        assert get(store, key="/scope/key") == b"\x00\xff"
+        assert get_now(store, key="/scope/key") == b"\x00\xff"
 
 
 def test_who_asks_for_a_missing_key_hears_of_it_when_it_comes() -> None:
@@ -36,13 +32,9 @@ def test_who_asks_for_a_missing_key_hears_of_it_when_it_comes() -> None:
         assert heard == [b"here"]
 
 
-def test_a_client_that_is_done_may_say_so() -> None:
+def test_a_client_may_say_that_it_is_done_and_too_large_a_value_is_refused() -> None:
     with listening() as store:
         assert _status(store, "DELETE", body=None) == http.client.OK
-
-
-def test_a_value_that_is_too_large_is_refused() -> None:
-    with listening() as store:
         assert _status(store, "PUT", body=b"x" * (1 << 17)) == http.client.REQUEST_ENTITY_TOO_LARGE
 
 

@@ -36,15 +36,11 @@ def test_a_prescale_of_0_makes_zeros_even_of_nan_and_infinity(way: Way) -> None:
     np.testing.assert_array_equal(last, wild)
 
 
-def test_a_float16_is_rounded_once() -> None:
-    value, scale = np.float16(1 / 3), np.float32(1 / 3)
+@pytest.mark.parametrize(("kind", "wide"), [(np.float16, np.float32), (np.float64, np.float64)])
+def test_a_float16_is_rounded_once_and_a_float64_is_multiplied_by_a_float64(kind: Any, wide: Any) -> None:
+    value, scale = kind(0.3), wide(1 / 3)
     scaled, _ = alone([tf.constant(value), tf.constant(0.0)], prescale=scale)
-    assert scaled.numpy() == np.float16(np.float32(value) * scale)
-
-
-def test_a_float64_is_multiplied_by_a_float64() -> None:
-    scaled, _ = alone([tf.constant(0.3, tf.float64), tf.constant(0.0)], prescale=np.float64(1 / 3))
-    assert scaled.numpy() == np.float64(0.3) * np.float64(1 / 3)
+    assert scaled.numpy() == kind(wide(value) * scale)
 
 
 @EAGER_AND_TRACED
@@ -66,14 +62,13 @@ def test_the_order_advances_before_and_after_a_message_and_the_pulse_ends_even()
     assert state.message_count.numpy() % 2 == 0
 
 
-def test_no_tensors_are_refused() -> None:
-    with pytest.raises(UsageError, match="at least one tensor"):
-        alone([], prescale=1.0)
-
-
-def test_a_dtype_that_cannot_be_added_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"tensors of bool, string; allowed are float16, "):
-        alone([tf.constant("text"), tf.constant(True)], prescale=1.0)
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [([], "at least one tensor"), (["text", True], "tensors of bool, string; allowed are float16, ")],
+)
+def test_no_tensors_and_a_dtype_that_cannot_be_added_are_refused(values: list[Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        alone([tf.constant(one) for one in values], prescale=1.0)
 
 
 def alone(values: list[Any], *, prescale: Any) -> list[Any]:
