@@ -22,6 +22,7 @@ from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure, UsageErr
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.ipc.handshake import Credentials
+from tests.runtime.attachment.test_local_processes import left_fold
 
 pytestmark = pytest.mark.slow
 
@@ -76,14 +77,6 @@ def prescaled(value: np.ndarray, scale: float) -> np.ndarray:
         return np.zeros_like(value)
     wide = np.float64 if value.dtype == np.float64 else np.float32
     return (value.astype(wide) * wide(scale)).astype(value.dtype)
-
-
-def left_fold(values: Sequence[np.ndarray]) -> np.ndarray:
-    """The slow twin of the op."""
-    total = values[0]
-    for value in values[1:]:
-        total = np.add(total, value, dtype=value.dtype)
-    return np.asarray(total, dtype=values[0].dtype)
 
 
 def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
