@@ -29,7 +29,7 @@ from kungfu.training.loop.step_calls import SKIPPED, StepCalls
 from kungfu.training.loop.training import Training
 from kungfu.training.run import Run
 from tests.jobs.programs.plain_twin import PlainTwin
-from tests.jobs.programs.program_parts import await_events, await_offer, die, own_id
+from tests.jobs.programs.program_parts import await_offer, die, own_id
 
 
 class Recorder:
@@ -120,8 +120,7 @@ class Recorder:
 
         A test tells the job when; what it must not do is to hope that they are ready by then.
         """
-        await_events(self._folder / "log" / "events.jsonl", '"event":"offered"', count)
-        await_offer(training)
+        await_offer(self._folder / "log" / "events.jsonl", training, count)
 
 
 def leave(path: Path, found: dict[str, Any]) -> None:

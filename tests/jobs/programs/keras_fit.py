@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.jobs.programs.program_parts import await_events, await_offer, die, in_float64, leave, options, own_id
+from tests.jobs.programs.program_parts import await_offer, die, in_float64, leave, options, own_id
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
@@ -146,8 +146,7 @@ class Told(keras.callbacks.Callback):
             die()
         if kind := self._wait.get(steps):
             count = sum(step <= steps for step in self._wait)  # one more at each of these steps
-            await_events(self._record, f'"event":"{kind}"', count)
-            await_offer(self.model.fit.attached.training)
+            await_offer(self._record, self.model.fit.attached.training, count, kind)
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.found["seen"].append(np.diag(np.asarray(self._counts.total_cm)).tolist())

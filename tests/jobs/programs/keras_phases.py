@@ -14,16 +14,7 @@ import keras
 import numpy as np
 
 from tests.jobs.programs.keras_fit import Counting
-from tests.jobs.programs.program_parts import (
-    await_events,
-    await_offer,
-    awaited,
-    die,
-    in_float64,
-    leave,
-    options,
-    own_id,
-)
+from tests.jobs.programs.program_parts import await_offer, awaited, die, in_float64, leave, options, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9
@@ -81,8 +72,7 @@ class Waiting(keras.callbacks.Callback):
             awaited(lambda: False, what="end of this job by a signal")
         offers = wait.get(self._training.step_number)
         if offers:
-            await_events(self._record, '"event":"offered"', offers)
-            await_offer(self.model.fit.attached.training)
+            await_offer(self._record, self.model.fit.attached.training, offers)
 
 
 def main() -> None:

@@ -109,8 +109,9 @@ def await_events(record: Path, text: str, count: int = 1) -> None:
     awaited(lambda: record.read_text().replace(" ", "").count(text) >= count, what=f"{text}, number {count}")
 
 
-def await_offer(training: Any) -> None:
-    """Until rank 0 has heard of the joiner that is ready: then it comes in behind the next step."""
+def await_offer(record: Path, training: Any, count: int = 1, kind: str = "offered") -> None:
+    """Until so many such events are recorded, and rank 0 has heard of it: joiners come in behind the next step."""
+    await_events(record, f'"event":"{kind}"', count)
     changes = training._run.graph_state.posts.changes
     if training.rank == 0:
         awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")

@@ -73,8 +73,7 @@ def after_step(given: Any, training: Any, done: int) -> None:
         (given.results / "dead").touch()
         die()
     if done == JOINS_AFTER:
-        await_events(given.record, '"event":"offered"')
-        await_offer(training)
+        await_offer(given.record, training)
 
 
 def looped(given: Any, data: Any) -> tuple[Any, list[float]]:
