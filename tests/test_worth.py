@@ -46,7 +46,7 @@ def values(worth: Worth, *times: float, first: float = math.nan) -> list[float]:
     ],
 )  # fmt: skip
 def test_a_worth_has_these_values_by_seconds(worth: Worth, first: float, expected: dict[float, float]) -> None:
-    np.testing.assert_allclose(values(worth, *expected, first=first), [*expected.values()], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(values(worth, *expected, first=first), [*expected.values()], rtol=1e-5)
 
 
 def test_a_job_that_begins_within_its_last_deadline_loses_all_beyond_it() -> None:
