@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,7 +21,6 @@ from kungfu.event_log.events import HostJoinedEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Agent as WholeAgent
 from kungfu.runtime.agent.consensus.election import elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
-from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
@@ -33,8 +30,14 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from tests.jobs.harness import awaited
-from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, free_port, state
+from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, free_port, replicator_of, state
 from tests.runtime.agent.test_leader import Quiet, context_of
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
+
 
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
@@ -66,9 +69,8 @@ def admission_by(leader: Agent) -> pb.HostAdmissionReply:
     return pb.HostAdmissionReply(settings=replace(SETTINGS, agent=leader.server.address).to_json(), term=1)
 
 
-def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path) -> None:
     """A signal is a notice, whatever else the leader has yet to hear of, and a second one is the end."""
-    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     with agents(2) as (hosts, (_, other)):
         follow(other, 0, text=state(0, 1, hosts=2))
         context = context_of(other, hosts, tmp_path)
@@ -85,7 +87,6 @@ def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path, monkeypat
 def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
 
     def elect_at_once(consensus: Any, hosts: Any, settings: Any, **given: Any) -> Any:
         return elect(consensus, hosts, HASTY, **given)
@@ -105,27 +106,21 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     assert "has ended or cannot be reached, before the first view" in ending.failure.text
 
 
-def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_path: Path) -> None:
     """Commands of the leader to an agent that has not heard its admission reply are done after that reply."""
-    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     done: list[Any] = []
 
     def lead(leader: Agent, hosts: list[Host]) -> None:
-        heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
         asked = [leader.heard.get(timeout=180.0)]
-        replicator.add_follower(1)
-        replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
-        assert replicator.commit(state(0, 1, hosts=2))
-        asked[0].reply.set_exception(RuntimeError("the answer is lost"))
-        asked.append(leader.heard.get(timeout=180.0))
-        asked[1].reply.set_result(admission_by(leader))
-        done.append(asked[0].request.host == asked[1].request.host)
-        done.append(leader.heard.get(timeout=180.0))
-        replicator.send(1, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1)))
-        replicator.close()
+        with replicator_of(hosts) as (replicator, _):
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
+            assert replicator.commit(state(0, 1, hosts=2))
+            asked[0].reply.set_exception(RuntimeError("the answer is lost"))
+            asked.append(leader.heard.get(timeout=180.0))
+            asked[1].reply.set_result(admission_by(leader))
+            done.append(asked[0].request.host == asked[1].request.host)
+            done.append(leader.heard.get(timeout=180.0))
+            replicator.send(1, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1)))
 
     with led(lead) as hosts:
         ending = run_second(hosts, tmp_path, program="true")
@@ -143,8 +138,7 @@ class Broken(Quiet):
             raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
+def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> None:
     said: list[pb.ReplicateRequest] = []
     with agents(2) as (hosts, (_, other)):
         hosts[0] = Host("127.0.0.1", 4, free_port("127.0.0.1"))
@@ -172,21 +166,15 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path, mon
     assert not any(message.HasField("end") for message in said)
 
 
-def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
+def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(tmp_path: Path) -> None:
     over, needed_more = threading.Event(), threading.Event()
 
     def lead(leader: Agent, hosts: list[Host]) -> None:
-        heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
         leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))
-        replicator.add_follower(1)
-        replicator.commit(state(0, 1, hosts=2))
-        leader.stop()
-        os.kill(os.getpid(), signal.SIGINT)
-        replicator.close()
+        with replicator_of(hosts) as (replicator, _):
+            replicator.commit(state(0, 1, hosts=2))
+            leader.stop()
+            os.kill(os.getpid(), signal.SIGINT)
 
     def insist() -> None:
         limit_s = 120.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,6 +15,7 @@ import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes
 from kungfu.runtime.core.view import Peer, View
@@ -41,7 +43,6 @@ class Agent:
     consensus: ConsensusState
     server: rpc.Server
     heard: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    started: list[int] = field(default_factory=list)
 
     @property
     def held(self) -> JobSnapshot:
@@ -68,7 +69,7 @@ def state(
 
 @contextmanager
 def agents(
-    count: int, serving: Mapping[int, type[HostService]] = MappingProxyType({})
+    count: int, serving: Mapping[int, type[HostService]] = MappingProxyType({}), *, started: Sequence[int] = ()
 ) -> Iterator[tuple[list[Host], list[Agent]]]:
     """So many agents, none of which follows anybody yet, and where they listen; ``serving`` are those whose service is
     of another kind. Who answers late on a busy machine is waited for; who is gone refuses at once."""
@@ -79,9 +80,9 @@ def agents(
             patience.setattr(name, 60.0)
         made: list[Agent] = []
         for host in range(count):
-            consensus, heard, started = ConsensusState(host), queue.SimpleQueue[Any](), list[int]()
+            consensus, heard = ConsensusState(host), queue.SimpleQueue[Any]()
             service = serving.get(host, HostService)(
-                consensus, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, flushed=lambda: True
+                consensus, hosts, SETTINGS, put=heard.put, started=lambda: list(started), flushed=lambda: True
             )
             server = rpc.serve(
                 (add_HostServiceServicer_to_server, service),
@@ -92,7 +93,7 @@ def agents(
             stack.callback(server.stop)
             name, _, port = server.address.rpartition(":")
             hosts.append(Host(name, 4, int(port)))
-            made.append(Agent(consensus, server, heard, started))
+            made.append(Agent(consensus, server, heard))
         yield hosts, made
 
 
@@ -121,6 +122,19 @@ def follow(
     if leader != agent.consensus.host:
         agent.consensus.follow("job", leader)
     assert agent.consensus.append(message) == ""
+
+
+@contextmanager
+def replicator_of(hosts: list[Host]) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
+    """That of a leader on the first host, which all the others follow."""
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
+    for number in range(1, len(hosts)):
+        replicator.add_follower(number)
+    try:
+        yield replicator, heard
+    finally:
+        replicator.close()
 
 
 def free_port(host: str) -> int:

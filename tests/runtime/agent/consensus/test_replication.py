@@ -5,8 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,32 +13,16 @@ import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService, ReplicateReceived
 from kungfu.runtime.agent.consensus.job_snapshot import parse_snapshot
-from kungfu.runtime.agent.consensus.replication import HostReported, Replicator, lost_after_s, split_off
+from kungfu.runtime.agent.consensus.replication import HostReported, lost_after_s, split_off
 from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.settings import Settings
-from tests.runtime.agent.consensus.agents import SETTINGS, agents, state
+from tests.runtime.agent.consensus.agents import SETTINGS, agents, replicator_of, state
 from tests.runtime.ipc.link import link
 
 
-@contextmanager
-def replicator_of(
-    hosts: list[Host], term: int = 1, *, settings: Settings = SETTINGS
-) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
-    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replicator = Replicator(settings, hosts, leader=0, term=term, clock=time.monotonic, put=heard.put)
-    try:
-        yield replicator, heard
-    finally:
-        replicator.close()
-
-
 def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
-    with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, heard):
-        for number in (1, 2):
-            made[number].started.append(7)
-            replicator.add_follower(number)
+    with agents(3, started=[7]) as (hosts, made), replicator_of(hosts) as (replicator, heard):
         sent = state(0, 1, 2, hosts=3)
         assert replicator.commit(sent)
         for number in (1, 2):
@@ -68,7 +51,6 @@ class Measuring(HostService):
 def test_an_event_costs_the_same_however_many_requests_were_answered() -> None:
     answered = b"requests" * 50_000
     with agents(2, serving={1: Measuring}) as (hosts, made), replicator_of(hosts) as (replicator, _):
-        replicator.add_follower(1)
         for version, requests in enumerate([b"none", b"none", answered, answered], start=1):
             assert replicator.commit(state(0, 1, hosts=2, version=version), requests)
             assert made[1].consensus.log.requests == requests
@@ -83,7 +65,6 @@ def test_an_event_costs_the_same_however_many_requests_were_answered() -> None:
 
 def test_a_change_of_the_requests_alone_is_a_new_state() -> None:
     with agents(2) as (hosts, made), replicator_of(hosts) as (replicator, _):
-        replicator.add_follower(1)
         for version, requests in enumerate([b"one", b"two"], start=1):
             assert replicator.commit(state(0, 1, hosts=2), requests)
             log = made[1].consensus.log
@@ -110,8 +91,6 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
 
     Behind.may.clear()
     with agents(3, {2: Behind}) as (hosts, made), replicator_of(hosts) as (replicator, _):
-        for number in (1, 2):
-            replicator.add_follower(number)
         assert replicator.commit(state(0, 1, 2, hosts=3))
         newer = state(0, 1, 2, hosts=3, version=2)
         assert not replicator.commit(newer, is_enough=enough, within_s=0.2), "not all of them hold it"
@@ -132,8 +111,6 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
 def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kungfu.runtime.agent.consensus.replication.HEARTBEAT_EVERY_S", 600.0)  # no heartbeat says it
     with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, _):
-        for number in (1, 2):
-            replicator.add_follower(number)
         for version in (1, 2):
             assert replicator.commit(state(0, 1, 2, hosts=3, version=version))
         deadline = time.monotonic() + 120.0
@@ -144,7 +121,6 @@ def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.M
 
 def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
-        replicator.add_follower(1)
         replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=3)]))
         assert replicator.commit(state(0, 1, hosts=2))
         replicator.remove_follower(1)
@@ -160,7 +136,6 @@ def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on(
 
 def test_messages_arrive_in_their_order_and_once() -> None:
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
-        replicator.add_follower(1)
         for peer in range(50):
             replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=peer)]))
         replicator.commit(state(0, 1, hosts=2))
@@ -179,7 +154,6 @@ def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host(monkeypat
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
         hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
         with replicator_of(hosts) as (replicator, heard):
-            replicator.add_follower(1)
             assert replicator.commit(state(0, 1, hosts=2))
             assert isinstance(heard.get(timeout=180.0), HostReported)
             net.down()
@@ -208,8 +182,6 @@ def _next(events: queue.SimpleQueue[Any]) -> Any:
 
 def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> None:
     with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, heard):
-        for number in (1, 2):
-            replicator.add_follower(number)
         assert replicator.commit(state(0, 1, 2, hosts=3))
         made[1].stop()
         assert not replicator.commit(state(0, 2, hosts=3))
@@ -222,14 +194,14 @@ def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> N
 
 
 def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
-    with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, heard):
+    with agents(2) as (hosts, (_, other)):
         assert other.consensus.append(pb.ReplicateRequest(job="job", term=5, leader=1, number=1)) == ""
-        replicator.add_follower(1)
-        event = heard.get(timeout=180.0)
-        assert isinstance(event, HostLost)
-        assert "takes no orders from here" in event.how
-        assert "follows another leader: of term 5" in event.how
-        assert not replicator.commit(state(0, 1, hosts=2))
+        with replicator_of(hosts) as (replicator, heard):
+            event = heard.get(timeout=180.0)
+            assert isinstance(event, HostLost)
+            assert "takes no orders from here" in event.how
+            assert "follows another leader: of term 5" in event.how
+            assert not replicator.commit(state(0, 1, hosts=2))
 
 
 def records(number: int, size_bytes: int) -> pb.Records:
@@ -256,7 +228,6 @@ def test_records_that_have_no_room_go_out_with_the_next_message() -> None:
 def test_more_records_than_one_message_takes_come_in_order_and_lose_no_host() -> None:
     with agents(2) as (hosts, made), replicator_of(hosts) as (replicator, heard):
         reports = [records(number, 15 << 20) for number in range(1, 6)]  # 75 MiB
-        replicator.add_follower(1)
         replicator.send(1, pb.ReplicateRequest(reports=reports, end=pb.JobEnd(code=3)))
         came = list[pb.ReplicateRequest]()
         while not came or not came[-1].HasField("end"):
