@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.election import Elected, NoQuorum, elect
 from kungfu.runtime.agent.consensus.job_snapshot import RequestLogEncoder, parse_snapshot, serialize_snapshot
-from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.request import Asked, StopTraining
 from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, RequestLog, with_entry
@@ -27,9 +25,24 @@ HOW = "host 127.0.0.1, which led the job: its agent has ended"
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
-def stand(agent: Agent, hosts: list[Host], settings: Settings = HASTY) -> Elected | NoQuorum | None:
-    agent.consensus.lose_leader()
+def stand(agent: Agent, hosts: list[Host], *others: Agent, settings: Settings = HASTY) -> Elected | NoQuorum | None:
+    """The agent stands for election, once it and these ``others`` have lost the leader."""
+    for one in (agent, *others):
+        one.consensus.lose_leader()
     return elect(agent.consensus, hosts, settings, how=HOW)
+
+
+def elected(agent: Agent, hosts: list[Host], *others: Agent) -> Elected:
+    came = stand(agent, hosts, *others)
+    assert isinstance(came, Elected)
+    return came
+
+
+def refused(agent: Agent, hosts: list[Host], *others: Agent) -> str:
+    """The reason why the agent does not lead."""
+    came = stand(agent, hosts, *others)
+    assert isinstance(came, NoQuorum)
+    return came.why
 
 
 def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() -> None:
@@ -40,16 +53,16 @@ def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() 
         found: dict[int, Any] = {}
 
         def led() -> None:
-            found[1] = stand(first, hosts, SETTINGS)
+            found[1] = stand(first, hosts, settings=SETTINGS)
             assert second.consensus.append(pb.ReplicateRequest(job="job", term=2, leader=1, number=1)) == ""
 
         leading = threading.Thread(target=led)
         leading.start()
-        found[2] = stand(second, hosts, SETTINGS)
+        found[2] = stand(second, hosts, settings=SETTINGS)
         leading.join()
-        elected = found[1]
-        assert isinstance(elected, Elected)
-        assert (elected.voters, elected.snapshot.cluster.view and elected.snapshot.cluster.view.size) == ({1, 2}, 3)
+        won = found[1]
+        assert isinstance(won, Elected)
+        assert (won.voters, won.snapshot.cluster.view and won.snapshot.cluster.view.size) == ({1, 2}, 3)
         assert first.consensus.is_leader
         assert (found[2], second.consensus.leader) == (None, 1), "it waits for the messages of the first"
 
@@ -59,10 +72,10 @@ def test_two_halves_go_on_only_with_rank_0() -> None:
         with agents(2) as (hosts, (leader, other)):
             follow(other, 0, text=state(*ranks, hosts=2))
             leader.stop()
-            came = stand(other, hosts)
-            assert isinstance(came, Elected if leads else NoQuorum), ranks
-            if isinstance(came, NoQuorum):
-                assert "would go on with 1 of the 2 peers of view 1, which is no majority" in came.why
+            if leads:
+                assert elected(other, hosts).voters == {1}
+            else:
+                assert "would go on with 1 of the 2 peers of view 1, which is no majority" in refused(other, hosts)
 
 
 def test_before_the_first_view_nobody_takes_over() -> None:
@@ -71,8 +84,7 @@ def test_before_the_first_view_nobody_takes_over() -> None:
         before = replace(snapshot, cluster=replace(snapshot.cluster, view=None))
         follow(other, 0, text=serialize_snapshot(before))
         leader.stop()
-        assert isinstance(came := stand(other, hosts), NoQuorum)
-        assert "before the first view" in came.why
+        assert "before the first view" in refused(other, hosts)
 
 
 def test_a_new_leader_knows_the_requests_of_the_newest_state_among_its_voters() -> None:
@@ -83,24 +95,15 @@ def test_a_new_leader_knows_the_requests_of_the_newest_state_among_its_voters() 
         follow(two, 0, text=state(0, 1, 2, hosts=3), requests=RequestLogEncoder().encode(log))
         follow(two, 0, text=state(0, 1, 2, hosts=3), version=2)
         leader.stop()
-        two.consensus.lose_leader()
-        came = stand(one, hosts)
-        assert isinstance(came, Elected)
-        assert came.request_log == log
+        assert elected(one, hosts, two).request_log == log
 
 
 def test_as_long_as_another_agent_hears_the_leader_it_is_not_lost() -> None:
     with agents(3) as (hosts, (_, deaf, other)):
         follow(deaf, 0, text=state(0, 1, 2, hosts=3))
-        heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        leader = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
-        leader.add_follower(2)
-        assert leader.commit(state(0, 1, 2, hosts=3))
-        came = stand(deaf, hosts)
-        assert isinstance(came, NoQuorum)
-        assert "127.0.0.3 still hears it" in came.why
+        follow(other, 0, text=state(0, 1, 2, hosts=3))
+        assert "127.0.0.3 still hears it" in refused(deaf, hosts)
         assert other.consensus.leader == 0
-        leader.close()
 
 
 def test_an_agent_that_was_given_up_stops() -> None:
@@ -108,9 +111,7 @@ def test_an_agent_that_was_given_up_stops() -> None:
         follow(late, 0, text=state(0, 1, 2, hosts=3))
         follow(other, 0, text=state(0, 2, hosts=3, gone=frozenset({1})), version=2)
         leader.stop()
-        came = stand(late, hosts)
-        assert isinstance(came, NoQuorum)
-        assert "gave this one up" in came.why
+        assert "gave this one up" in refused(late, hosts)
 
 
 def test_who_was_given_up_and_has_woken_up_is_not_counted_on() -> None:
@@ -120,15 +121,10 @@ def test_who_was_given_up_and_has_woken_up_is_not_counted_on() -> None:
             for agent in others:
                 follow(agent, 0, text=state(0, 2, held_by, hosts=4, gone=frozenset({1})), version=2, committed=2)
             leader.stop()
-            for agent in (late, others[1]):
-                agent.consensus.lose_leader()
-            came = stand(others[0], hosts)
             if said:
-                assert isinstance(came, NoQuorum)
-                assert said in came.why
+                assert said in refused(others[0], hosts, late, others[1])
             else:
-                assert isinstance(came, Elected)
-                assert came.voters == {2, 3}
+                assert elected(others[0], hosts, late, others[1]).voters == {2, 3}
 
 
 def test_the_leader_goes_on_from_the_newest_log_of_its_voters() -> None:
@@ -137,9 +133,7 @@ def test_the_leader_goes_on_from_the_newest_log_of_its_voters() -> None:
         follow(ahead, 0, text=state(0, 1, 2, hosts=3))
         follow(ahead, 0, text=state(1, 2, hosts=3, version=2), version=2)
         leader.stop()
-        ahead.consensus.lose_leader()
-        came = stand(behind, hosts)
-        assert isinstance(came, Elected)
+        came = elected(behind, hosts, ahead)
         assert (came.version, came.term) == (2, 2)
         assert came.snapshot.cluster.view is not None
         assert came.snapshot.cluster.view.version == 2
@@ -151,15 +145,11 @@ def test_until_a_view_is_committed_a_majority_of_both_is_needed() -> None:
             follow(agent, 0, text=state(0, 0, 0, 1, hosts=3))
             follow(agent, 0, text=state(1, 2, hosts=3, version=2, first=4), version=2, committed=1)
         leader.stop()
-        two.consensus.lose_leader()
-        came = stand(one, hosts)
-        assert isinstance(came, NoQuorum), "of the committed view most peers are on the lost host, and may go on there"
+        assert refused(one, hosts, two), "of the committed view most peers are on the lost host, and may go on there"
         for agent in (one, two):
-            assert (
-                agent.consensus.append(pb.ReplicateRequest(job="job", term=99, leader=0, number=3, committed=2)) == ""
-            )
-        two.consensus.lose_leader()
-        assert isinstance(stand(one, hosts), Elected)
+            committed = pb.ReplicateRequest(job="job", term=99, leader=0, number=3, committed=2)
+            assert agent.consensus.append(committed) == ""
+        assert elected(one, hosts, two)
 
 
 class Meanwhile(HostService):
