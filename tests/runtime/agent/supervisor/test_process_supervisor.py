@@ -21,7 +21,7 @@ signal.pause()
 
 def test_a_joiner_is_on_its_way_until_its_process_ends_and_a_first_peer_never(tmp_path: Path) -> None:
     """A joiner is on its way until its process has ended, and a first peer never is."""
-    with supervisor(tmp_path, PROGRAM, slots=3, environment={}) as (peers, heard):
+    with supervisor(tmp_path, "-S", "-c", PROGRAM, slots=3, environment={}) as (peers, heard):
         page = peers.joiners
         peers.start(settings_of(0), Spawn(0, joins=False))
         assert heard.lines.get(timeout=DEADLINE_S) == page.path
@@ -48,7 +48,7 @@ def test_a_start_is_told_of_before_the_exit_of_a_process_that_ends_at_once(tmp_p
             time.sleep(0.01)
         told.append(not psutil.pid_exists(pid) and heard.ends.empty())
 
-    with supervisor(tmp_path, "pass", slots=1, environment={}) as (peers, heard):
+    with supervisor(tmp_path, "-S", "-c", "pass", slots=1, environment={}) as (peers, heard):
         peers.start(settings_of(0), Spawn(0, joins=False), on_start=ended)
         assert told == [True], "it has ended, and nobody was told"
         assert heard.ends.get(timeout=DEADLINE_S) == 0

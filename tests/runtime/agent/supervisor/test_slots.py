@@ -114,17 +114,17 @@ def settings_of(peer: int) -> Settings:
 @contextmanager
 def supervisor(
     tmp_path: Path,
-    program: str,
-    *,
+    *arguments: str,
     slots: int,
     environment: Mapping[str, str],
     clock: Callable[[], float] = lambda: 0.0,
+    standby: int = 0,
 ) -> Iterator[tuple[ProcessSupervisor, Heard]]:
-    """The peers of a host that run this program; all of them have ended afterwards."""
+    """The peers of a host that run Python with these arguments; all of them have ended afterwards."""
     heard, journal = Heard(), Journal(tmp_path / "record")
     peers = ProcessSupervisor(
-        [sys.executable, "-S", "-c", program], environment=environment, slots=slots, journal=journal, listener=heard,
-        clock=clock,
+        [sys.executable, *arguments], environment=environment, slots=slots, journal=journal, listener=heard,
+        clock=clock, standby=standby,
     )  # fmt: skip
     try:
         yield peers, heard
@@ -138,7 +138,7 @@ def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterato
     """Gives what starts a peer and says which device it got; of a host with as many devices as slots."""
     program = "import os, signal; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); signal.pause()"
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(slots))}
-    with supervisor(tmp_path, program, slots=slots, environment=devices, clock=clock) as (peers, heard):
+    with supervisor(tmp_path, "-S", "-c", program, slots=slots, environment=devices, clock=clock) as (peers, heard):
 
         def start(peer: int, *, leaving: Sequence[int] = (), ended: int | None = None) -> str:
             if ended is not None:
@@ -159,7 +159,7 @@ def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for
 
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
     program = "import tempfile; print(tempfile.mkstemp(prefix='__autograph_generated_file')[1], flush=True)"
-    with supervisor(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
+    with supervisor(tmp_path, "-S", "-c", program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
         peers.start(settings_of(0), Spawn(0, joins=True))
         peers.start(settings_of(1), Spawn(1, joins=True))
         files = [Path(heard.lines.get(timeout=DEADLINE_S)) for _ in range(2)]

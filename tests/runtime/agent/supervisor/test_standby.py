@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,10 @@ from typing import Any
 
 import psutil
 
-from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
 from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY
-from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, Heard, settings_of
+from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, settings_of, supervisor
 
 PROGRAM = """
 import json, os, sys
@@ -39,26 +37,25 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def supervisor(tmp_path: Path, *, standby: int, keras: str = "", **environment: str) -> Iterator[Any]:
+def standing_by(tmp_path: Path, *, standby: int, keras: str = "", **environment: str) -> Iterator[Any]:
     """A supervisor whose peers print what they find, and what is heard of them."""
     modules = tmp_path / "modules"
     modules.mkdir()
     for name, text in {"tensorflow": "", "grpc": "", "keras": keras}.items():
         (modules / f"{name}.py").write_text(text)
-    script, heard, now = tmp_path / "train.py", Heard(), [0.0]
+    script, now = tmp_path / "train.py", [0.0]
     script.write_text(PROGRAM)
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(modules), **environment}
-    journal = Journal(tmp_path / "log")
-    peers = ProcessSupervisor(
-        [sys.executable, str(script), "--epochs", "3"], environment=variables, slots=4,
-        journal=journal, listener=heard, standby=standby,
-        clock=lambda: now[0],
-    )  # fmt: skip
-    try:
-        yield SimpleNamespace(peers=peers, heard=heard, journal=journal, now=now)
-    finally:
-        peers.close()
-        journal.close()
+    with supervisor(
+        tmp_path, str(script), "--epochs", "3", slots=4, environment=variables, clock=lambda: now[0], standby=standby
+    ) as (peers, heard):
+        yield SimpleNamespace(peers=peers, heard=heard, now=now)
+
+
+def gate_in(folder: Path) -> tuple[Path, str]:
+    """A file, and a Keras that loads until the file exists."""
+    gate = folder / "loads"
+    return gate, f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
 
 
 def printed(given: Any) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def kept(peers: ProcessSupervisor, *, ready: int) -> None:
 
 def test_a_process_on_standby_becomes_a_peer_with_its_environment(tmp_path: Path) -> None:
     """A process on standby becomes a peer with its environment, and another one follows."""
-    with supervisor(tmp_path, standby=2, CUDA_VISIBLE_DEVICES="0,1,2,3") as given:
+    with standing_by(tmp_path, standby=2, CUDA_VISIBLE_DEVICES="0,1,2,3") as given:
         peers = given.peers
         kept(peers, ready=2)
         waiting = {one.process.pid for one in peers._standby._waiting}
@@ -96,13 +93,12 @@ def test_a_process_on_standby_becomes_a_peer_with_its_environment(tmp_path: Path
         given.now[0] += CALM_S
         kept(peers, ready=2)
         assert not {one.process.pid for one in peers._standby._waiting} & {pid}
-        assert f'"pid": {pid}' in given.journal.log_of(0).read_text()
+        assert f'"pid": {pid}' in (tmp_path / "record" / "peers" / "peer-0.log").read_text()
 
 
 def test_peers_hear_of_one_that_loads_and_the_next_one_waits_for_it(tmp_path: Path) -> None:
-    gate = tmp_path / "loads"
-    waits = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
-    with supervisor(tmp_path, standby=2, keras=waits) as given:
+    gate, waits = gate_in(tmp_path)
+    with standing_by(tmp_path, standby=2, keras=waits) as given:
         peers = given.peers
         for _ in range(3):
             assert peers.keep_standby() == ""
@@ -116,7 +112,7 @@ def test_peers_hear_of_one_that_loads_and_the_next_one_waits_for_it(tmp_path: Pa
 
 
 def test_while_peers_join_none_is_started_and_after_first_peers_at_once(tmp_path: Path) -> None:
-    with supervisor(tmp_path, standby=1) as given:
+    with standing_by(tmp_path, standby=1) as given:
         peers = given.peers
         peers.start(settings_of(0), Spawn(0, joins=False))
         kept(peers, ready=1)
@@ -130,9 +126,8 @@ def test_while_peers_join_none_is_started_and_after_first_peers_at_once(tmp_path
 
 def test_a_process_on_standby_that_still_loads_can_be_taken(tmp_path: Path) -> None:
     """A process on standby that still loads can be taken, and then it is the peer that is on its way."""
-    gate = tmp_path / "loads"
-    waits = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
-    with supervisor(tmp_path, standby=1, keras=waits) as given:
+    gate, waits = gate_in(tmp_path)
+    with standing_by(tmp_path, standby=1, keras=waits) as given:
         peers = given.peers
         peers.keep_standby()
         pid = peers.start(settings_of(3), Spawn(3, joins=True))
@@ -143,7 +138,7 @@ def test_a_process_on_standby_that_still_loads_can_be_taken(tmp_path: Path) -> N
 
 
 def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Path) -> None:
-    with supervisor(tmp_path, standby=1) as given:
+    with standing_by(tmp_path, standby=1) as given:
         peers = given.peers
         kept(peers, ready=1)
         (waiting,) = peers._standby._waiting
@@ -161,7 +156,7 @@ def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Pa
 
 
 def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: Path) -> None:
-    with supervisor(tmp_path, standby=2, keras="raise ImportError('no backend')") as given:
+    with standing_by(tmp_path, standby=2, keras="raise ImportError('no backend')") as given:
         peers, told = given.peers, []
         until(lambda: bool(told.append(peers.keep_standby()) or told[-1]))
         assert told[-1] == "a process on standby ended with exit code 1 while it loaded it"
@@ -173,7 +168,7 @@ def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: P
 
 
 def test_a_process_killed_on_standby_is_replaced_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
-    with supervisor(tmp_path, standby=1) as given:
+    with standing_by(tmp_path, standby=1) as given:
         kept(given.peers, ready=1)
         (first,) = given.peers._standby._waiting
         psutil.Process(first.process.pid).kill()
