@@ -74,13 +74,6 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "run")
 
 
-def test_each_peer_has_a_log_of_its_own(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    assert journal.log_of(3) == tmp_path / "peers" / "peer-3.log"
-    assert journal.log_of(3).parent.is_dir()
-    journal.close()
-
-
 def test_a_trace_ends_before_it_grows_beyond_its_limit_and_says_so(tmp_path: Path) -> None:
     journal = Journal(tmp_path, trace_limit_bytes=25)
     journal.append("trace", ['{"step":1}', '{"step":2}', '{"step":3}'])
