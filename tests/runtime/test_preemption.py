@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,11 @@ def ready() -> None:
     print("ready", flush=True)
 
 
+def ready_until_told() -> None:
+    ready()
+    sys.stdin.read()
+
+
 def long_call() -> None:
     """In C for ever, in a lock that it holds itself: no signal ends that call, and no handler of Python's can run."""
     on_preemption_signal(noticed)
@@ -124,25 +130,16 @@ def long_call() -> None:
     lock(mutex)
 
 
-def own_handler() -> None:
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+def own_handler(handler: Any = lambda number, frame: None) -> None:
+    signal.signal(signal.SIGTERM, handler)
     on_preemption_signal(noticed)
-    ready()
-    sys.stdin.read()
+    ready_until_told()
 
 
 def later_handler() -> None:
     on_preemption_signal(noticed)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    ready()
-    sys.stdin.read()
-
-
-def ignored() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    on_preemption_signal(noticed)
-    ready()
-    sys.stdin.read()
+    ready_until_told()
 
 
 def own_descriptor() -> None:
@@ -150,8 +147,7 @@ def own_descriptor() -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
     on_preemption_signal(noticed)
-    ready()
-    sys.stdin.read()
+    ready_until_told()
     print("kept" if signal.set_wakeup_fd(-1) == write else "lost")
 
 
@@ -174,16 +170,14 @@ def closed() -> None:
     end = on_preemption_signal(noticed)
     end()
     end()
-    ready()
-    sys.stdin.read()
+    ready_until_told()
 
 
 def closed_in_thread() -> None:
     thread = threading.Thread(target=on_preemption_signal(noticed))
     thread.start()
     thread.join()
-    ready()
-    sys.stdin.read()
+    ready_until_told()
 
 
 def failing(error: Exception | None = None) -> None:
@@ -194,8 +188,7 @@ def failing(error: Exception | None = None) -> None:
 
     os.dup2(1, 2)
     on_preemption_signal(reach)
-    ready()
-    sys.stdin.read()
+    ready_until_told()
 
 
 def no_thread(main_lives: bool = True) -> None:
@@ -208,8 +201,7 @@ def no_thread(main_lives: bool = True) -> None:
     threading.Thread.start = none_left
     if not main_lives:
         threading.main_thread().is_alive = lambda: False
-    ready()
-    sys.stdin.read()
+    ready_until_told()
 
 
 PROGRAMS = {
@@ -218,7 +210,7 @@ PROGRAMS = {
     "long-call": long_call,
     "own-handler": own_handler,
     "later-handler": later_handler,
-    "ignored": ignored,
+    "ignored": lambda: own_handler(signal.SIG_IGN),
     "own-descriptor": own_descriptor,
     "fork": fork,
     "closed": closed,
