@@ -68,6 +68,12 @@ def context_of(agent: Agent, hosts: Sequence[Host], folder: Path) -> AgentContex
     )  # fmt: skip
 
 
+def admission(context: AgentContext, **host: Any) -> AdmissionRequested:
+    """The request of an agent with the command line of this one."""
+    line = command_line_of(context.job)
+    return AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(**host), command_line=line))
+
+
 def cluster_of(text: bytes) -> Cluster:
     """That of a state as it is sent."""
     return parse_snapshot(text).cluster
@@ -165,9 +171,7 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
         leader = Leader(context)
         try:
             assert leader.begin() is None
-            info = pb.HostInfo(number=1, pid=7, incarnation="a", threads=1)
-            request = pb.HostAdmissionRequest(host=info, command_line=command_line_of(job))
-            assert leader.handle(AdmissionRequested(request)) is None
+            assert leader.handle(admission(context, number=1, pid=7, incarnation="a", threads=1)) is None
             assert leader.cluster.hosts.shares == {0: len(os.sched_getaffinity(0)), 1: 1}
             assert heard.lines.get(timeout=180.0) == "1"
             started: list[pb.Spawn] = []
@@ -210,8 +214,7 @@ def test_a_notice_that_is_repeated_is_no_second_signal(tmp_path: Path) -> None:
 
 def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:
     with led_anew(tmp_path) as (leader, context, hosts, *_):
-        line = command_line_of(context.job)
-        late = AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=line))
+        late = admission(context, number=0, pid=1)
         assert late.reply.cancel()
         assert leader.handle(late) is None
         assert 0 not in leader.cluster.hosts.slots
@@ -224,15 +227,11 @@ def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_p
 def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_path: Path) -> None:
     """An agent that did not hear its admission reply receives it again, and another one in its place does not."""
     with led_anew(tmp_path) as (leader, context, _, one, two):
-        came = pb.HostAdmissionRequest(
-            host=pb.HostInfo(number=0, pid=1, incarnation="a"), command_line=command_line_of(context.job)
-        )
-        told = [AdmissionRequested(came), AdmissionRequested(came)]
+        told = [admission(context, number=0, pid=1, incarnation="a") for _ in range(2)]
         assert [leader.handle(entering) for entering in told] == [None, None]
         assert [entering.reply.result(0.0).term for entering in told] == [one.consensus.term] * 2
         assert all(entering.reply.result(0.0).settings for entering in told)
-        came.host.incarnation = "b"
-        other = AdmissionRequested(came)
+        other = admission(context, number=0, pid=1, incarnation="b")
         assert leader.handle(other) is None
         assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
             "that the one before it is gone is not known yet"
@@ -243,9 +242,7 @@ def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_pa
 def test_a_leader_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:
     with led_anew(tmp_path) as (leader, context, *_, two):
         two.stop()
-        entering = AdmissionRequested(
-            pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=command_line_of(context.job))
-        )
+        entering = admission(context, number=0, pid=1)
         ending = leader.handle(entering)
         assert ending is not None
         assert ending.code == NO_QUORUM_CODE
