@@ -81,12 +81,6 @@ def test_a_job_has_one_number_of_threads_unless_the_user_says_otherwise() -> Non
     assert threads_per_peer(1000) == 1
 
 
-def test_gpus_go_round_and_are_not_mentioned_where_there_are_none() -> None:
-    given = [peer_environment({}, slot=place, peers=5, gpus=2)["CUDA_VISIBLE_DEVICES"] for place in range(5)]
-    assert given == ["0", "1", "0", "1", "0"]
-    assert "CUDA_VISIBLE_DEVICES" not in peer_environment({}, slot=0, peers=1, gpus=0)
-
-
 def test_what_the_user_set_stays() -> None:
     own = {"OMP_NUM_THREADS": "9", "TF_NUM_INTEROP_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": "/tmp"}
     share = peer_environment(own, slot=1, peers=2, gpus=4)

@@ -58,6 +58,8 @@ def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() ->
     assert given({"CUDA_VISIBLE_DEVICES": "4,GPU-b,6"}, peers=3) == ["4", "GPU-b", "6"]
     assert given({"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, peers=2) == ["4", "5"]
     assert given({"CUDA_VISIBLE_DEVICES": ""}, peers=2, gpus=2) == ["", ""]
+    assert given({}, peers=5, gpus=2) == ["0", "1", "0", "1", "0"]
+    assert given({}, peers=1) == [None]
 
 
 @pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "4,5"}])
