@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kungfu.event_log.events import (
-    EndedEvent,
-    FailedEvent,
-    HostLeftEvent,
-    LoggedEvent,
-)
+from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, LoggedEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, RequestLogEncoder, serialize_snapshot

@@ -130,15 +130,6 @@ class Journal:
 
     # ---- gaps --------------------------------------------------------------------------------------------------------
 
-    def on_gap(self, file: LogFile) -> None:
-        """Notes that a file cannot be written at present."""
-        with self._lock:
-            first = not self._failing
-            self._failing[file.path] = file
-            # A full disk affects all files: people are notified of the first.
-            if first and file.gap is not None:
-                self._notify_of_loss(self._name(file), file.gap.error)
-
     def on_gap_over(self, file: LogFile, gap: LogGap) -> None:
         """Notes that a file can be written again, and records the gap."""
         with self._lock:
@@ -193,8 +184,13 @@ class Journal:
         had_gap, ended = file.gap is not None, file.write(data)
         if ended is not None:
             self.on_gap_over(file, ended)
+        # The file cannot be written at present. A full disk affects all files: people are notified of the first.
         elif file.gap is not None and not had_gap:
-            self.on_gap(file)
+            with self._lock:
+                first = not self._failing
+                self._failing[file.path] = file
+                if first:
+                    self._notify_of_loss(self._name(file), file.gap.error)
 
     def _write_small_files(self) -> None:
         for name, write in list(self._unwritten.items()):

@@ -10,14 +10,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_to_line, pack_event, row_in, unpack_event
-from kungfu.event_log.events import (
-    AnyEvent,
-    FinishedEvent,
-    GapEvent,
-    LoggedEvent,
-    PeerEndedEvent,
-    UndefinedEvent,
-)
+from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent, UndefinedEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.undefined_signals import UndefinedSignals

@@ -58,8 +58,6 @@ class UndefinedSignals:
             return None
         is_news = one.missing - one.missing_before >= _SHARE * (one.steps - one.steps_before)
         one.steps_before, one.missing_before = one.steps, one.missing
-        return (
-            UndefinedEvent(step=step, what=name, since=one.since, missing=one.missing, of=one.steps)
-            if is_news
-            else None
-        )
+        if not is_news:
+            return None
+        return UndefinedEvent(step=step, what=name, since=one.since, missing=one.missing, of=one.steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 
 # The seconds for which a vacated slot comes last: its device may have caused a straggler or a failure.
 AVOIDED_S = 600.0
@@ -31,9 +32,7 @@ def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
     >>> devices_of({"SLURM_JOB_GPUS": "2,3"}, gpus=8), devices_of({"NVIDIA_VISIBLE_DEVICES": "all"}, gpus=2)
     (('2', '3'), ('0', '1'))
     """
-    if _VISIBLE in environment:
-        return _listed(environment[_VISIBLE])
-    for name in _SLURM:
+    for name in (_VISIBLE, *_SLURM):
         if name in environment:
             return _listed(environment[name])
     return _in_container(environment.get(_CONTAINER, "all"), gpus)
@@ -41,12 +40,8 @@ def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
 
 def _listed(text: str) -> tuple[str, ...]:
     """The entries of a device list as CUDA reads it: up to the first entry that names no device."""
-    found: list[str] = []
-    for word in (entry.strip() for entry in text.split(",")):
-        if not (word.isdecimal() or word.startswith(_BY_NAME)):
-            break
-        found.append(word)
-    return tuple(dict.fromkeys(found))
+    words = (entry.strip() for entry in text.split(","))
+    return tuple(dict.fromkeys(takewhile(lambda word: word.isdecimal() or word.startswith(_BY_NAME), words)))
 
 
 def _in_container(text: str, gpus: int) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class _Standby:
 
     def look(self) -> None:
         """Updates ``has_loaded``."""
-        with suppress(BlockingIOError, OSError):
+        with suppress(OSError):
             self.has_loaded = self.has_loaded or self.line.recv(1) == LOADED
 
     def end(self) -> None:

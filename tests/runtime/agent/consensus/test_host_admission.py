@@ -9,12 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.agent.consensus.host_admission import (
-    Admitted,
-    command_line_of,
-    mismatch,
-    request_admission,
-)
+from kungfu.runtime.agent.consensus.host_admission import Admitted, command_line_of, mismatch, request_admission
 from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
