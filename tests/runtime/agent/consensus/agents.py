@@ -103,14 +103,13 @@ def follow(
     *,
     text: bytes,
     requests: bytes = b"",
-    term: int = 1,
     version: int = 1,
     committed: int = 1,
 ) -> None:
     """The agent has a message of this leader, with this state."""
     message = pb.ReplicateRequest(
         job="job",
-        term=term,
+        term=1,
         leader=leader,
         number=version,
         state=text,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import psutil
 from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
 from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY
+from tests.jobs.harness import awaited
 from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, settings_of, supervisor
 
 PROGRAM = """
@@ -28,12 +28,8 @@ print(json.dumps({
 """
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Waits for a state."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def until(holds: Callable[[], object], what: str) -> Any:
+    return awaited(holds, what=what, deadline_s=DEADLINE_S)
 
 
 @contextmanager
@@ -71,7 +67,7 @@ def kept(peers: ProcessSupervisor, *, ready: int) -> None:
         assert peers.keep_standby() == ""
         return peers._standby.ready == ready
 
-    until(are_ready)
+    until(are_ready, f"{ready} processes on standby")
 
 
 def test_a_process_on_standby_becomes_a_peer_with_its_environment(tmp_path: Path) -> None:
@@ -146,8 +142,8 @@ def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Pa
         found = printed(given)
         assert found["pid"] != waiting.process.pid
         assert found["loaded"] == []
-        until(lambda: not psutil.pid_exists(waiting.process.pid))
-        until(lambda: given.heard.ends.qsize() == 1)
+        until(lambda: not psutil.pid_exists(waiting.process.pid), "the end of the one that is not used")
+        until(lambda: given.heard.ends.qsize() == 1, "the end of the peer")
         given.now[0] += CALM_S
         kept(peers, ready=1)
         pid = peers.start(settings_of(1), Spawn(1, joins=True, threads=3))
@@ -157,9 +153,10 @@ def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Pa
 
 def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: Path) -> None:
     with standing_by(tmp_path, standby=2, keras="raise ImportError('no backend')") as given:
-        peers, told = given.peers, []
-        until(lambda: bool(told.append(peers.keep_standby()) or told[-1]))
-        assert told[-1] == "a process on standby ended with exit code 1 while it loaded it"
+        peers = given.peers
+        assert (
+            until(peers.keep_standby, "the reason") == "a process on standby ended with exit code 1 while it loaded it"
+        )
         assert [peers.keep_standby() for _ in range(3)] == ["", "", ""]
         assert not peers._standby._waiting
         assert peers.joiners.count() == 0
@@ -172,7 +169,7 @@ def test_a_process_killed_on_standby_is_replaced_and_none_outlives_the_superviso
         kept(given.peers, ready=1)
         (first,) = given.peers._standby._waiting
         psutil.Process(first.process.pid).kill()
-        until(first.process.has_exited)
+        until(first.process.has_exited, "the end of the first")
         kept(given.peers, ready=1)
         (second,) = given.peers._standby._waiting
         assert second.process.pid != first.process.pid
