@@ -2,7 +2,9 @@
 
 import ctypes
 import runpy
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import kungfu.errors
 from kungfu.native import builder
@@ -22,9 +24,10 @@ def _said(_) -> str:
 _typed = builder._typed
 
 
-def _misleading(functions: ctypes.CDLL) -> ctypes.CDLL:
-    functions.kungfu_make_texts_meaningless(1)
-    return _typed(functions)
+def _misleading(functions: ctypes.CDLL, types: Mapping[str, Any]) -> ctypes.CDLL:
+    if types is builder._OP_FUNCTIONS:
+        functions.kungfu_make_texts_meaningless(1)
+    return _typed(functions, types)
 
 
 builder._typed = _misleading
