@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from kungfu.errors import UsageError
 from kungfu_planning.measure import measure
 
 ROOT = Path(__file__).parents[2]
+RUN = "import sys; from kungfu.cli.run import main; sys.exit(main(sys.argv[1:]))"
 SPEC = """
 experiment: {method: successive-halving, trials: 4, least_iterations: 1, most_iterations: 20, eta: 2}
 scaling: {samples_per_iteration: 6400, program: train.py, batch: 64}
@@ -57,6 +60,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 def left(folder: Path) -> list[psutil.Process]:
     """The processes that work on a folder, or run something in it."""
     found = []
@@ -91,6 +98,38 @@ def test_a_program_is_trained_measured_ended_and_its_search_planned(
     (folder / "spec.yaml").write_text(SPEC.replace("train.py", "other.py"))
     assert main(["plan", "tuning", "spec.yaml", "--deadline", "10h", "--profile", str(profile)]) == 2
     assert "is a profile of `" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_two_commands_of_the_guide_plan_from_a_job_that_trains(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (ROOT / "docs" / "tuning.md").read_text().partition("## From a job to a plan")[2]
+    profile, plan = [line.strip() for line in guide.splitlines() if line.startswith("    kungfu ")][:2]
+    plan, _, scaling = plan.partition("    # with scaling: ")
+    assert (profile.split()[:2], plan.split()[:3]) == (["kungfu", "profile"], ["kungfu", "plan", "tuning"])
+    (folder / "train.py").write_text(PROGRAM)
+    scaling = scaling.replace("samples_per_iteration: 50000", "samples_per_iteration: 6400")
+    (folder / "SPEC.yaml").write_text(re.sub(r"scaling: .*", f"scaling: {scaling}", SPEC))
+    record = profile.split()[-1]
+    job = subprocess.Popen(
+        [sys.executable, "-c", RUN, "-np", "1", "--max", "2", "--logdir", record, "--", sys.executable,
+         "train.py"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + BEGIN_WITHIN_S
+        while '"event": "view"' not in _text(folder / record / "events.jsonl") and time.monotonic() < until:
+            time.sleep(0.5)
+        assert main(profile.replace(" 1 4 ", " 1 2 ").split()[1:]) == 0
+        capsys.readouterr()
+        assert main([*plan.replace(" 2h", " 10h").split()[1:], "--json"]) == 0
+        curve = json.loads(capsys.readouterr().out)["settings"]["scaling"]
+    finally:
+        main(["stop", record])
+        job.wait(END_WITHIN_S)
+    sizes = json.loads((folder / record / "profile.json").read_bytes())["sizes"]
+    assert curve["seconds"] == pytest.approx([6400 / one["samples_per_s"] for one in sizes])
 
 
 def test_a_program_that_fails_is_said_with_its_error_and_leaves_no_process(folder: Path) -> None:

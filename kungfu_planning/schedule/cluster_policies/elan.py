@@ -27,7 +27,7 @@ from kungfu_planning.schedule.cluster_policies.elan_future import ExactFuture
 from kungfu_planning.schedule.cluster_policies.elan_marginal import MarginalFuture
 from kungfu_planning.schedule.state import ClusterPolicy, Ints, SchedulePlan, State
 
-_SHARED_TWICE_UP_TO = 128  # beyond, two sharings of each waiting job cost more than they decide better
+_SHARED_TWICE_UP_TO = 128  # beyond, a first-order decision costs a third; the mean JCT is up to 5 % longer
 
 
 @dataclass(frozen=True)
