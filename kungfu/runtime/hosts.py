@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine with room for ``slots`` peers. Its agent listens on ``port``; 0 is any free port.
+    """A machine with room for ``slots`` peers. Its agent listens on ``port``; 0 means any free port.
 
     ``name`` is an IPv4 address, or a name that all hosts resolve to this machine.
     """
@@ -75,7 +75,7 @@ def _host(words: str, port: int) -> Host:
 
 
 def addresses_of(name: str) -> frozenset[str]:
-    """The IPv4 addresses that this machine resolves ``name``, also an address, to; empty if the name is unknown."""
+    """Resolves ``name``, a host name or an address, to IPv4 addresses; empty if the name is unknown."""
     try:
         found = socket.getaddrinfo(name, None, family=socket.AF_INET)
     except OSError:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-# The exit code after a second notice, the same that a shell reports for SIGTERM.
+# The exit code after a second notice: the code that a shell reports for SIGTERM.
 PREEMPTED_CODE = 143
 
 _HANDLED = b"\0"  # no signal has this number
@@ -27,8 +27,8 @@ _NO_DESCRIPTOR = -1
 def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
     """Makes the first SIGTERM call ``on_notice`` in a separate thread, and the second one end this process.
 
-    It has no effect outside the main thread, where Python allows no handlers, and none once the program handles or
-    ignores SIGTERM itself. SIGTERM ends forked children as before.
+    Has no effect outside the main thread, where Python allows no handlers, or if the program already handles or ignores
+    SIGTERM. SIGTERM ends forked children as before.
 
     Args:
         on_notice: Asks to leave the job. Its error is printed as one line on standard error, except after the end of

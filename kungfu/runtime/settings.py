@@ -54,7 +54,7 @@ class CheckpointSettings:
     """The folder for checkpoints, and the checkpoint to resume from.
 
     Args:
-        folder: The folder of checkpoints for which the program names none.
+        folder: The folder for checkpoints if the program names none.
         keep: The number of newest checkpoints to keep.
         resume: The checkpoint, or a folder of checkpoints, to resume from; empty for none.
         founders: The number of peers that begin the job; 0 for a peer that joins later and receives the state.
@@ -77,8 +77,8 @@ class Settings:
     Args:
         job: The job's name.
         peer: The peer's id.
-        agent: The address of the agent of its host.
-        secret: The job's secret: hexadecimal, drawn for every job.
+        agent: The address of the agent on the peer's host.
+        secret: The job's secret, hexadecimal, drawn at random for each job.
         attachment: The name of the attachment, which implements the all-reduce.
         limits: The limits of the job's size.
         deadlines: The longest waits.
@@ -87,7 +87,7 @@ class Settings:
         checkpoints: The folder for checkpoints, and the checkpoint to resume from.
         report_s: Seconds between two reports of steps.
         compare_every: Steps between two comparisons of the state that must be the same on all peers.
-        joiner_page: The path of the ``JoinerPage`` of its host; empty if there is none.
+        joiner_page: The path of the ``JoinerPage`` of the peer's host; empty if there is none.
     """
 
     job: str
@@ -128,7 +128,7 @@ def parse_settings(text: str | bytes) -> Settings:
 
 
 def _keys(fields: Mapping[str, Any]) -> set[str]:
-    """The names of the fields, and of the fields inside a field."""
+    """The names of all fields, including nested fields as ``FIELD.KEY``."""
     return {*fields, *(f"{name}.{key}" for name, one in fields.items() if isinstance(one, dict) for key in one)}
 
 

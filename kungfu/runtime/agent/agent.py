@@ -1,7 +1,7 @@
 """The agent of a host: starts, watches and ends its peers, and leads the job or follows the leader.
 
 Calls of peers and of other agents, exits of processes, signals and clock ticks become events in one queue. The main
-thread handles one event after the other, so that no decision interrupts another.
+thread handles one event at a time, so that no decision interrupts another.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ class Agent:
             self._context.recorder.event(devices, shown=True)
 
     def _record_exits(self) -> None:
-        """Records the ends of peers of this host that were not recorded before the job failed: they may lie closer to
-        the cause than the failure of the job."""
+        """Records ends of this host's peers that were not recorded before the job failed, since they may be closer to
+        the root cause than the recorded failure."""
         recorder, started = self._context.recorder, set(self._context.supervisor.started)
         with self._exited:
             self._exited.wait_for(lambda: started <= self._exits.keys(), timeout=_EXITS_WITHIN_S)
@@ -298,8 +298,8 @@ class Agent:
         )
 
     def _flushed(self) -> bool:
-        """Waits until all events queued so far are handled and, if there are followers, replicated; ``False`` if the
-        main thread handles no more events."""
+        """Waits until all events queued so far are handled and, if there are followers, replicated; returns ``False``
+        if the main thread no longer handles events."""
         # There is no follower that must know of an event before it is confirmed.
         if len(self._job.hosts) == 1:
             return True

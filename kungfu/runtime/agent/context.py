@@ -31,7 +31,7 @@ class JobSpec:
         command: The program and its arguments.
         size: The initial number of peers.
         settings: The settings of the peers, without the id of a peer.
-        environment: The variables that peers get.
+        environment: The environment variables of the peers.
         replacements: The limits on the replacement of peers.
         scaling: "elastic" if external requests may change the peers of the job.
         hosts: The hosts of the job; by default only this machine, with room for every peer.
@@ -124,7 +124,7 @@ class Outbox:
 
 @dataclass(frozen=True)
 class AgentContext:
-    """The components that the roles of an agent share.
+    """The components shared by the roles of an agent.
 
     Args:
         job: The job to run.

@@ -1,4 +1,4 @@
-"""The adaptive deadline: the time that a running peer may keep the others waiting, computed from past step times.
+"""The adaptive deadline: the maximum time that peers wait for a running peer, computed from past step times.
 
 A process that has ended or is frozen is detected independently, at once or within the heartbeat's limit. The deadline
 concerns a program that runs but does not reach the others' exchange: it may hang, validate, write a checkpoint or wait

@@ -78,8 +78,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LossRecovery:
-    """A recovery: the ends of the lost peers, by id, the error by which this peer noticed the loss, and the rank from
-    whose state all peers continue."""
+    """A recovery: the ends of the lost peers by id, the error by which this peer noticed the loss, and the rank whose
+    state all peers adopt."""
 
     lost: Mapping[int, str]
     error: str
@@ -165,7 +165,7 @@ def with_settings(
     position: RunPosition,
     on_rescale: Callable[[int, int], Sequence[Asked]],
 ) -> Terms:
-    """The terms of a decision after the settings of its rescale, and then those of the decision, are applied.
+    """Applies the settings for a rescale, then the decision's own settings, to its terms; returns the new terms.
 
     ``on_rescale`` returns the settings that rules choose for a rescale, given the sizes before and after."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
@@ -211,7 +211,7 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
 
 
 def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
-    """The terms without outdated refusals: `Retry` clears all, a request from outside that of replacements."""
+    """The terms without outdated refusals: `Retry` clears all refusals, a request from outside that of replacements."""
     if any(isinstance(one.what, Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and changes_membership(one) for one in requests)

@@ -1,4 +1,4 @@
-"""The exit of a peer's program, reported by the peer before its process ends, so that its output is never parsed."""
+"""The exit of a peer's program, reported before its process ends, so that the agent need not parse its output."""
 
 from __future__ import annotations
 

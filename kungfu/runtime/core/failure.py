@@ -1,4 +1,4 @@
-"""The root cause among several failures, which the user must read first."""
+"""Finds the root cause among several failures; the user must read it first."""
 
 from __future__ import annotations
 

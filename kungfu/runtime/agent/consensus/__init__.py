@@ -35,10 +35,10 @@ Invariants
 *Election safety*: at most one leader in a term. An agent votes for one host in a term and never in an earlier term than
 its last vote; two quorums of one view share a peer, and therefore a host (`core.cluster.has_majority`).
 
-*Leader append-only*: a leader never withdraws a state: each state that it sends has a higher version.
+*Leader append-only*: a leader never withdraws a state; each state that it sends has a higher version.
 
 *Log matching*: two logs with the same term and version hold the same state, because one leader made it; each follower
-acknowledged the request log of the state with this state or an earlier state of the same leader.
+acknowledged the request log together with this state or an earlier state of the same leader.
 
 *Leader completeness*: every performed decision is in the state of every later leader. The quorum that acknowledged the
 decision and the quorum that elects share a voter, and the candidate adopts the newest log of its voters.
@@ -64,7 +64,7 @@ Not like Raft:
   newest log; so the agent with the lowest host number can win with any log.
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
-- No timeout is randomized: of the agents that hear each other, the lowest number is candidate; votes rarely split.
+- No timeout is randomized. The lowest number among agents that hear each other is candidate, so votes rarely split.
 - A minority does not wait: its hosts end their peers and exit, because the other hosts continue to train and the
   minority would only occupy machines.
 - A host that is lost for ``--heartbeat`` is removed from the job by a decision of the leader, and is notified of it

@@ -78,7 +78,7 @@ def elect(
         consensus: The consensus state of this agent, which has lost its leader.
         hosts: All hosts of the job, by number.
         settings: The settings of the job.
-        how: How the leader was lost, in words.
+        how: A description of the loss of the leader.
         is_over: Returns True if this agent should end without a leader.
 
     Returns:
@@ -86,7 +86,7 @@ def elect(
         ``is_over``.
 
     Cost:
-        Twice ``--heartbeat``, from the start or the last vote for another agent; at most six times ``--heartbeat``.
+        At most twice ``--heartbeat`` after the start or the last vote for another agent, and six times in total.
     """
     others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
     began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s

@@ -43,7 +43,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
 
 
 def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
-    """The reason why an agent with this command line does not belong to the job; empty if it does."""
+    """The reason why an agent with this command line does not belong to the job; empty if the agent belongs to it."""
     for name, own in command_line_of(job).items():
         given = command_line.get(name, "")
         if given != own:

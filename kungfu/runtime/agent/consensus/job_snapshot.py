@@ -36,7 +36,7 @@ class JobSnapshot:
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
-    """The state as MessagePack bytes, which messages carry without decoding, like a snapshot in Raft."""
+    """Serializes the state as MessagePack; messages carry the bytes without decoding them, like a snapshot in Raft."""
     return msgspec.msgpack.encode(snapshot)
 
 
@@ -46,7 +46,7 @@ def parse_snapshot(encoded: bytes) -> JobSnapshot:
 
 
 class RequestLogEncoder:
-    """Encodes a request log, only once after each change."""
+    """Encodes a request log once after each change."""
 
     def __init__(self) -> None:
         self._log: RequestLog | None = None
@@ -64,5 +64,5 @@ class RequestLogEncoder:
 
 
 def parse_request_log(encoded: bytes) -> RequestLog:
-    """Decodes a request log; an empty log for empty bytes, which mean that none was sent."""
+    """Decodes a request log; empty bytes mean that no log was sent, and give an empty log."""
     return msgspec.msgpack.decode(encoded, type=RequestLog) if encoded else RequestLog()

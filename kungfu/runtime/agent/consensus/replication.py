@@ -38,14 +38,15 @@ def retry_after_s(deadlines: Deadlines) -> float:
 
 
 def lost_after_s(deadlines: Deadlines) -> float:
-    """The seconds of silence after which followers declare a leader lost: its last message may have come just before
-    its link failed, and after less than ``--heartbeat`` without the link, it sends only with its next attempt."""
+    """The seconds of silence after which followers declare a leader lost. The last message may have come just before
+    the link failed; if the link is back within ``--heartbeat``, the next message waits for the leader's next attempt.
+    """
     return HEARTBEAT_EVERY_S + deadlines.heartbeat_s + retry_after_s(deadlines)
 
 
 @dataclass(frozen=True)
 class HostReported:
-    """The agent of ``host`` received this leader's first message; ``started`` are all peers that it ever started."""
+    """The agent of ``host`` received this leader's first message; ``started`` lists the peers that it ever started."""
 
     host: int
     started: tuple[int, ...]
@@ -174,8 +175,8 @@ class FollowerLink:
 
 
 def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateRequest:
-    """Moves the records after the one that passes ``most_bytes`` from a message to the next, which is returned; the end
-    of the job moves with them, because a follower that knows of the end accepts no more records."""
+    """Cuts a message after the record that reaches ``most_bytes``, and returns a new message with the later records.
+    The end of the job moves with them, because a follower that knows of the end accepts no more records."""
     rest, size, kept = pb.ReplicateRequest(), 0, 0
     while size < most_bytes and kept < len(message.reports):
         size, kept = size + message.reports[kept].ByteSize(), kept + 1
@@ -199,7 +200,7 @@ class Replicator:
         term: The term of this leader.
         clock: The leader's clock, in seconds; its time is sent with every message.
         put: Queues the events of the links.
-        version: The version of the state that this leader starts from; new states count on from it.
+        version: The version of the state that this leader starts from; new states continue its count.
     """
 
     def __init__(
@@ -214,18 +215,18 @@ class Replicator:
 
     @property
     def reachable(self) -> frozenset[int]:
-        """This host, and the hosts with agents that are not lost."""
+        """This host, and the hosts whose agents are not lost."""
         return frozenset({self._leader, *(number for number, link in self._links.items() if not link.is_lost)})
 
     @property
     def acknowledged_by(self) -> frozenset[int]:
-        """This host, and the hosts with agents that have acknowledged the newest state."""
+        """This host, and the hosts whose agents have acknowledged the newest state."""
         acknowledged = (number for number, link in self._links.items() if link.acknowledged >= self._version)
         return frozenset({self._leader, *acknowledged})
 
     def add_follower(self, number: int, *, anew: bool = True) -> None:
-        """Starts sending all messages to the agent of host ``number``, the newest state first; the count of messages
-        continues unless ``anew``, which means that this leader has sent no message to the agent before."""
+        """Starts sending all messages to the agent of host ``number``, beginning with the newest state. The count of
+        messages starts at 0 if ``anew`` (this leader has not sent the agent any message yet); else it continues."""
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
             number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, count=count

@@ -182,7 +182,7 @@ class ConsensusState:
             return True
 
     def grant_vote(self, term: int, host: int) -> bool:
-        """Votes for ``host`` in ``term`` and refuses earlier terms from then on; ``False`` if this agent may not."""
+        """Votes for ``host`` in ``term`` and refuses earlier terms from then on; ``False`` if the vote is not allowed."""
         with self._changed:
             last, candidate = self._voted
             # The term is over, or this agent has voted in a later term, or for another candidate in this term.
@@ -195,8 +195,8 @@ class ConsensusState:
             return True
 
     def answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        """Answers the vote request of a candidate or, without ``binding``, a pre-vote. The reply has the present log,
-        and no message of a leader can be handled in between."""
+        """Answers the vote request of a candidate or, without ``binding``, a pre-vote. The reply contains the present
+        log; no message of a leader is handled meanwhile."""
         with self._changed:
             log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
             # This agent is not in that job: it has no vote.

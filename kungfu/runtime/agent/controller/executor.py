@@ -173,7 +173,7 @@ class Executor:
         self._peers.announce(command, alive)
 
     def _loss_event(self, command: decided.AnnounceFailure, cluster: Cluster) -> LostEvent:
-        """The event of a lost peer; the error that it reported is preferred to its output, which may be incomplete."""
+        """The event of a lost peer; the peer's reported error is preferred to its output, which may be incomplete."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)

@@ -128,8 +128,7 @@ class JobController:
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
         """True if ``hosts`` may continue alone; before the first view a leader needs no other hosts.
 
-        Nor are other hosts needed under a state before the first view that may still be in force later: no
-        agent can be elected under a state without a view.
+        An uncommitted state without a view requires no other hosts either, since no agent can be elected under it.
         """
         begun = [one for one in self._uncommitted if one.view is not None]
         return not begun or has_quorum(begun, hosts)

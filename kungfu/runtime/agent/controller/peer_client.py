@@ -45,7 +45,7 @@ IsOver = Callable[[], bool]
 
 
 def _in_wire_form(command: JoinerOffer | Asked) -> tuple[str, Any, str]:
-    """The method for a command, its message, and the kind of the message; only the newest of a kind counts."""
+    """The method for a command, its message, and the kind of the message; only the newest message of a kind counts."""
     if isinstance(command, JoinerOffer):
         return "OfferJoiners", from_offer(command), "offer"
     # Only one request of people and schedulers is under way at a time.
@@ -67,7 +67,7 @@ class FormationFailed:
 
 @dataclass(frozen=True)
 class NotifyFailed:
-    """A peer did not acknowledge a message, which is repeated; other events report the end of a peer."""
+    """A peer did not acknowledge a message, so the message is repeated; other events report the end of a peer."""
 
     peer: int
     error: str
@@ -183,8 +183,8 @@ class PeerClient:
             self._send(peer, "AnnounceFailure", failure, is_over=partial(is_over, peer))
 
     def send_to_rank_0(self, command: JoinerOffer | Asked) -> None:
-        """Asks rank 0, the coordinator, to hold a barrier for this command, which replaces an earlier offer, or an
-        earlier request of people. In a view with another rank 0, the agent repeats what is not met."""
+        """Asks rank 0, the coordinator, to hold a barrier for this command; the command replaces an earlier command of
+        its kind. If another peer becomes rank 0, the agent repeats the commands that are not carried out yet."""
         rank_0, number = self._rank_0(), next(self._numbers)
         assert rank_0 is not None
         method, message, kind = _in_wire_form(replace(command, number=number))
@@ -235,7 +235,7 @@ class PeerClient:
 
     @property
     def _attempt_s(self) -> float:
-        """The seconds of one attempt; a longer wait for a frozen peer would be useless."""
+        """The time limit of one attempt, in seconds; a longer wait for a frozen peer would be useless."""
         return min(self._settings.deadlines.wait_s, self._settings.deadlines.heartbeat_s)
 
     def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:

@@ -1,8 +1,8 @@
 """The files in the job's folder: decisions, metrics, the peers' output.
 
 ``events.jsonl`` has the version of the record, then one object per decision and change (`kungfu.event_log`);
-``metrics.jsonl`` has one per step of rank 0; ``peers/peer-N.log`` has the whole output of a peer; ``trace.jsonl`` has
-the inputs of the policies in each step, on every peer.
+``metrics.jsonl`` has one object per step of rank 0; ``peers/peer-N.log`` has the whole output of a peer;
+``trace.jsonl`` has the inputs of the policies in each step, on every peer.
 
 No failure of these files ends the job. Lines that could not be written are reported once on the screen, and recorded as
 an event ``gap`` as soon as the record can be written again.
@@ -25,7 +25,7 @@ from kungfu.runtime.agent.journal.log_file import LogFile, LogGap, merged
 
 STREAMS = ("events", "metrics")
 
-# Enough for some hundred thousand steps of a few peers.
+# Enough for a few hundred thousand steps of a few peers.
 TRACE_LIMIT_BYTES = 256 << 20
 # A nearly full disk fails and works alternately.
 _NOTIFY_EVERY_S = 60.0
@@ -40,7 +40,8 @@ class Journal:
 
     Args:
         folder: The folder of the job.
-        trace_limit_bytes: The limit of the trace, which ends below it with a line about the limit; 0 for no trace.
+        trace_limit_bytes: The limit of the trace; before the first line beyond it, the trace ends with a line about the
+            limit. 0 for no trace.
         clock: Returns the seconds since 1970.
 
     Attributes:
@@ -108,7 +109,7 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Calls ``write`` for a small file of the folder: now, or with a later line after an ``OSError``."""
+        """Calls ``write`` to write a small file of the folder; after an ``OSError``, again with each later line."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()
@@ -151,7 +152,7 @@ class Journal:
         self._unrecorded[self._name(file)] = merged(self._unrecorded.get(self._name(file)), gap)
 
     def _end_gap_of_events(self) -> None:
-        """Ends a gap of the events also with lines of other files, because the next event may come much later."""
+        """Ends a gap of the events when other files are written, because the next event may come much later."""
         file = self._files["events"]
         name = self._name(file)
 
@@ -214,7 +215,7 @@ class Journal:
         return str(file.path.relative_to(self.folder))
 
     def _fitting(self, line: str) -> str | None:
-        """The line if the trace has room; a line about the limit in place of the first excess line; or ``None``."""
+        """The line if it fits in the trace; else a line about the limit for the first such line, ``None`` for others."""
         left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
         # The first line that does not fit: the trace ends with a line about the limit.
         if self._trace_left < 0 <= left:

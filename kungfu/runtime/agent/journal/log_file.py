@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-# A failing disk may take long for each answer.
+# A failing disk may take long to answer.
 _RETRY_EVERY_S = 1.0
 
 
@@ -21,8 +21,8 @@ class LogGap:
     """Consecutive lines that are missing in a file.
 
     Args:
-        since: When the first line was lost, in seconds since 1970.
-        until: When the last line was lost.
+        since: The time at which the first line was lost, in seconds since 1970.
+        until: The time at which the last line was lost.
         lines: The number of lines.
         error: The first error.
     """
@@ -93,7 +93,7 @@ class LogFile:
         return ended
 
     def end_gap(self, line: Callable[[LogGap], bytes]) -> LogGap | None:
-        """Ends a gap with a line about it, if that line can be written now, and returns the gap; else ``None``."""
+        """Ends a gap with a line about it and returns the gap; ``None`` if the line cannot be written now."""
         gap = self.gap
         if gap is None or self._closed or not self._is_due():
             return None
@@ -118,7 +118,7 @@ class LogFile:
 
     @property
     def is_open(self) -> bool:
-        """True if it was not closed."""
+        """True if the file was not closed."""
         return not self._closed
 
     def _is_due(self) -> bool:

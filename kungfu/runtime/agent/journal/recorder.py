@@ -20,7 +20,7 @@ _LEADER = -1
 
 
 class RecordListener(Protocol):
-    """Receives the records of a host. A listener for another program gets all and must return at once on any thread."""
+    """Receives the records of a host. A listener gets all records, on any thread, and must return at once."""
 
     def event(self, event: LoggedEvent) -> None:
         """Handles a recorded event."""
@@ -93,7 +93,7 @@ class HostRecorder:
         return NewRecords((*new.events, *noticed), new.rows)
 
     def follow(self, records: pb.Records) -> NewRecords:
-        """Adds records that the leader on another host forwards, which sends the events that follow from them."""
+        """Adds records forwarded by the leader on another host; the leader also sends the events that follow from them."""
         return self._add(records)[0]
 
     def _add(self, records: pb.Records) -> tuple[NewRecords, list[UndefinedEvent]]:

@@ -1,4 +1,4 @@
-"""Detects named signals of policies that are not finite in many steps, which nothing else reports.
+"""Detects named signals of policies that are not finite in many steps; nothing else reports them.
 
 A policy that waits for a noise scale requests nothing while it is NaN. Steps before the first number of a signal are
 not counted: many signals are NaN until something was measured.
@@ -15,7 +15,7 @@ from kungfu.event_log.events import UndefinedEvent
 from kungfu.event_log.numbers import as_float
 
 _FIRST_STEPS = 100
-# The least share of undefined steps since the last check that is reported.
+# The minimum share of undefined steps since the last check that is reported.
 _SHARE = 0.1
 # The loss has separate events.
 _REPORTED_ELSEWHERE = ("loss",)

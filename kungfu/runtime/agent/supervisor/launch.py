@@ -182,10 +182,10 @@ def peer_environment(
 ) -> dict[str, str]:
     """The environment of a peer: the user's variables, with the peer's share of the host's cores and its device.
 
-    A variable that the user set stays unchanged, except that each peer gets one of the devices in it, see
-    ``devices_of``. TensorFlow gets at least two inter-op threads: with one, a barrier would wait forever for the thread
-    that it occupies. TensorFlow allocates device memory only as needed: slots may share a device, and a replacement
-    starts while the replaced peer still runs.
+    Variables set by the user remain unchanged, except that each peer gets only one of the devices that they list; see
+    ``devices_of``. TensorFlow gets at least two inter-op threads, since a barrier would occupy a single thread and wait
+    forever. TensorFlow allocates device memory only as needed, since slots may share a device, and a replacement starts
+    while the replaced peer still runs.
 
     Args:
         environment: The user's variables.
@@ -215,7 +215,7 @@ def peer_environment(
 
 
 def count_gpus(root: Path = Path("/")) -> int:
-    """The number of GPUs that this host's driver shows; 0 for example without a driver and under WSL."""
+    """The number of GPUs that this host's driver shows; 0, for example, without a driver or under WSL."""
     shown = root / "proc/driver/nvidia/gpus"
     # A container may hide the driver's folder but still have the devices.
     entries = shown.iterdir() if shown.is_dir() else (root / "dev").glob("nvidia[0-9]*")

@@ -110,9 +110,9 @@ class ProcessSupervisor:
         return process.pid
 
     def keep_standby(self) -> str:
-        """Starts the missing standby processes, one after the other: together with the first peers, and later only when
-        no joiner was started here for a while, because loading takes processor time from the peers. Returns once the
-        reason why there are no standby processes from now on; else an empty text."""
+        """Starts the missing standby processes, one after the other; waits if a joiner was started here recently, because
+        loading takes processor time from the peers. Once no standby processes can be started any more, returns the
+        reason, a single time; else an empty text."""
         pool = self._standby
         # None are wanted, or the reason was already returned.
         if not pool.size:

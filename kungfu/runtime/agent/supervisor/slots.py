@@ -56,7 +56,7 @@ def _in_container(text: str, gpus: int) -> tuple[str, ...]:
 
 
 def device_for_slot(slot: int, devices: Sequence[str]) -> str:
-    """The device of a slot: a separate device while there are enough, then devices are shared in turn.
+    """The device of a slot; if there are more slots than devices, the slots share the devices in turn.
 
     Args:
         slot: The number of the slot, from 0.

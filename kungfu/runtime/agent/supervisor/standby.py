@@ -38,7 +38,7 @@ class _Standby:
 
     Args:
         process: The process; its output is not read yet.
-        line: The socket to its standard input, which carries the message that it has loaded and the environment.
+        line: The socket to its standard input; carries its message that it has loaded, and its environment as a peer.
         environment: The environment in which it loads.
         has_loaded: True if it has loaded and waits.
     """
@@ -67,7 +67,7 @@ class StandbyPool:
 
     Attributes:
         size: The intended number of processes; 0 after a process has failed to load.
-        failure: How that process failed; empty if none has.
+        failure: A description of that failure; empty if no process has failed.
     """
 
     def __init__(self, command: Sequence[str], *, size: int) -> None:

@@ -92,7 +92,7 @@ class _Subreaper:
         return not received or _KILL_ALL in received or signal.SIGKILL in received
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the peer's process group, and SIGKILL to the peer alone, unless the peer has exited."""
+        """Sends a signal to the peer's process group (SIGKILL only to the peer), unless the peer has exited."""
         if self.peer_exited or number == _KILL_ALL:  # until it is reaped, no other process can get its id
             return
         # The descendants of the peer are killed afterwards.
@@ -160,7 +160,7 @@ def main(control: int, folder: str, command: list[str]) -> None:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
-    # The peer was killed by a signal: this process is killed alike, without a second core file.
+    # The peer was killed by a signal: this process ends by the same signal, without a second core file.
     if subreaper.status < 0:
         import resource
 

@@ -17,7 +17,7 @@ PREEMPTED = (-15, 143)  # the exit codes of SIGTERM, without a handler and with 
 
 @dataclass(frozen=True)
 class ReplacementLimits:
-    """The most replacements during a job: of failed peers, and of preempted peers."""
+    """The maximum numbers of replacements during a job: of failed peers, and of preempted peers."""
 
     failures: int = 10
     preemptions: int = 1000
@@ -25,7 +25,7 @@ class ReplacementLimits:
 
 @dataclass(frozen=True)
 class JobLimits:
-    """The limits of the whole job; with fewer than ``minimum`` peers, including joiners on their way, it ends."""
+    """The limits of the whole job; the job ends if fewer than ``minimum`` peers are left, including joiners."""
 
     deadlines: Deadlines
     replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
@@ -85,7 +85,7 @@ class Processes:
     next_id: int = 0  # the id of the next peer
 
 
-# The slots of the only host of a job, whose number of peers is limited by the job alone.
+# The slots of a job's only host: the job alone limits the number of peers.
 UNBOUNDED = 1 << 30
 
 
@@ -102,9 +102,9 @@ class Hosts:
     departures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     # The threads per peer on each host with which the job began.
     shares: Mapping[int, int] = field(default_factory=dict)
-    # The times at which the joiners were requested that wait for the slots of members with a notice.
+    # The request times of the joiners that wait for the slots of members with a notice.
     queue: tuple[float, ...] = ()
-    lacked_slot: bool = False  # True if a requested peer has found no free slot since the last host came
+    lacked_slot: bool = False  # True if a requested peer has found no free slot since the last host joined
 
     @property
     def threads(self) -> int:
@@ -166,7 +166,7 @@ class Losses:
 class Regrouping:
     """The recovery of a view that lost members, until another view is in force."""
 
-    since: float  # the time of the first known loss, or at which the view of the survivors was formed
+    since: float  # the time at which the first loss was known, or at which the view of the survivors was formed
     version: int  # the newest version of a view in use
     lost: Mapping[int, str] = field(default_factory=dict)  # the ends of lost members, by id
     # The reports of the survivors that wait for a new view.

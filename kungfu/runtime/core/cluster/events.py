@@ -1,7 +1,7 @@
 """The events that the agent receives, and the commands that it performs: values only.
 
 As commands, a request (`Asked`) and an offer of joiners (`JoinerOffer`) are sent to the coordinator of the view, which
-carries them out at a barrier. The decision of such a barrier (`Decision`) is an event if it requires another number of
+carries them out at a barrier. The decision of such a barrier (`Decision`) is an event if it changes the number of
 processes.
 """
 
@@ -120,7 +120,7 @@ class HostJoined:
 
 @dataclass(frozen=True)
 class HostNoticed:
-    """A host will be taken away soon, with all its peers; at least one other host stays."""
+    """A host will be taken away soon, with all its peers; at least one other host remains."""
 
     host: int
 
@@ -203,7 +203,7 @@ class AdmitPhase:
 
 @dataclass(frozen=True)
 class ComparePrograms:
-    """Finds the difference between the programs of ``other`` and the ``references``, of which one must answer."""
+    """Finds the difference between the program of ``other`` and that of the first of ``references`` to answer."""
 
     references: tuple[Peer, ...]
     other: Peer
@@ -211,7 +211,7 @@ class ComparePrograms:
 
 @dataclass(frozen=True)
 class ReportMachines:
-    """Notifies the user of peers (by id) on ``others``: machines that may round differently from the usual one."""
+    """Notifies the user of the machines of ``others``, by peer id, which may round differently from the usual one."""
 
     usual: str
     others: Mapping[int, str]
@@ -254,7 +254,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class ReleaseHost:
-    """Releases a host with a notice that no longer runs a process."""
+    """Releases a host that was given notice and no longer runs a process."""
 
     host: int
 

@@ -47,7 +47,7 @@ def spawn(
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
         host: The host on which the peers should run; without it, the first with a free slot, see `host_for`.
-        leaving: The peers that will leave for the new peers; their hosts are used only after other free slots.
+        leaving: The peers that the new peers will replace; their hosts are used only after other free slots.
     """
     people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
@@ -79,7 +79,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
 
 
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
-    """The peers with processes on a host that leave or have left the job, and so free their processors."""
+    """The peers that are leaving or have left the job but still have processes on a host; they free its processors."""
     staying = {*cluster.members, *cluster.starting} - {*leaving}
     return tuple(peer for peer in placement.peers_on(cluster, host) if peer not in staying)
 
@@ -96,7 +96,7 @@ def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
     if size > have:
         # Some peers are missing.
         lacking = max(0, size - have - sum(placement.free_slots(cluster).values()))
-        # The members with a notice that the same barrier removes have their slots for another moment.
+        # Members with a notice, removed by the same barrier, still occupy their slots for a moment.
         waiting = 0 if host is not None else min(lacking, placement.about_to_be_free(cluster, leaving))
         cluster, spawns = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
         return offer_if_ready(replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting)), spawns)
@@ -184,7 +184,7 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """Handles a joiner that will not come: a replacement is started again; a requested joiner is reported missing."""
+    """Handles a joiner that will not come: a replacement is started again, a requested joiner is reported missing."""
     entry = cluster.starting[peer]
     cluster = cluster.without_joiners([peer])
     if entry.replaces is None:
@@ -206,7 +206,7 @@ def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 
 
 def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
-    """The id of a joiner that is late, with the stage that it reached in words; ``None`` if no joiner is late."""
+    """The id of a late joiner, with a description of the stage that it reached; ``None`` if no joiner is late."""
     limit = cluster.limits.deadlines.ready_s
     waiting = {peer: max(entry.since, entry.reads) for peer, entry in cluster.starting.items() if entry.ready is None}
     late = [peer for peer, since in waiting.items() if now - since > limit]
@@ -253,7 +253,7 @@ def form_first_view(cluster: Cluster) -> Transition:
 
 
 def compare_waiting(cluster: Cluster) -> list[Command]:
-    """The comparisons under way: those of joiners that have reported ready and run a different program."""
+    """The comparisons under way, one for each joiner that has reported ready but runs a different program."""
     if cluster.view is None:
         # Before the first view all programs are compared together.
         return []

@@ -142,7 +142,7 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
 
 
 def on_phase_began(cluster: Cluster, now: float) -> Transition:
-    """Handles the first view of a phase that trains: unready joiners stay, and lost peers are replaced now."""
+    """Handles the first view of a phase once it trains: keeps unready joiners, and replaces lost peers."""
     assert cluster.view is not None
     fresh = cluster.starting.keys() & {*cluster.view.ids}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses

@@ -23,7 +23,7 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
 
 
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
-    """The number of slots of members with a notice, which the next view removes in any case.
+    """The number of slots of the members with a notice; the next view removes these members in any case.
 
     The members in ``leaving`` leave only once their replacements have come, so their slots do not count."""
     going = cluster.losses.noticed & {*cluster.members} - {*leaving}
@@ -31,7 +31,7 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
 
 
 def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
-    """The first host with a free slot that is not to be avoided, else the first with a free slot.
+    """The first host with a free slot that need not be avoided; else the first host with any free slot.
 
     The host of a peer that leaves for the new peer comes after other hosts, since the host may have made it slow.
     Another slot on that host still comes before a slot to avoid.
@@ -68,7 +68,7 @@ def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:
 
 
 def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
-    """The cluster with a host that accepts no more peers."""
+    """The cluster after a host was closed to new peers."""
     hosts = cluster.hosts
     slots = {other: count for other, count in hosts.slots.items() if other != host}
     going = hosts.leaving | {host} if leaving else hosts.leaving - {host}
@@ -76,7 +76,7 @@ def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
 
 
 def release_empty_hosts(cluster: Cluster) -> Transition:
-    """Releases the hosts with a notice that no longer run a process."""
+    """Releases the hosts that were given notice and no longer run a process."""
     empty = sorted(host for host in cluster.hosts.leaving if not peers_on(cluster, host))
     if not empty:
         return cluster, []

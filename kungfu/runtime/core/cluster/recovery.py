@@ -1,8 +1,8 @@
 """The recovery of a view that lost peers: survivors, their coordinator, the state that counts, and replacements.
 
 A member that loses another member leaves the attachment, reports the loss, and waits. When all running members have
-reported, they form the next view in their old order. The state that counts is that of the most advanced members, so
-that a step that one of them has completed is never undone. A member that does not report in time is killed, so that it
+reported, they form the next view in their old order. They adopt the state of the most advanced members, so a step that
+any of them has completed is never undone. A member that does not report in time is killed, so that it
 cannot resume in a view that has continued without it. Further losses may come before the new view trains: a report
 from a later view restarts the recovery.
 """
@@ -35,8 +35,8 @@ _NO_HOLDER = (
     "no survivor holds the state of the job: a joiner holds it only after it has received the registered values too, "
     "before its next step; go on from a checkpoint (kungfu-run --resume)"
 )
-# The job fails after this many consecutive views that members entered and that broke before they trained, since the
-# cause is persistent. A view that admitted no peer, because its first peer hangs or has exited, is not counted.
+# The job fails after this many consecutive views that broke after members entered them but before they trained, since
+# the cause is persistent. A view that admitted no peer, because its first peer hangs or has exited, is not counted.
 STUCK = 6
 # The stage of a member that has completed the last step and its barrier, and has exchanged nothing since.
 _AFTER_STEP = 1
@@ -227,7 +227,7 @@ def _number_coming(cluster: Cluster) -> int:
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The queued joiners, except those for members with a notice that were lost: these are replaced as lost."""
+    """The queued joiners, without those for lost members with a notice; these members are replaced as lost peers."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 
@@ -240,7 +240,7 @@ def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
 
 
 def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tuple[int, ...]:
-    """The lost peers to replace, failed peers before preempted ones: the last of each kind, within its budget."""
+    """The lost peers to replace: first failed, then preempted peers, each the last ones within its budget."""
     lost, limits = list(lost), cluster.limits.replacements
     failed = tuple(peer for peer in lost if peer not in losses.noticed)
     preempted = tuple(peer for peer in lost if peer in losses.noticed)

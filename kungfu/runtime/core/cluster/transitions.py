@@ -142,9 +142,9 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 
 def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
-    """Handles a view that trains: members with a notice that no coordinator could remove earlier are removed now."""
+    """Handles a view that trains; requests the removal of members with a notice that could not be removed earlier."""
     left = _removed_peers(cluster, event.view)
-    # The size of the job had it lost no peer: a view from which a decision removed peers sets a smaller goal.
+    # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
     # Removed peers also report this themselves, but a request right after the view must not use their slots first.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
@@ -179,7 +179,7 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
 
 
 def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
-    """Handles a notice: members leave at the next barrier; for other peers, only their ends are handled."""
+    """Handles a notice: members leave at the next barrier; of other peers, only the ends are handled."""
     losses = cluster.losses
     there = {*cluster.members, *cluster.between_phases}
     news = [peer for peer in peers if peer in there and peer not in losses.noticed]
@@ -201,7 +201,7 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 
 
 def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
-    """Handles a new leader, which repeats commands for peers; they detect repetitions by version or id."""
+    """Handles a new leader: repeats commands for peers, which detect repetitions by version or id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
@@ -224,7 +224,7 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 
 def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
-    """Handles a new host: the coordinator is asked for the former size if losses found no free slot."""
+    """Handles a new host; asks the coordinator for the former size if lost peers are still to be replaced."""
     goal, lacked_slot, why = cluster.hosts.goal, cluster.hosts.lacked_slot, "a host with free slots has come"
     hosts = replace(cluster.hosts, slots={**cluster.hosts.slots, host: slots}, leaving=cluster.hosts.leaving - {host})
     if cluster.view is None or cluster.regrouping is not None:
@@ -239,7 +239,7 @@ def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
 
 
 def _removed_peers(cluster: Cluster, view: View) -> set[int]:
-    """The peers that a new view removes by a decision, which were neither lost nor given notice."""
+    """The peers that a new view removes by a decision, and not because of a loss or a notice."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
     return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())
 
