@@ -1,6 +1,6 @@
 """The interface of the runtime for training: every name of the runtime that ``kungfu.training`` uses.
 
-Importing it loads TensorFlow, through the attachments; code that runs before TensorFlow imports the packages directly.
+Importing this module loads TensorFlow, so code that runs before TensorFlow imports the packages directly.
 """
 
 # Every import is part of the interface.

@@ -106,7 +106,7 @@ class Outbox:
             return self._waiting[0] if self._waiting and not self._closed else None
 
     def remove_first(self) -> None:
-        """Removes the oldest event, which the leader has confirmed."""
+        """Removes the oldest event once the leader has confirmed it."""
         with self._changed:
             self._waiting.popleft()
 
@@ -151,7 +151,7 @@ class AgentContext:
         self.events.put(event)
 
     def next_event(self, timeout_s: float) -> Any | None:
-        """The next event for the main thread; ``None`` if none comes in time."""
+        """The next event for the main thread; ``None`` if no event arrives in time."""
         try:
             return self.events.get(timeout=timeout_s)
         except Empty:

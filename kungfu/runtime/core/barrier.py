@@ -195,7 +195,7 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
     for setting in settings:
         match setting.what:
             case SetBatch(samples):
-                # A step has at least one sample per peer, and at most those of an epoch.
+                # A step has at least one sample per peer, and at most the samples of an epoch.
                 most = position.epoch_samples or round(samples)
                 whole = max(size, min(round(samples), most))
                 terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)

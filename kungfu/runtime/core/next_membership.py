@@ -7,21 +7,21 @@ The decision is a pure function of a `BarrierInput`; ``core.barrier`` is its onl
 | smaller than the view     | any            | peers under exchange leave at once, then slow peers, slowest  |
 |                           |                | first, then the newest (`View.leave_order`); joiners under    |
 |                           |                | way are dismissed, except those for the rest of an exchange   |
-| larger than the view      | none yet       | the agent prepares peers; the view stays, and triggers pause  |
+| larger than the view      | none yet       | the agent prepares peers; the view remains; triggers pause    |
 | larger, under way         | all ready      | they join; surplus joiners are dismissed                      |
 | larger, under way         | some missing   | the ready joiners join; the target is marked as refused       |
 | as large as the view      | any            | no change; joiners under way are dismissed, as above          |
 | some peers to leave now   | any            | they leave, including rank 0; joiners are prepared if a       |
 |                           |                | notice gives a size above the number of remaining peers       |
-| some to be replaced       | none yet       | the agent prepares as many joiners; the view stays            |
+| some to be replaced       | none yet       | the agent prepares as many joiners; the view stays the same   |
 | to be replaced, under way | some or all    | as many leave as have come; if all would leave, the           |
 |                           |                | coordinator stays until the next barrier                      |
 | a notice to the only peer | any            | as above: a replacement comes before the peer leaves          |
 | a size and peers by name  | any            | the named peers leave first; a smaller size removes others,   |
 |                           |                | in the same order                                             |
 
-A view always keeps a member of the previous view, which holds the state: a joiner holds all of it only after its first
-step.
+A view always keeps a member of the previous view that holds the state: a joiner holds all of the state only after its
+first step.
 
 A change under way has a size *and* peers to exchange, and one wave of joiners serves both. A rule or a hook adds to it:
 
@@ -96,7 +96,7 @@ class BarrierInput:
 
     view: View  # the view that holds the barrier
     terms: Terms
-    limits: Limits  # the smallest and the largest number of peers of the job
+    limits: Limits  # the minimum and the maximum number of peers of the job
     # The requests to the barrier; for `next_membership` only the membership requests to carry out, led by the request
     # for a size, if there is one.
     requests: Sequence[Asked] = ()
@@ -224,7 +224,7 @@ def _without_lost(view: View, terms: Terms) -> Terms:
 
 
 def _let_departing_leave(at: BarrierInput) -> Decision:
-    """Removes the replaced peers; the other requests are decided for the remaining peers."""
+    """Removes the replaced peers, and decides on the other requests for the remaining peers."""
     view, terms, gone = at.view, at.terms, len(at.terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
@@ -271,7 +271,7 @@ class _Named:
 
     now: tuple[int, ...]  # the peers that leave now
     replaced: tuple[int, ...]  # the peers that leave once their replacements have come, including earlier exchanges
-    kept: int  # the number of peers that should leave now, but must stay for the job's minimum
+    kept: int  # the number of peers that should leave now, but must stay to keep the job's minimum
     noticed_only: bool  # True if all peers that leave now are preempted by their platform
     host: int | None  # the number of the host on which the replacements should run
 
@@ -313,7 +313,7 @@ def _let_named_leave(at: BarrierInput) -> Decision:
     if gone:
         # Some peers leave at this barrier.
         asked_for, terms = terms, replace(terms, by_command=by_command)
-        # A preemption does not change the training: the batch stays until replacements have come.
+        # A preemption does not change the training: the batch stays the same until replacements have come.
         if not (named.noticed_only and (pending or isinstance(lead, Leave))):
             shrunk, terms = _with_batch_of_size(view, shrunk, replace(terms, keep=lead.keep))
         if pending and preparing:
@@ -372,7 +372,7 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
 
 def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
     """The terms, with any unreachable size marked as refused, and the size that the request can reach."""
-    # A rule gives its limit. Hooks and requests from outside give none: the limit in force stays.
+    # A rule gives its limit. Hooks and requests from outside give none, so the limit in force remains.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
     terms = replace(terms, keep=request.keep, max_global_batch=most)
     target = _reachable(request.size, terms, limits)
@@ -380,7 +380,7 @@ def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:
-    """The size within the job's limits, and with no more peers than samples in a batch that must not change."""
+    """Clips a size to the job's limits and, if the global batch is fixed or limited, to its number of samples."""
     target = limits.clip(size)
     if terms.keep == "global_batch_size" and terms.global_batch_size:
         # Every peer needs a sample of the batch.
@@ -394,7 +394,7 @@ def _largest_batch(terms: Terms) -> int:
 
 
 def _with_batch_of_size(before: View, view: View, terms: Terms) -> tuple[View, Terms]:
-    """The view and its terms after a change of size: the change is complete, and the batch is adjusted."""
+    """Completes a change of size: adjusts the batch, and returns the view with its new terms."""
     terms, size = replace(terms, target_size=0, leaving=()), meant_size(view, terms)
     is_rescale = size != before.size
     if terms.keep == "global_batch_size":

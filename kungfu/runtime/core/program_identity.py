@@ -56,7 +56,7 @@ class Description:
 
     @classmethod
     def of(cls, parts: Iterable[ProgramPart]) -> Description:
-        """The description of these parts; those beyond ``MOST_PARTS`` are combined into one part."""
+        """The description of these parts; parts beyond ``MOST_PARTS`` are combined into one part."""
         every = tuple(parts)
         kept, others = every[:MOST_PARTS], every[MOST_PARTS:]
         if others:

@@ -49,10 +49,10 @@ class Resize(Struct, frozen=True, tag=True):
 
     Args:
         size: The number of peers.
-        keep: The batch size that stays constant when the size changes. The default is the global one, since a request
+        keep: The batch size that stays constant when the size changes. The default is the global size, since a request
             from outside may change the training only explicitly.
-        max_global_batch: The largest global batch that the change may set while the local batch stays; 0 for no limit,
-            ``None`` for the limit in force.
+        max_global_batch: The largest global batch that the change may set to keep the local batch size constant; 0 for
+            no limit, ``None`` for the limit in force.
     """
 
     size: int
@@ -67,7 +67,7 @@ class Leave(Struct, frozen=True, tag=True):
         peers: The ids of the peers.
         when: ``"now"``: at once, as far as the job's minimum allows. ``"noticed"``: at once, because their platform
             preempts them, which cannot be refused. ``"replaced"``: once their replacements have come.
-        size: The number of peers of the job once these have left and their replacements have come.
+        size: The number of peers of the job once these peers have left and their replacements have come.
         keep: The batch size that stays constant when the size changes.
         host: The number of the host on which the replacements run; ``None`` for any.
     """
@@ -135,7 +135,7 @@ class StopTraining(Struct, frozen=True, tag=True):
 
 
 class Retry(Struct, frozen=True, tag=True):
-    """A retry of requests that were refused for lack of a slot, since a host with free slots has come."""
+    """Retries requests that were refused for lack of a slot, because a host with free slots has joined."""
 
 
 Membership = Resize | Leave
@@ -160,7 +160,7 @@ class Asked:
         if_view: The version of the view in which the request is valid; it is refused in other views. ``None`` for any.
         superseded_by: The rule, or the command from outside, that a barrier carried out instead; empty before the
             barrier, or if the request is carried out.
-        number: Assigned by the leading agent when it sends the request to the coordinator, and kept by repetitions.
+        number: The number that the leading agent assigns when it sends the request; repetitions keep the number.
     """
 
     what: Request | SetValue
@@ -176,7 +176,7 @@ class Asked:
 
     @property
     def is_outside(self) -> bool:
-        """True if a person, a scheduler or an agent requests, not a rule or a hook in the training graph."""
+        """True if a person, a scheduler or an agent made the request, not a rule or a hook in the training graph."""
         return bool(self.id)
 
 
@@ -221,7 +221,7 @@ def _merge_order(asked: Asked) -> tuple[bool, ...]:
 
 
 def _changes_from_outside(asked: Asked) -> bool:
-    """True if a request from outside changes the membership; a notice is excluded, since it conflicts with none."""
+    """True if a request from outside changes the membership; a notice does not count, since it has no conflicts."""
     is_notice = isinstance(asked.what, Leave) and asked.what.when == "noticed"
     return asked.is_outside and changes_membership(asked) and not is_notice
 

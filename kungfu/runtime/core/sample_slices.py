@@ -39,7 +39,7 @@ class Stamp:
 
 @lru_cache(maxsize=2)
 def shuffled(samples: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
-    """The order in which an epoch sees its samples: a permutation of 0..samples-1 by seed and epoch.
+    """The order in which an epoch sees its samples: a permutation of 0..samples-1 determined by seed and epoch.
 
     Without a seed, the order of the data is kept.
     """

@@ -1,4 +1,4 @@
-"""Shadow rules, which are evaluated but not carried out; the peers compare their requests at each barrier.
+"""Shadow rules are evaluated but not carried out; the peers compare the rules' requests at each barrier.
 
 If peers disagree on an active rule, its barrier detects the difference. The requests of a shadow rule are recorded by
 rank 0 only, so without the comparison a disagreement would surface only when the rule is activated.
@@ -24,7 +24,7 @@ class ShadowAsk:
 
 
 def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
-    """The requests since the last barrier that not all peers share, in words by rank; empty if all peers agree.
+    """Describes, by rank, the requests since the last barrier that not all peers share; empty if all peers agree.
 
     Args:
         asked: The requests of shadow rules, by rank.

@@ -1,6 +1,6 @@
 """The terms of a view: its batch sizes, the change under way, the ramp of the learning rate, and the end of training.
 
-A barrier changes the terms along with the membership (``core.barrier``), and by the settings that rules request.
+A barrier changes the terms with the membership (``core.barrier``), and applies the settings that rules request.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Terms:
     leaving: tuple[int, ...] = ()  # the ids of the peers that leave once the joiners under way have come
     # The ids of the peers that stay only until their replacements hold the state, and leave at the next barrier.
     departing: tuple[int, ...] = ()
-    # The largest global batch that a change of size may set while the local batch stays; 0 for no limit. A batch that
-    # was set to more stays, but does not grow. With a limit the global batch may be less than ``batch_per_peer`` times
-    # the peers.
+    # The largest global batch that a change of size may set to keep the local batch size constant; 0 for no limit. A
+    # batch that was set above the limit remains, but does not grow. With a limit the global batch may be less than
+    # ``batch_per_peer`` times the number of peers.
     max_global_batch: int = 0
     replaced_peers: int = 0  # the number of peers replaced so far by request
     # True if no joiner came for the last peers to replace; reset when the view changes, joiners are dismissed, or a
@@ -73,7 +73,7 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The base of rules on a rescale: a global batch size, and the peers it was set for (by default ``size``)."""
+        """The base of rules on a rescale: a global batch, and the number of peers it was set for (default: ``size``)."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 

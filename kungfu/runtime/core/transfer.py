@@ -39,7 +39,7 @@ class Transfer:
 
 
 def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, Transfer]:
-    """The transfer of every rank of ``view`` that lacks the state.
+    """The transfer to every rank of ``view`` that lacks the state.
 
     Args:
         view: The view.
@@ -103,13 +103,13 @@ def _from(holders: Sequence[int], index: int) -> list[int]:
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
-    """The sources for each of ``count`` hosts; no host serves two, and sources alternate between hosts to add links."""
+    """The sources for each of ``count`` hosts; no host serves two, and sources alternate to use the links of all hosts."""
     hosts = list(holders.values())
     rows = [zip_longest(*hosts[first::count]) for first in range(count)]
     return [[rank for row in group for rank in row if rank is not None] for group in rows]
 
 
 def _parts(sources: Sequence[int], total_bytes: int) -> tuple[SourceSlice, ...]:
-    """The state in even contiguous slices, one from each source."""
+    """Divides the state evenly into contiguous slices, one from each source."""
     stops = [*accumulate(spread(total_bytes, len(sources)))]
     return tuple(map(SourceSlice, sources, [0, *stops], stops))

@@ -215,7 +215,7 @@ class Journal:
         return str(file.path.relative_to(self.folder))
 
     def _fitting(self, line: str) -> str | None:
-        """The line if it fits in the trace; else a line about the limit for the first such line, ``None`` for others."""
+        """The line if it fits in the trace; else a line about the limit once, then ``None``."""
         left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
         # The first line that does not fit: the trace ends with a line about the limit.
         if self._trace_left < 0 <= left:

@@ -30,7 +30,7 @@ class RecordListener(Protocol):
 
 
 class Console(RecordListener, Protocol):
-    """The console of a running job, which receives the events for people and formats them."""
+    """The console of a running job; formats the events for people."""
 
     def line(self, who: str, text: str) -> None:
         """Shows a line that a peer has printed."""
@@ -93,11 +93,11 @@ class HostRecorder:
         return NewRecords((*new.events, *noticed), new.rows)
 
     def follow(self, records: pb.Records) -> NewRecords:
-        """Adds records forwarded by the leader on another host; the leader also sends the events that follow from them."""
+        """Adds records forwarded by the leader on another host; the leader also sends events that follow from them."""
         return self._add(records)[0]
 
     def _add(self, records: pb.Records) -> tuple[NewRecords, list[UndefinedEvent]]:
-        """Adds records; returns the new ones, and the events of undefined signals, which only the leader records."""
+        """Adds records; returns the new records, and events of undefined signals; only the leader records the events."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(time.time(), 6)

@@ -110,9 +110,9 @@ class ProcessSupervisor:
         return process.pid
 
     def keep_standby(self) -> str:
-        """Starts the missing standby processes, one after the other; waits if a joiner was started here recently, because
-        loading takes processor time from the peers. Once no standby processes can be started any more, returns the
-        reason, a single time; else an empty text."""
+        """Starts the missing standby processes, one after the other, unless a joiner was started here recently: loading
+        takes processor time from the peers. Returns the reason once if no standby processes are started any more; else
+        an empty text."""
         pool = self._standby
         # None are wanted, or the reason was already returned.
         if not pool.size:
@@ -178,8 +178,8 @@ class ProcessSupervisor:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _temporary_folder(self) -> str:
-        """The folder for temporary files of the peers on this host, such as autograph sources, which killed peers leave
-        behind; empty if no folder can be made."""
+        """The folder for temporary files of this host's peers, such as autograph sources; killed peers leave such files
+        behind. Empty if no folder can be made."""
         if self._folder is None:
             try:
                 self._folder = tempfile.mkdtemp(prefix="kungfu-", dir=self._environment.get("TMPDIR"))

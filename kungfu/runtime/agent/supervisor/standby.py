@@ -77,7 +77,7 @@ class StandbyPool:
 
     @property
     def is_loading(self) -> bool:
-        """True if a process is still loading, which takes processor time."""
+        """True if a process is still loading; loading takes processor time."""
         return self.ready < len(self._waiting)
 
     @property

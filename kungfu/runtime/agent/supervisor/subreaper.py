@@ -147,7 +147,7 @@ def _runs(pid: str, word: bytes) -> bool:
 
 
 def main(control: int, folder: str, command: list[str]) -> None:
-    """Runs ``command``; removes ``folder``, which holds its temporary files, if the agent is gone."""
+    """Runs ``command``; removes ``folder``, the command's temporary files, if the agent is gone."""
     os.set_inheritable(control, False)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # No message can have come yet: the agent ended before the peer was started.

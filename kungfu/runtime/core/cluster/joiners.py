@@ -1,4 +1,4 @@
-"""Joiners: peers on their way into the job, which are spawned, awaited, offered to the coordinator, or dismissed.
+"""Spawns joiners (peers on their way into the job), awaits them, offers them to the coordinator, or dismisses them.
 
 The program of a ready joiner is compared with the job's, by digest, before a view admits the joiner. The first peers
 must all run the same program, else the job ends, since it is unknown which program is right. A later joiner must run

@@ -211,7 +211,7 @@ def _is_trained(cluster: Cluster) -> bool:
 
 
 def _most_advanced(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
-    """The most advanced members that hold the state; they need nothing from each other."""
+    """The most advanced of the members that hold the state; they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     step, stage = max((reports[peer].step, reports[peer].stage) for peer in holders)
     furthest = [peer for peer in holders if (reports[peer].step, reports[peer].stage) == (step, stage)]

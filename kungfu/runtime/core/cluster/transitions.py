@@ -224,7 +224,7 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 
 def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
-    """Handles a new host; asks the coordinator for the former size if lost peers are still to be replaced."""
+    """Handles a new host; asks the coordinator for the former size, or to retry requests that found no free slot."""
     goal, lacked_slot, why = cluster.hosts.goal, cluster.hosts.lacked_slot, "a host with free slots has come"
     hosts = replace(cluster.hosts, slots={**cluster.hosts.slots, host: slots}, leaving=cluster.hosts.leaving - {host})
     if cluster.view is None or cluster.regrouping is not None:
@@ -280,7 +280,7 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
 
 
 def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
-    """Handles the end of a process, depending on the state of its peer and on what the peer reported."""
+    """Handles the end of a process, depending on the state of its peer and on the peer's reports."""
     people, how = cluster.processes, how or exit_in_words(code)
     if cluster.phases.is_forming and cluster.view is not None and peer in cluster.view.ids:
         # The peer belongs to the forming view of a phase.

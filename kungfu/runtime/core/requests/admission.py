@@ -1,4 +1,4 @@
-"""Admission: the reason why the job cannot accept a request in its present state; ``None`` if it can."""
+"""Admission of requests: accepts a request, or gives the reason why the job in its present state cannot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AdmissionContext:
     """The agent's knowledge of its job when a request arrives."""
 
     view: View | None  # the view in force; ``None`` before the first view
-    limits: Limits  # the smallest and the largest number of peers
+    limits: Limits  # the minimum and the maximum number of peers
     scaling: Scaling  # "elastic" if peers may be changed from outside
     hosts: Mapping[str, int]  # the numbers of the hosts that have an agent, by name
     patience_s: float  # seconds after which a request expires
@@ -96,7 +96,7 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
 
 
 def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | None:
-    """The reason why the job cannot have this many peers: a constant batch needs a sample for each peer."""
+    """The reason why the job cannot reach this size; a constant global batch needs a sample for each peer."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
         # Some peers would have no sample.

@@ -16,7 +16,7 @@ RequestState = Literal["accepted", "carried out", "refused", "expired"]
 
 # The number of requests that are remembered with their answers; of older requests only the ids are remembered.
 REMEMBERED = 1000
-# The most ids of older requests. They take two megabytes; at one request every ten seconds they last three weeks.
+# The maximum number of ids of older requests: two megabytes, reached after three weeks of a request every ten seconds.
 MOST_FORGOTTEN = 200_000
 _DIGEST_BYTES = 8
 _LINE = 12  # characters of a digest and its line end
@@ -37,7 +37,7 @@ class LoggedRequest:
     """A request with its answers and its remaining work."""
 
     request: Asked
-    first: Answer  # the first answer to the sender, which a repeated request receives again
+    first: Answer  # the first answer to the sender; a repeated request receives it again
     newest: Answer
     asked_at: float  # the time of the request, in seconds of the agent's clock
     until: float  # the time at which the request expires
@@ -99,7 +99,7 @@ def first_answer(log: RequestLog, request: Asked) -> Answer | None:
 
 
 def refusal_of_id(log: RequestLog, request: Asked) -> str | None:
-    """The reason why this id is neither new nor that of a remembered request; ``None`` if it is one of the two."""
+    """The reason why this id cannot be used; ``None`` if the id is new or belongs to a remembered request."""
     if request.id in log.entries:
         # A repetition receives its first answer again.
         return None

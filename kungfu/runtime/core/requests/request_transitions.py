@@ -129,7 +129,7 @@ def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: flo
 
 
 def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
-    """The first external request for a request: with absolute sizes, numbers of hosts, and the command's name."""
+    """Converts a request to its first external request, with absolute sizes, host numbers and the command's name."""
     what: Request | SetValue = request.what
     name = request.id
     match what:
