@@ -106,7 +106,7 @@ def own_index(
         resolve: Returns the addresses of a name.
 
     Raises:
-        UsageError: This machine is none of the hosts, or several of them.
+        UsageError: ``named`` is not in the list, or this machine matches no host or several hosts.
 
     >>> own_index(parse_hosts("10.0.0.1:2,10.0.0.2:2", port=28100), None, local_addresses={"10.0.0.2"})
     1

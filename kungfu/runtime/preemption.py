@@ -1,4 +1,4 @@
-"""SIGTERM as a preemption notice: the platform will soon end this process, so it asks to leave the job in order.
+"""SIGTERM as a preemption notice: the platform will soon end this process, so the process asks to leave the job.
 
 Python runs a signal's handler between two instructions of the main thread, and that thread may be in an op of the
 graph for seconds. So a separate thread reads a wake-up descriptor, to which Python's C code writes as soon as the
@@ -113,7 +113,7 @@ class _PreemptionSignal:
     def _call(self) -> None:
         try:
             self._on_notice()
-        except Exception as error:  # noqa: BLE001 - a traceback would stand beside that of what has ended the job
+        except Exception as error:  # noqa: BLE001 - a second traceback would distract from the first error
             if self._over:
                 return
             print(f"kungfu: SIGTERM is a notice, but it reached nobody: {error}", file=sys.stderr, flush=True)

@@ -155,7 +155,7 @@ class Agent:
     # ---- the main thread ---------------------------------------------------------------------------------------------
 
     def _found_or_join(self) -> Ending | None:
-        """Founds the job, or has this host admitted to it; returns an ending if neither is possible."""
+        """Founds the job, or requests admission of this host; returns an ending if neither is possible."""
         context = self._context
         interrupts: list[SignalReceived] = []
 

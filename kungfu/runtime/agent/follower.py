@@ -53,7 +53,7 @@ class Follower:
     def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
         for records in request.reports:
             self._context.recorder.follow(records)
-        # In another term another agent leads, which has not decided these commands.
+        # In another term, another agent leads and has not decided on these commands.
         if request.term == self._context.consensus.term:
             for start in request.starts:
                 # Reported before the process is watched: the leader must know of the start before the exit.

@@ -73,7 +73,7 @@ class Leader:
 
     def begin(self) -> Ending | None:
         """Starts the job once the agents of all its hosts are admitted, or continues the job after an election."""
-        # The job has begun under another leader, which is lost.
+        # The job began under another leader, and that leader is lost.
         if self._elected is not None:
             return self._take_over(self._elected)
         self._record_host(self._job.own_host, os.getpid())

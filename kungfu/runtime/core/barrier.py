@@ -225,7 +225,7 @@ def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> in
 
 
 def _slow_leavers(at: BarrierInput, after: View) -> dict[int, float]:
-    """The speeds of the slow peers that a shrink removes, by id in the order of removal."""
+    """The speeds of the slow peers that a shrink removes, by id, in the order of removal."""
     view, terms, speeds = at.view, at.terms, at.speeds
     named = {peer for one in at.requests if isinstance(one.what, Leave) for peer in one.what.peers}
     # A peer whose replacement joins leaves for that reason, not because the job shrinks.

@@ -145,7 +145,7 @@ def next_membership(at: BarrierInput) -> Decision:
 
 
 def is_under_way(asked: Asked, at: BarrierInput) -> bool:
-    """True if a request of a rule or a hook leaves the change under way as it is.
+    """True if a request of a rule or a hook does not affect the change under way.
 
     Either it requests the size under way, or the present size while joiners come for a command: a rule that is
     satisfied with the present size does not undo a command.
@@ -248,7 +248,7 @@ def _admit_offered(at: BarrierInput, target: int, offer: JoinerOffer) -> Decisio
         terms = replace(terms, target_size=0, leaving=(), departing=(), replacement_refused=refused)
         return Decision(view, terms, reached)
     if len(going) == view.size:
-        # No holder of the state would stay. So the coordinator stays, and departs at the next barrier.
+        # No holder of the state would remain, so the coordinator stays until the next barrier.
         leads = view.ids[0]
         terms, going = replace(terms, departing=(leads,)), [peer for peer in going if peer != leads]
     # The agent is notified when the view trains. Given a size earlier, it would offer the joining peers again.

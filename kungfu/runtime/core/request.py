@@ -66,7 +66,7 @@ class Leave(Struct, frozen=True, tag=True):
     Args:
         peers: The ids of the peers.
         when: ``"now"``: at once, as far as the job's minimum allows. ``"noticed"``: at once, because their platform
-            preempts them, which cannot be refused. ``"replaced"``: once their replacements have come.
+            preempts them; the job cannot refuse this. ``"replaced"``: once their replacements have come.
         size: The number of peers of the job once these peers have left and their replacements have come.
         keep: The batch size that stays constant when the size changes.
         host: The number of the host on which the replacements run; ``None`` for any.

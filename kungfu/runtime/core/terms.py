@@ -73,7 +73,7 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The base of rules on a rescale: a global batch, and the number of peers it was set for (default: ``size``)."""
+        """The base of rules on a rescale: a global batch, and the size for which it was set (default: ``size``)."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 

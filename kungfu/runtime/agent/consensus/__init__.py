@@ -18,13 +18,13 @@ message informs the followers of the commit, and they drop earlier states.
 
 **Election** (`election`). A follower that has not heard the leader for `lost_after_s`, or finds that the leader's port
 refuses connections, starts a *pre-vote*, which binds no agent: it learns which other agents have lost the leader, and
-which logs are newest. The agent with the lowest host number among them is the *candidate*: it increments the term,
+which logs are newest. The agent with the lowest host number among them is the *candidate*. It increments the term,
 votes for itself, and requests votes. With a quorum it adopts the newest log among its voters and leads. Without a
-quorum it asks again until a deadline, then its host stops with `NoQuorum`.
+quorum it repeats the election until a deadline; then its host stops with `NoQuorum`.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The agent of host
-0 founds the job if no other host is in a job; all others ask the leader to admit them, also when they return. A host
-that was declared lost, because its agent did not reply, is no member until it is admitted again.
+0 founds the job if no other host is in a job; all others ask the leader to admit them, as do hosts that return. A
+host that was declared lost, because its agent did not reply, is not a member until it is admitted again.
 
 **Clients** (`leader_proxy`). Peers, and people who control the job, may call any agent: a follower passes calls on to
 the leader, and repeats them to the next leader if the leader is lost before it has answered.

@@ -25,7 +25,7 @@ _, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"
 
 @dataclass(frozen=True)
 class AdmissionRequested:
-    """An agent asks to be admitted; ``reply`` receives the settings of the job's peers, or a refusal."""
+    """An agent requests admission; ``reply`` receives the settings of the job's peers, or a refusal."""
 
     request: pb.HostAdmissionRequest
     reply: Future[pb.HostAdmissionReply] = field(default_factory=Future)

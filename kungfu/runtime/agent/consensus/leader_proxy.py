@@ -1,4 +1,4 @@
-"""Passes calls on to the leader: any agent may be called, and the leader answers, here or on another host."""
+"""Forwards calls to the leader: any agent may be called, and the leader answers, on this host or another."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LeaderClient:
 
 
 class _NoLeaderError(Exception):
-    """No host leads the job at present, or this host does."""
+    """No host leads the job at present, or this host leads it."""
 
 
 class LeaderProxy:

@@ -1,7 +1,7 @@
 """Replicates the leader's state to the followers: one message at a time to each, in order, with heartbeats in between.
 
-A follower that does not reply is lost. A follower that has heard a leader of a later term refuses messages, which shows
-that this leader is stale.
+A follower that does not reply is lost. A follower that has heard a leader of a later term refuses messages, and so
+shows that this leader is stale.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class FollowerLink:
         self._thread.start()
 
     def send(self, request: pb.ReplicateRequest) -> None:
-        """Adds ``request`` to the next message; of two states only the later is sent."""
+        """Adds ``request`` to the next message; if it replaces an unsent state, only the new state is sent."""
         with self._changed:
             self._pending.MergeFrom(request)
             self._changed.notify_all()
@@ -164,7 +164,7 @@ class FollowerLink:
             # The host is stopped, or the network loses all packets.
             how = "its agent does not answer"
         except grpc.RpcError as error:
-            # The follower has a later leader: it is lost for this leader, which stops if it loses its quorum thereby.
+            # The follower has a later leader, so this leader has lost it, and stops if it has no quorum without it.
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self._put(HostLost(self.number, f"its agent takes no orders from here: {error.details()}"))
                 return None

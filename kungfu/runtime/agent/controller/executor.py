@@ -118,7 +118,7 @@ class Executor:
         self._record(ended, shown=True)
 
     def close(self) -> None:
-        """Drops the messages that have not reached their peers yet, because this agent ends."""
+        """Drops the messages that have not reached their peers yet, because this agent is ending."""
         self._peers.close()
 
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:

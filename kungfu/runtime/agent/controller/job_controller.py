@@ -241,5 +241,5 @@ def root_cause(
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
-    """True if the end of this process may be the cause of others; before the first view any end may be."""
+    """True if the end of this process may have caused other ends; before the first view, any end may have."""
     return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

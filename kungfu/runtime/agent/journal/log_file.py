@@ -76,7 +76,7 @@ class LogFile:
         ends with these lines, ``None`` if there is none."""
         if self._closed:
             return None
-        # The file has failed a moment ago: do not try it yet.
+        # The file failed a moment ago: do not retry yet.
         if self.gap is not None and not at_once and not self._is_due():
             self._add_to_gap(data, self.gap.error)
             return None

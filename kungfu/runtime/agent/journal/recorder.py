@@ -97,7 +97,7 @@ class HostRecorder:
         return self._add(records)[0]
 
     def _add(self, records: pb.Records) -> tuple[NewRecords, list[UndefinedEvent]]:
-        """Adds records; returns the new records, and events of undefined signals; only the leader records the events."""
+        """Adds records; returns the new records, and events of undefined signals, to be recorded by the leader only."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(time.time(), 6)

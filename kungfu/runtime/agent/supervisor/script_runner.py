@@ -3,7 +3,7 @@
 ``kungfu-run`` lets an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
 The script then runs as under ``python script.py`` or ``python -m module``: as ``__main__``, with the same ``__file__``,
 ``sys.argv`` and ``sys.path``. Like the subreaper, this file is run as a script, and imports almost nothing. It does not
-load Keras: a finder waits until the script loads it. Only a standby process loads TensorFlow and Keras in advance, and
+load Keras; a finder waits until the script does. Only a standby process loads TensorFlow and Keras in advance, and
 runs the script when it receives the environment of its peer.
 """
 

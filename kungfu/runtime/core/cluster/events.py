@@ -135,7 +135,7 @@ class HostLost:
 
 @dataclass(frozen=True)
 class LeaderTookOver:
-    """Another agent now leads; the last commands of the previous leader may not have been performed."""
+    """Another agent leads now; the last commands of the previous leader may not have been performed."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Fail:
     others: Mapping[int, str] = field(default_factory=dict)
     code: int | None = None  # the exit code of the job, if it is known; then no other cause is searched for
     chosen: bool = False  # True if the program chose the code, by ``sys.exit``
-    # The kind of failure of a peer whose process still runs. If it lost others, for example, their end is the root
+    # The kind of failure of a peer whose process still runs. If it lost other peers, for example, their end is the root
     # cause.
     kind: ExitKind | None = None
 
@@ -261,7 +261,7 @@ class ReleaseHost:
 
 @dataclass(frozen=True)
 class Done:
-    """Every process has ended well."""
+    """Ends the job without a failure: every process has ended well."""
 
 
 Command = (

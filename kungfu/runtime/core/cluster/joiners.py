@@ -100,7 +100,7 @@ def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
         waiting = 0 if host is not None else min(lacking, placement.about_to_be_free(cluster, leaving))
         cluster, spawns = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
         return offer_if_ready(replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting)), spawns)
-    # There are enough peers or too many: the least advanced joiners are dismissed, since they cost least.
+    # There are enough peers or too many: the least advanced joiners are dismissed, since their loss costs the least.
     order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
     reason = f"the job wants {size} peer{'' if size == 1 else 's'} now"
     return offer_if_ready(*dismiss(cluster, order[: have - size], reason))
@@ -152,7 +152,7 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
 def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transition:
     """Forms the first view, or offers the joiners to the coordinator, once all of them are ready.
 
-    The new commands are appended to ``commands``, those of the preceding decision.
+    The new commands are appended to ``commands``, the commands of the preceding decision.
     """
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
         # Some joiners are still on their way, or wait for a slot.

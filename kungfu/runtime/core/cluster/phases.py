@@ -166,7 +166,7 @@ def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int
     return len(cluster.starting.keys() - {*view.ids}) + len(replaced) + len(cluster.hosts.queue)
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
+# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 def on_phase_differs(cluster: Cluster, peer: int, how: str) -> Transition:
@@ -185,7 +185,7 @@ def on_lost_between_phases(cluster: Cluster, peer: int, code: int, how: str) -> 
 
 
 def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
-    """Handles the loss of a peer of the forming view: the others form another view; without rank 0 the job fails."""
+    """Handles the loss of a peer of the forming view: the others form another; if rank 0 is lost, the job fails."""
     view, phases = cluster.view, cluster.phases
     assert view is not None
     if peer == view.ids[0]:
@@ -207,7 +207,7 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
 
 
 def on_reported_while_forming(cluster: Cluster, event: PeersLost) -> Transition:
-    """Handles a peer that could not enter the view of its phase; the end of a lost peer forms the next view."""
+    """Handles a peer that could not enter the view of its phase: kills hanging peers; their ends form the next view."""
     report, view = event.report, cluster.view
     assert view is not None
     if report.version < view.version or not report.late:

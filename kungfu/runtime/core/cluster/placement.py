@@ -51,7 +51,7 @@ def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Colle
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
-    """The number of peers removed on each host in the last ``AVOIDED_S`` seconds; a slow host may cause stragglers."""
+    """The number of peers removed from each host in the last ``AVOIDED_S`` seconds: slow hosts may cause stragglers."""
     return Counter(host for host, at in hosts.departures.values() if now - at < AVOIDED_S)
 
 

@@ -1,4 +1,4 @@
-"""Peers whose programs exit while the others train: each reports its exit before its process ends.
+"""Handles peers whose programs exit while other peers train: each reports its exit before its process ends.
 
 | exit of the program               | consequence                                                                      |
 | --------------------------------- | -------------------------------------------------------------------------------- |
@@ -97,7 +97,7 @@ def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
 
 
 def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
-    """The end of the job if a peer's program chose it, by ``sys.exit(n)`` or a usage error; else ``None``."""
+    """The failure of the job if a peer's program ended it, by ``sys.exit(n)`` or a usage error; else ``None``."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None or departure.code is None or departure.killed:
         # The peer reported nothing, its process still runs, or it was killed.

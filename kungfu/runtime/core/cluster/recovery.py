@@ -27,7 +27,7 @@ from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_i
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
 
-# The end of a peer whose script ended while the others needed it.
+# The description of the end of a peer whose script ended while the other peers needed the peer.
 QUIT = "its script ended (exit code 0) while the others trained"
 # The time in which a peer named by the survivors' errors may report: its connections may have ended with the others'.
 SUSPECT_S = 2.0
@@ -168,7 +168,7 @@ def resume(cluster: Cluster, now: float) -> Transition:
 
 
 def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
-    """Handles a coordinator of a formed view that does not answer: another view is formed without it."""
+    """Handles a coordinator that does not answer in a formed view: another view is formed without this peer."""
     regrouping, coordinator = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
         # Another view has been formed since.
@@ -206,7 +206,7 @@ def _reason_to_fail(cluster: Cluster) -> Fail | None:
 
 
 def _is_trained(cluster: Cluster) -> bool:
-    """True if some members have finished after the last barrier, so nothing is left to train for the others."""
+    """True if some members have finished after the last barrier, so the others have nothing left to train."""
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 

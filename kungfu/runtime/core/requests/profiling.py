@@ -1,6 +1,6 @@
 """The survey of a profile: the next size to measure, the measurements, and the end of each size.
 
-A survey starts at the largest size and goes down: a peer leaves at once, but a joiner takes seconds to get ready. So
+A survey proceeds from the largest size down: a peer leaves at once, but a joiner takes seconds to get ready. So
 there are two waves of joiners (up to the largest size, and back to the initial size) instead of one for each size.
 """
 
