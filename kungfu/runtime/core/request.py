@@ -186,7 +186,7 @@ def changes_membership(asked: Asked) -> bool:
 
 
 def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
-    """Chooses among requests by the table of this module.
+    """Chooses among requests according to the table of this module.
 
     Args:
         requests: The requests in the order of the policies; the newest first of the requests from outside.
@@ -265,7 +265,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
 
 
 def in_words(request: Request | SetValue) -> str:
-    """The request as a user would type it.
+    """Formats the request as a user would type it.
 
     >>> in_words(Leave((1, 3))), in_words(Migrate(2, "b")), in_words(Profile(1, 4, 50))
     ('scale-in 1 3', 'migrate 2 -> b', 'profile 1 4')

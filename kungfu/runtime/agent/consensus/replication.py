@@ -95,7 +95,7 @@ class FollowerLink:
             self._changed.notify_all()
 
     def send_heartbeat(self) -> None:
-        """Sends the next heartbeat now."""
+        """Sends a heartbeat at once."""
         with self._changed:
             self._heartbeat_due = True
             self._changed.notify_all()

@@ -193,7 +193,7 @@ class JobController:
 def root_cause(
     context: AgentContext, command: decided.Fail, cluster: Cluster, tails: Mapping[int, Sequence[str]]
 ) -> Failure:
-    """Waits briefly for the ends of other peers, then returns the failure at the start of the chain of causes.
+    """Waits briefly for the ends of other peers, then returns the failure that caused the others.
 
     Args:
         context: The context of the agent; the awaited ends come from its queue.

@@ -132,7 +132,7 @@ class Journal:
     # ---- gaps --------------------------------------------------------------------------------------------------------
 
     def on_gap_over(self, file: LogFile, gap: LogGap) -> None:
-        """Notes that a file can be written again, and records the gap."""
+        """Handles the end of a gap: the file can be written again, and the gap is recorded."""
         with self._lock:
             self._end_gap(file, gap)
             event = _event(self._name(file), self._unrecorded[self._name(file)])

@@ -82,7 +82,7 @@ class PeerProcess:
         threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
 
     def has_exited(self) -> bool:
-        """True if the peer has exited; processes that it started may continue."""
+        """True if the peer has exited; processes that it started may still run."""
         return self._has_exited.is_set() or self.child.poll() is not None
 
     def send_signal(self, number: int) -> None:
@@ -146,7 +146,7 @@ def start(
 
 
 def kill_and_reap(process: PeerProcess) -> None:
-    """Kills a peer, if it still runs, with all its descendants in any session, and waits for their ends."""
+    """Kills a peer, if it still runs, and its descendants in all sessions, and waits until they have ended."""
     process.send_signal(_KILL_ALL)
     try:
         process.child.wait(_REAPED_WITHIN_S)

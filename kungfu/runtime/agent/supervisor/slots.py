@@ -76,7 +76,8 @@ def choose_slot(
     Args:
         used: The slots of the processes that run, by peer.
         slots: The number of slots of the host.
-        leaving: Peers that will leave; if all slots are used, the new peer shares one of their slots and keeps it.
+        leaving: The peers that will leave; if all slots are used, the new peer shares one of these peers' slots, and
+            keeps the slot.
         vacated: The times at which slots were vacated, on the clock of ``now``.
         now: The present time, in seconds.
 

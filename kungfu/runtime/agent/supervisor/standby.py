@@ -88,8 +88,8 @@ class StandbyPool:
         return sum(one.has_loaded for one in self._waiting)
 
     def is_short(self) -> bool:
-        """True if a process should be started; ended processes are removed first. If one has ended during loading, the
-        next would too: ``failure`` is set, and no more are started."""
+        """Removes ended processes; returns True if a process should be started. If a process has ended during loading,
+        the next would too, so ``failure`` is set and no more are started."""
         loading = self.is_loading
         ended = [one for one in self._waiting if one.process.has_exited()]
         for one in ended:

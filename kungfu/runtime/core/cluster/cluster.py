@@ -42,8 +42,8 @@ class Starting:
     # Its report that it is ready, with its program and phase; its program is compared before ``ready`` is set.
     said: PeerProgressed | None = None
     replaces: int | None = None  # the id of the lost peer that it replaces; ``None`` for a joiner that was requested
-    # The time of its last report of a delay, while it reads its data up to the others' position or compiles; 0 without
-    # a report.
+    # The time of its last report of a delay (reading data up to the others' position, or compiling); 0 without a
+    # report.
     reads: float = 0.0
 
     @property
@@ -200,7 +200,7 @@ class Cluster:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The peers of the view that still train and are not removed; if the view breaks, each of them must report."""
+        """The peers of the view that still train and were not removed; each must report if the view breaks."""
         if self.view is None:
             # No peer trains yet.
             return ()
@@ -219,7 +219,7 @@ class Cluster:
         return replace(self, starting={**self.starting, peer: entry})
 
     def without_joiners(self, peers: Collection[int]) -> Cluster:
-        """The cluster without some of its joiners; other peers are ignored."""
+        """The cluster without the joiners among ``peers``; other peers are ignored."""
         return replace(self, starting={id_: entry for id_, entry in self.starting.items() if id_ not in peers})
 
 
@@ -227,7 +227,7 @@ Transition = tuple[Cluster, list[Command]]
 
 
 def mark_to_kill(cluster: Cluster, peers: Iterable[int]) -> Cluster:
-    """Marks peers as released and to be killed, so that an agent that takes over can repeat the kill."""
+    """Marks peers as released and as peers to kill, so that a new leader can repeat the kill."""
     people, going = cluster.processes, frozenset(peers)
     people = replace(people, released=people.released | going, to_kill=(people.to_kill | going) & people.alive)
     return replace(cluster, processes=people)

@@ -27,7 +27,7 @@ _USAGE = 2
 
 
 def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> Transition:
-    """Handles a peer's report on the exit of its program, by the table of this module."""
+    """Handles a peer's report of the exit of its program, according to the table of this module."""
     peer, exit = event.peer, event.exit
     before = cluster.losses.exiting.get(peer)
     if peer not in cluster.alive or (before is not None and before.is_gone):

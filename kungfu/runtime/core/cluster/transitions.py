@@ -78,7 +78,7 @@ _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
 def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
-    """Starts a job of ``size`` peers on hosts with slots for them; without ``hosts``, on a single host."""
+    """Starts a job of ``size`` peers on ``hosts``, which must have slots for them; by default on a single host."""
     return joiners.spawn(Cluster(limits, hosts=hosts or Hosts()), [None] * size, now)
 
 
@@ -391,7 +391,7 @@ def _no_training_reason(entry: Starting) -> str:
 
 
 def _on_tick(cluster: Cluster, now: float) -> Transition:
-    """Handles members, programs and joiners that are late by now."""
+    """Handles members, exiting programs and joiners that have missed their deadlines."""
     cluster, commands = recovery.form_view(cluster, now)
     cluster, kills = recovery.kill_late_members(cluster, now)
     cluster, overdue = program_exits.kill_late_exits(cluster, now)
