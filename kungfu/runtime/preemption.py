@@ -27,8 +27,8 @@ _NO_DESCRIPTOR = -1
 def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
     """Makes the first SIGTERM call ``on_notice`` in a separate thread, and the second one end this process.
 
-    Has no effect outside the main thread, where Python allows no handlers, or if the program already handles or ignores
-    SIGTERM. SIGTERM ends forked children as before.
+    It has no effect outside the main thread, where Python allows no handlers, or once the program handles or ignores
+    SIGTERM itself. SIGTERM ends forked children as before.
 
     Args:
         on_notice: Asks to leave the job. Its error is printed as one line on standard error, except after the end of

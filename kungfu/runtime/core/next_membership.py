@@ -20,7 +20,7 @@ The decision is a pure function of a `BarrierInput`; ``core.barrier`` is its onl
 | a size and peers by name  | any            | the named peers leave first; a smaller size removes others,   |
 |                           |                | in the same order                                             |
 
-A view always keeps a member of the previous view that holds the state: a joiner holds all of the state only after its
+A view always keeps a member of the previous view, to hold the state: a joiner holds all of the state only after its
 first step.
 
 A change under way has a size *and* peers to exchange, and one wave of joiners serves both. A rule or a hook adds to it:

@@ -182,7 +182,7 @@ class ConsensusState:
             return True
 
     def grant_vote(self, term: int, host: int) -> bool:
-        """Votes for ``host`` in ``term`` and refuses earlier terms from then on; ``False`` if it may not vote so."""
+        """Votes for ``host`` in ``term`` and refuses earlier terms from then on; ``False`` if the vote is refused."""
         with self._changed:
             last, candidate = self._voted
             # The term is over, or this agent has voted in a later term, or for another candidate in this term.

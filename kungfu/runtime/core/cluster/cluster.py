@@ -25,7 +25,7 @@ class ReplacementLimits:
 
 @dataclass(frozen=True)
 class JobLimits:
-    """The limits of the whole job; the job ends if fewer than ``minimum`` peers are left, including joiners."""
+    """The limits of the whole job; the job ends if fewer than ``minimum`` peers, including joiners, are left."""
 
     deadlines: Deadlines
     replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
