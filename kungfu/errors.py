@@ -1,4 +1,4 @@
-"""The errors that kungfu raises, by who has to act.
+"""The errors that kungfu raises, grouped by who has to act.
 
 A message says what is wrong, the wrong value, what is allowed, and what to do. Messages are for people: facts that a
 program may use for a decision, such as the lost peers, are in fields.
@@ -65,7 +65,7 @@ class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the 
     Attributes:
         ranks: The known peers at fault, by rank in ``view``.
         peers: The peers at fault, by id, including peers that are in no view yet.
-        view: The version of the view in which ``ranks`` count; ``None`` for the view in force.
+        view: The version of the view to which ``ranks`` refer; ``None`` for the view in force.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DeadlineExceeded(KungfuError):  # noqa: N818 - as gRPC names it
         waiting_for: The known missing peers, by rank in ``view``.
         waited_s: The length of the wait in seconds; NaN if unknown.
         peers: The missing peers, by id, including peers that are in no view yet.
-        view: The version of the view in which ``waiting_for`` counts; ``None`` for the view in force.
+        view: The version of the view to which ``waiting_for`` refers; ``None`` for the view in force.
     """
 
     def __init__(

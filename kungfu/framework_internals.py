@@ -1,7 +1,8 @@
 """Every use of a private part of TensorFlow or Keras that has no equivalent in the public interface.
 
-Each function is one use, with the reason why the public interface is not enough. A canary test for each, in
-``tests/test_framework_internals.py``, names the feature that kungfu loses if a new TensorFlow or Keras drops the part.
+Each function covers one use, and gives the reason why the public interface is not enough. For each there is a canary
+test in ``tests/test_framework_internals.py``; it names the feature that kungfu loses if a new TensorFlow or Keras drops
+the part.
 Importing this module loads neither library: ``script_runner`` runs its source before TensorFlow is loaded.
 """
 
@@ -54,7 +55,7 @@ def attribute_of(layer: Any, variable: Any) -> str:
 
 
 def is_made_by_keras(layer: Any, variable: Any) -> bool:
-    """True if code of Keras creates this variable, in a Keras layer or in a class that a custom layer inherits from."""
+    """True if Keras' own code creates this variable: in a Keras layer, or in a Keras base class of a custom layer."""
     import keras
 
     if type(layer).__module__.startswith("keras.") and not isinstance(layer, keras.Model):
@@ -81,7 +82,7 @@ def maker_of(tensor: Any) -> tuple[Any, int]:
 
 
 def compiled_with(model: Any) -> Mapping[str, Any]:
-    """The arguments of ``compile``; ``get_compile_config`` gives only a config. Empty before ``compile``."""
+    """The arguments passed to ``compile``, which ``get_compile_config`` only serializes; empty before ``compile``."""
     given = getattr(model, "_compile_config", None)
     return {} if given is None else given.config
 
@@ -92,7 +93,7 @@ def learning_rate_or_schedule(optimizer: Any) -> Any:
 
 
 def loss_tracker(model: Any) -> Any | None:
-    """The metric of the mean loss in a compiled model's training step; the public ``metrics`` may be overridden."""
+    """The metric that tracks the mean loss of a compiled model; the public ``metrics`` may be overridden."""
     return model._loss_tracker
 
 
@@ -124,7 +125,7 @@ def flat_metrics(model: Any, logs: dict[str, Any]) -> Any:
 
 @contextmanager
 def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
-    """Reduces the losses of ``compile`` by a function in the block: only there values, weights and mask are together.
+    """Replaces the reduction of ``compile``'s losses in the block; only it receives values, weights and mask together.
 
     Args:
         reduce: Called with Keras' function and then its arguments: values, and by name ``sample_weight``, ``mask``,
@@ -160,7 +161,7 @@ def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iter
 
 
 def added_to_unmasked() -> float:
-    """The constant that Keras adds to the number of unmasked positions before dividing: epsilon until Keras 3.12."""
+    """The constant that Keras adds to the number of unmasked positions before dividing: epsilon up to 3.12, then 0."""
     import keras
     from packaging.version import Version
 
@@ -172,7 +173,7 @@ def added_to_unmasked() -> float:
 
 @contextmanager
 def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Calls a function for all gradients computed by this thread in a graph during the block; tapes do not report them.
+    """Calls ``note`` for all gradients that this thread computes in a graph during the block; tapes do not report them.
 
     Args:
         note: Called with the gradients, and with the target that was differentiated.
@@ -230,7 +231,7 @@ def function_graph(graph: Any, name: str) -> Any:
 
 
 def functions_called(operation: Any) -> list[str]:
-    """The names of the functions that an operation calls, for a loop its body and then its condition."""
+    """The names of the functions that an operation calls; for a loop, the body and then the condition."""
     attributes = (one for _, one in sorted(operation.node_def.attr.items()))
     return [one.name for given in attributes for one in ([given.func] if given.HasField("func") else given.list.func)]
 
@@ -238,8 +239,8 @@ def functions_called(operation: Any) -> list[str]:
 def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
     """Calls a concrete function that returns a list, with eager tensors of its traced dtypes.
 
-    A public call binds and casts each argument, and a call of the ``tf.function`` looks up the trace by all captures:
-    0.1 and 0.35 ms more processor time per step.
+    The public alternatives need more processor time per step: 0.1 ms for a call of the concrete function, which binds
+    and casts each argument, or 0.35 ms for a call of the ``tf.function``, which looks up the trace by all captures.
 
     Args:
         function: The concrete function.
@@ -250,7 +251,7 @@ def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) 
 
 
 def replace_capture(graph: Any, handle: Any, *, external: Any, internal: Any) -> None:
-    """Makes a function under construction capture ``external``, as ``internal`` inside, in place of ``handle``."""
+    """Makes a function under construction capture ``external`` (``internal`` inside it) instead of ``handle``."""
     graph._function_captures.add_or_replace(key=id(handle), external=external, internal=internal)
 
 
@@ -315,7 +316,7 @@ def is_eager_function(function: Any) -> bool:
 
 
 def make_eager_function(function: Callable[..., Any], dtypes: Sequence[Any]) -> Any:
-    """Wraps a Python function for a call with tensors; it returns tensors of these dtypes."""
+    """Wraps a Python function that is called with tensors, and returns tensors of these dtypes."""
     from tensorflow.python.ops import script_ops
 
     return script_ops.EagerFunc(function, dtypes, is_grad_func=False)

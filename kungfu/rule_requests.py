@@ -99,7 +99,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 
 
 def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
-    """Calls the hook of a rule that fired in the last step of a job; only checkpoints and values remain requested."""
+    """Calls the hook of a rule that fired in the last step of a job; keeps only requests for checkpoints and values."""
     return call_hook(fired, action, size=size).without(_OF_LATER_STEPS, why=_OVER)
 
 
@@ -124,7 +124,7 @@ def requests_of(
             requests = [_of_hook(request, view) for request in call(one, one.action)]
         else:
             requests = [_of_rule(within_replacements(one, view, speeds), view)]
-        # A mask may name ranks that have left meanwhile.
+        # A mask may name ranks that have left in the meantime.
         yield from (asked_by(one, request) for request in requests if request is not None)
 
 
@@ -133,7 +133,7 @@ def rescale_sources(
 ) -> dict[str, float]:
     """The source values for rules on a rescale, except the learning rate.
 
-    ``sizes`` and ``terms`` are those before and after the rescale; ``epoch_samples`` is 0 without a loader."""
+    ``sizes`` and ``terms`` are pairs: before and after the rescale. ``epoch_samples`` is 0 without a loader."""
     (previous_size, size), (before, decided) = sizes, terms
     base_batch, base_size = before.base(previous_size)
     return {

@@ -29,14 +29,14 @@ class Worth(abc.ABC):
 
     @abc.abstractmethod
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
-        """The value of a job that needs this many seconds, a number or a vector: float32, NaN for NaN.
+        """The value of a job that takes `seconds` (a scalar or a vector), as float32; NaN for NaN.
 
-        `first` is the first estimate of that time (the paper's T0), which only `steps` needs.
+        Only `steps` needs `first`, the first estimate of the job's time (T0 in the paper).
         """
 
 
 def linear(value: float, *, zero_at_s: float) -> Worth:
-    """``U(T) = value * (1 - T / zero_at_s)``: each second saved is worth the same, even after the zero.
+    """``U(T) = value * (1 - T / zero_at_s)``: each second saved is worth the same, even beyond ``zero_at_s``.
 
     Args:
         value: The value of a job that needs no time, at least 0.
@@ -63,14 +63,14 @@ def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
 
 
 def steps(values: Mapping[float, float]) -> Worth:
-    """Deadlines: the value of a job depends on the first deadline that it meets, and is 0 after the last one.
+    """Deadlines: the value of a job depends on the first deadline that it meets, and falls to 0 after the last one.
 
-    Between the deadlines the value is interpolated linearly, since otherwise no single peer would be worth its price:
-    from each deadline to the next, and from the last one to zero at the first estimate of the completion time. After
-    that the last line continues.
+    The value falls linearly from each deadline to the next, and from the last deadline to zero at the first estimate
+    of the completion time; the last line continues below zero. If the value fell in steps, no single peer would be
+    worth its price.
 
     Args:
-        values: ``{deadline in seconds: value}``; the values fall with time.
+        values: ``{deadline in seconds: value}``; the values never rise with time.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2 and figure 5(c).
@@ -82,7 +82,7 @@ def steps(values: Mapping[float, float]) -> Worth:
 
 
 def points(values: Mapping[float, float]) -> Worth:
-    """Piecewise linear between points, and constant before the first and after the last.
+    """A worth that is piecewise linear between points, and constant before the first and after the last.
 
     Args:
         values: ``{seconds: value}``; the values never rise with time.
@@ -144,7 +144,7 @@ class _Points(Worth):
 
 @dataclass(frozen=True, repr=False)
 class _Steps(Worth):
-    """A worth with deadlines, and a straight line from each to the next one."""
+    """A worth with deadlines, linear between them."""
 
     pairs: Pairs
 
@@ -158,13 +158,13 @@ class _Steps(Worth):
 
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
         deadline, least = self.pairs[-1]
-        # If the first estimate is within the last deadline, the line to zero gets a small length, and so is steep.
+        # If the first estimate is before the last deadline, the line to zero is short and therefore steep.
         length = maximum(first, deadline * 1.001) - deadline
         return _between(seconds, self.pairs) - least * maximum(seconds - deadline, 0.0) / length
 
 
 def _between(seconds: Signal, pairs: Pairs) -> Signal:
-    """The value at a time: the first value, minus the loss on each straight piece."""
+    """The value at a time: the first value minus the loss on each linear piece."""
     value = pairs[0][1] + 0 * seconds  # NaN if the time is NaN
     for (start, high), (end, low) in itertools.pairwise(pairs):
         value = value - (high - low) * clip((seconds - start) / (end - start), 0.0, 1.0)

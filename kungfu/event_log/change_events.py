@@ -316,7 +316,7 @@ class SpanPart(Struct, frozen=True, omit_defaults=True):
 
 
 class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
-    """The seconds ``s`` of a membership change (``what``) on one peer, with their parts."""
+    """The seconds ``s`` that a membership change (``what``) took on one peer, with their parts."""
 
     what: str
     peer: int
@@ -330,7 +330,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint was written, or writing it failed.
 
     Attributes:
-        step: The steps done before it.
+        step: The number of steps done before the checkpoint.
         rule: The rule or the request that asked for the checkpoint.
         path: The folder of the checkpoint.
         size_bytes: The size of the checkpoint; None if unknown.

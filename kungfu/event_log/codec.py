@@ -1,6 +1,6 @@
 """Writes events as lines of ``events.jsonl`` or as bytes between processes, and reads both back.
 
-The only codec, `msgspec`, checks its input against the types and derives their JSON schema.
+`msgspec`, the only codec, checks its input against the types of the events, and derives the JSON schema from them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The tag of a class is the value of ``event`` in the file, and the fields of the 
 `kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
 key that is added, removed or redefined needs another `RECORD_VERSION`; records of other versions are refused.
 
-Peers are identified by their ids, which never change in a job, except in fields of ranks. Times are seconds since 1970,
-durations are seconds, and ``None`` means unknown.
+Peers are identified by their ids, which never change within a job; only fields named after ranks hold ranks. Times are
+seconds since 1970, durations are in seconds, and ``None`` means unknown.
 """
 
 # ruff: noqa: F403, F405 - each module names its public types in `__all__`

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-# The most bytes that are read at once: the record of a week is read in many small parts.
+# The maximum number of bytes per read: the record of a week is read in many small parts.
 _CHUNK_BYTES = 1 << 20
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading. Another user's record may contain a pipe or a device, which blocks readers.
+    """Opens a regular file for reading; another user's record may contain a pipe or a device, which would block.
 
     Raises:
         OSError: The file cannot be opened, or is not a regular file.

@@ -20,7 +20,7 @@ from kungfu.event_log.progress import ProgressSoFar
 # The figures of a step that every job has, except the learning rate; other numbers are named signals of policies.
 FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
-# The most decisions, ended peers, labels and troubles that a `Job` keeps; the record has all of them.
+# The maximum numbers of decisions, ended peers, labels and troubles in a `Job`; the record has all of them.
 _MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
 
 # The events that close a decision.
@@ -29,7 +29,7 @@ PeerState = Literal["starting", "ready", "training", "done training", "leaving",
 
 
 class JobHost(Struct, frozen=True):
-    """A host of a job, which joined at ``started_at`` and has left or is lost if it is not present."""
+    """A host of a job. It joined at ``started_at``; if not ``is_present``, it has left or is lost."""
 
     name: str
     pid: int  # of its kungfu-run
@@ -44,11 +44,11 @@ class JobPeer(Struct, frozen=True):
         id: The id of the peer.
         host: The id of its host; 0 in a job of one host.
         pid: Its process id; None if its start was not recorded.
-        started_at: When its process was started, in seconds since 1970; None if not known.
+        started_at: The start time of its process, in seconds since 1970; None if not known.
         rank: Its rank; None outside the view.
         state: Its activity.
-        since: When the activity began, in seconds since 1970; None if not known.
-        how: How its process ended or was lost.
+        since: The start time of the activity, in seconds since 1970; None if not known.
+        how: The way in which its process ended or was lost.
         is_dismissed: True if an agent ended the process.
         is_lost: True if the peer was lost from the view.
     """
@@ -93,10 +93,10 @@ class JobTally(Struct, frozen=True):
     Attributes:
         counts: The number of events by kind.
         labelled: The number of labelled events by kind and label; rules that may decide start at 0.
-        replacements: The rescales in which replacements of lost peers joined; no rule requested these.
+        replacements: The number of rescales without a rule, in which replacements of lost peers joined.
         lost_peers: The number of lost peers.
         stopped_s: Seconds for which rescales and losses stopped training.
-        unrecorded: Events that could not be written to the record.
+        unrecorded: The number of events that could not be written to the record.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -144,9 +144,9 @@ class Job(Struct, frozen=True):
         view: The view in force.
         view_steps: Steps done before each view, by version; only known views, from the view in force on.
         phase: The newest announced ``fit`` of the program; 0 before the second.
-        finished: The ends of training of the peers that completed this phase.
-        longest: The end of training with the most steps, over all phases.
-        awaited: The size that the job returns to after a loss; 0 if no replacement is on its way.
+        finished: The `FinishedEvent` of each peer that completed this phase.
+        longest: The `FinishedEvent` with the most steps, over all phases.
+        awaited: The size to which the job returns after a loss; 0 if no replacement is on its way.
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
         rescales: The newest rescales, oldest first.
@@ -161,8 +161,8 @@ class Job(Struct, frozen=True):
         trained_at: The time of the first view, in seconds since 1970; None if not known.
         last_at: The time of the newest event, in seconds since 1970; None if not known.
         newest: The figures of the newest step.
-        known: The newest number of each figure of any step, by name; may be NaN or infinite.
-        steps: Steps done: the highest step number so far.
+        known: The newest value of each figure over all steps, by name; may be NaN or infinite.
+        steps: The number of steps done, which is the highest step number so far.
         progress: The progress in samples and epochs, and the pace.
         speeds: The newest known speeds of peers by id, as fractions of the median peer's.
     """
@@ -230,7 +230,7 @@ class Job(Struct, frozen=True):
         return tuple(peer for peer, one in self.peers.items() if one.host == host and not one.is_gone)
 
     def is_settled(self, size: int) -> bool:
-        """True if the view has `size` peers, all alive, no joiner is on its way, and the view has done a step."""
+        """True if the view has `size` peers, all alive, and has done a step, and no joiner is on its way."""
         # A joiner has the complete state only from its first step on.
         begun = self.view_steps.get(self.view.version) if self.view else None
         has_trained = begun is not None and self.steps > begun
@@ -356,7 +356,7 @@ class Job(Struct, frozen=True):
         return replace(self, troubles=(*self.troubles, event)[-_MOST_TROUBLES:])
 
     def _at_barrier(self, step: int) -> Job:
-        """The job after a rule fired at ``step``; several rules in one barrier count as one."""
+        """The job after a rule fired at ``step``; several rules at one barrier count once."""
         return replace(self, barriers=self.barriers + (step != self.rules_step), rules_step=step)
 
     # ---- hosts and peers ---------------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class Job(Struct, frozen=True):
         )
 
     def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
-        """Closes the newest open decision of each named rule; for a single rule, only in ``step`` if given."""
+        """Closes the newest open decision of each named rule; a single rule's only if it is of ``step``, if given."""
         rules, decisions = rule.split(" and "), [*self.decisions]
         # One change may carry out the decisions of several rules, each of a different step.
         step = step if len(rules) == 1 else None
@@ -450,7 +450,7 @@ def fold(recorded: Iterable[events.LoggedEvent]) -> Job:
 
 
 def _outside(peer: JobPeer, view: events.ViewEvent) -> JobPeer:
-    """A peer outside `view`: leaving if it trained in the view before, else unchanged except for its rank."""
+    """A peer outside `view`: leaving if it trained in the previous view, else unchanged except for its rank."""
     if peer.state in ("training", "done training"):
         return replace(peer, rank=None, state="leaving", since=view.time)
     return replace(peer, rank=None)

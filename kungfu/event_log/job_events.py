@@ -66,7 +66,7 @@ class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
 
 
 class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
-    """The job ended with its training, or by a signal; ``host`` is set in a job of several hosts."""
+    """The job ended because its training ended or a signal arrived; ``host`` is set in a job of several hosts."""
 
     reason: str
     host: int | None = None
@@ -76,7 +76,7 @@ class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
 
 
 class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
-    """The job cannot continue. ``peer`` is the cause, or -1 if no peer is; ``code`` is the job's exit code."""
+    """The job cannot continue. ``peer`` is the cause (-1 if the cause is no peer); ``code`` is the job's exit code."""
 
     topic: ClassVar[Topic] = "loss"
     peer: int
@@ -90,7 +90,7 @@ class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
         return f"this run failed: {self.error}"
 
     def details(self) -> tuple[str, ...]:
-        # The cause may lie in the job rather than in one peer.
+        # The cause may be the job rather than one peer.
         log = f"peers/peer-{self.peer}.log" if self.peer >= 0 else "peers/"
         return f"what it printed is in {log}", f"the job's exit code is {figure(self.code)}"
 

@@ -23,7 +23,7 @@ Topic = Literal[
 
 
 class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
-    """One line of ``events.jsonl``. The agent that writes an event first sets ``time``."""
+    """One line of ``events.jsonl``. The first agent that writes an event sets ``time``."""
 
     topic: ClassVar[Topic] = "job"
     time: float | None = None

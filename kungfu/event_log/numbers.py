@@ -10,7 +10,7 @@ NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infi
 
 
 def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
-    """A value with all nested numbers that are not finite replaced by their names in `NOT_FINITE`, and NaN by ``nan``.
+    """A value in which each nested NaN is replaced by ``nan``, and each infinity by its name in `NOT_FINITE`.
 
     >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
     {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}

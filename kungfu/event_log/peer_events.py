@@ -95,10 +95,10 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     """A peer's program ends, or has left its training loop, while others train.
 
     Attributes:
-        rank: Its rank; None outside the view.
-        step: The steps that the peer has done.
-        others: The number of peers that train.
-        how: "loop", "exit" or the kind of its exception.
+        rank: The rank of the peer; None outside the view.
+        step: The number of steps that the peer has done.
+        others: The number of other peers, which train.
+        how: "loop", "exit" or the kind of the exception.
         error: The exception; empty if there is none.
     """
 
@@ -110,7 +110,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     error: str
 
     def one_line(self) -> str:
-        """The end of a program in one line; the event of the loss or job end that follows has details of an error."""
+        """The end of a program in one line; a following event of a loss or of the job's end has details of an error."""
         peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "
@@ -192,7 +192,7 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
 
     def headline(self) -> str:
         peers = f"{counted(len(self.peers), 'peer')}: {peers_named(self.peers)}"
-        # The first view does not change another one.
+        # The first view does not follow another one.
         if self.version == 1:
             return f"training begins with {peers}"
         return f"view {figure(self.version)} is in force, {peers}"
@@ -212,7 +212,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
-    """A joiner has read ``batches`` of data up to the position of the other peers, which trained meanwhile."""
+    """A joiner has read ``batches`` batches, up to the position of the other peers, while those were training."""
 
     batches: int
     seconds: float
@@ -224,7 +224,7 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
 
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
-    """A peer has read ``samples`` up to its offset in a partition that it took over; all peers waited."""
+    """A peer has read ``samples`` samples, up to its offset in a partition that it took over, while all waited."""
 
     samples: int
     seconds: float
@@ -295,7 +295,7 @@ class LateEvent(LoggedEvent, frozen=True, kw_only=True, tag="late"):
 
 
 class MachinesDifferEvent(LoggedEvent, frozen=True, kw_only=True, tag="machines differ"):
-    """Some peers, by id, have another processor or number of threads than the ``usual`` one."""
+    """The processor or the number of threads of some peers (``others``, by id) differs from the ``usual`` one."""
 
     usual: str
     others: Mapping[str, str]
@@ -346,7 +346,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The peers' rules differ in their requests at a barrier; ``requests`` are in words, by rank; rank 0's counts."""
+    """The peers' rules made different requests (``requests``, in words, by rank) at a barrier; rank 0's counts."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int
@@ -358,7 +358,7 @@ class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):
-    """The shadow rules of the peers request different things; ``shadows`` are in words, by rank."""
+    """The shadow rules of the peers would have made different requests (``shadows``, in words, by rank)."""
 
     view: int
     shadows: Mapping[str, str]
@@ -387,8 +387,8 @@ class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
         step: The newest step.
         what: The name of the signal.
         since: The first step in which the signal was a number.
-        missing: Steps since then in which the signal was NaN.
-        of: All steps since then.
+        missing: The number of steps since then in which the signal was NaN.
+        of: The number of steps since then.
     """
 
     topic: ClassVar[Topic] = "trouble"

@@ -18,16 +18,16 @@ _NEWEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class NewRecords:
-    """The additions to a record: events and lines of metrics, each in the order of its file."""
+    """The additions to a record: events and lines of metrics, each in file order."""
 
     events: tuple[AnyEvent, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
 
 
 class RecordFollower:
-    """Reads the additions to a growing record, call by call, and counts the ``damaged`` lines, which it skips.
+    """Reads the additions to a growing record with each call; skips ``damaged`` lines, and counts them.
 
-    The first read covers only ``newest_bytes`` at the end of the metrics; ``has_more`` is True if lines are left."""
+    The first read covers only the last ``newest_bytes`` of the metrics; ``has_more`` is True if lines are left."""
 
     def __init__(self, folder: Path, *, newest_bytes: int | None = None) -> None:
         self._folder, self._events = folder, GrowingFile(folder / "events.jsonl")

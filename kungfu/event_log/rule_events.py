@@ -69,7 +69,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     """A rule requested ``asked`` peers in place of ``size``.
 
     Attributes:
-        size: Peers when the rule fired.
+        size: The number of peers when the rule fired.
         asked: The requested number of peers.
         done: The result of the barrier, in words.
         won: The policies that set the target of a combined rule.
@@ -150,7 +150,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         if not names:
             return []
         requests = ", ".join(f"{name} wanted {figure(self.saw[name])}" for name in names)
-        # The rule may follow a policy that has no target yet.
+        # The rule may follow a policy without a target so far.
         return [f"{requests}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
@@ -164,7 +164,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
-    """The request of a rule had no effect. The other fields are those of `DecisionEvent`.
+    """The request of a rule had no effect. The other fields have the same meaning as in `DecisionEvent`.
 
     Attributes:
         asked: The requested size.

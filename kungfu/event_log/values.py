@@ -36,7 +36,7 @@ def number_or_nan(value: object) -> float | None:
 
 
 def undefined_words(share: float) -> str:
-    """The words for a figure that is NaN in a share of its steps; empty for a share below 1 %.
+    """Describes a figure that is NaN in a share of its steps; empty for a share below 1 %.
 
     Examples:
         >>> undefined_words(0.4812), undefined_words(0.001)

@@ -1,9 +1,9 @@
 """Builds the compiled part of kungfu once for each TensorFlow and each version of the sources, and loads it.
 
-``python -m kungfu.native`` builds it and prints its path; without that, the first use builds it in about a minute. The
-library is in a cache of the user, not in the package. Its name contains TensorFlow's version and a hash of the compiler
-flags and the sources, so that only a matching library is ever loaded. The functions that transfer and compare states
-and that replay policies need no TensorFlow, and are a separate small library that loads without it.
+``python -m kungfu.native`` builds it and prints its path; otherwise, the first use builds it in about a minute. The
+library is stored in the user's cache, not in the package. Its name contains TensorFlow's version and a hash of the
+compiler flags and the sources, so that only a matching library is ever loaded. The functions that transfer and compare
+states and replay policies form a separate small library, which loads without TensorFlow.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
 # No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
 _FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
 _ERROR_TAIL_LINES = 30
-# Follows the name of the lock in the name of a folder for compiling.
+# In the name of a folder for compiling, this follows the name of the lock.
 _WORK = ".work-"
-# Compilers at once: with TensorFlow's headers each needs some hundred megabytes.
+# The maximum number of simultaneous compilers: with TensorFlow's headers, each needs a few hundred megabytes.
 _COMPILERS = 4
 
 # The types of the result and of the arguments of each C function.
@@ -95,13 +95,13 @@ def is_loaded() -> bool:
 
 
 def load() -> NativeLibrary:
-    """The library of this process, built if no cached one matches; later calls return the same one.
+    """The library of this process, built if no cached library matches; later calls return the same object.
 
-    ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache folder
-    (else ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
+    ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, and ``KUNGFU_CACHE`` the cache folder
+    (default: ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
 
     Raises:
-        UsageError: There is no compiler, or the library is for another TensorFlow than the running one.
+        UsageError: There is no compiler, or the library is not for the running TensorFlow.
         InternalError: The sources do not compile; the error has the compiler's last lines.
 
     Cost:
@@ -124,15 +124,15 @@ def is_available() -> bool:
 
 
 def prepare() -> None:
-    """Builds and loads everything in advance; without a compiler, the later use raises the error."""
+    """Builds and loads everything in advance; without a compiler, the first use raises the error instead."""
     with suppress(UsageError):
         load_state()
         load()
 
 
 def handle_of(variable: Any) -> Any:
-    """The handle of a variable for an op of the library that reads or writes it. Also records the variable in the graph
-    under construction, which by itself records only variables that are read."""
+    """The handle of a variable, for an op of the library that reads or writes the variable. Also records the variable
+    in the graph under construction, since TensorFlow records only variables that are read."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -153,7 +153,7 @@ def load_state() -> ctypes.CDLL:
 def build(*folders: Path) -> Path:
     """The cached library of the sources in these folders, by default the ops, for the installed TensorFlow.
 
-    Compiled if missing, by one process under a lock, while others wait; raises the errors of ``load``."""
+    If it is missing, one process compiles it under a lock while the others wait. Raises the errors of ``load``."""
     import tensorflow as tf
 
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']

@@ -1,8 +1,8 @@
 """Builds Horovod from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
 
-pip alone is not enough: the sources are patched first (``horovod.patch`` gives the reasons), and the build needs the
-TensorFlow that it is for. The wheel stays in the user's cache with kungfu's own libraries, in a folder whose name
-depends on all inputs, so that the next environment with the same TensorFlow needs no compilation.
+pip alone is not enough: the sources are patched first (``horovod.patch`` gives the reasons), and the build must see the
+target TensorFlow. The wheel is kept in the user's cache with kungfu's own libraries, in a folder whose name depends on
+all inputs, so that the next environment with the same TensorFlow needs no compilation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def install() -> Path:
         InternalError: The build fails, or its result cannot be loaded.
 
     Cost:
-        About a minute on two cores, and 300 MB; some seconds if the cache has the wheel.
+        About a minute on two cores, and 300 MB; a few seconds if the cache has the wheel.
     """
     wheel = build()
     _run("install", _pip("install", "--force-reinstall", wheel))
@@ -79,7 +79,7 @@ def build() -> Path:
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the build: the parts of Horovod, this environment's cmake, and no options of an outer make."""
+    """The environment of the build: Horovod's parts and this environment's cmake, without an outer make's options."""
     inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
     jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # otherwise Horovod's setup uses eight
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}

@@ -36,9 +36,9 @@ def header_line(
 
 
 def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
-    """The format of a step line, one peer's share of one step: each value is an entry of ``CONVERSIONS``, to be filled
-    with a number by ``%``, or the output of `json_literal`. Only rank 0 writes the ``agreed`` sources and the numbers
-    that the ``fired`` rules requested."""
+    """The format of a step line, which holds one peer's share of a step. Each value is an entry of ``CONVERSIONS``,
+    which ``%`` replaces by a number, or the output of `json_literal`. Only rank 0 writes the ``agreed`` sources and the
+    numbers that the ``fired`` rules requested."""
     parts = [_entries(position), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
         parts.append(f'"agreed":{{{_entries(agreed)}}}')

@@ -54,9 +54,9 @@ class Snapshot:
 
     Attributes:
         after: The step; 0 before the first.
-        view: The version of the view that does the next step.
+        view: The version of the view that runs the next step.
         peers: The ids of the view's peers, in rank order.
-        folds: For each rank, the fields of its local folds by name, and on rank 0 those of the agreed folds too.
+        folds: For each rank, the fields of its local folds by name; for rank 0, the fields of the agreed folds too.
     """
 
     after: int
@@ -73,7 +73,7 @@ class Trace:
         steps: The complete steps, in order.
         snapshots: The complete snapshots, in order.
         plan: The plan that ran; None if the record does not hold it.
-        policies: The policies that ``kungfu-run --policy`` named.
+        policies: The policies named by ``kungfu-run --policy``.
         remarks: The parts of the record that could not be used, and why.
     """
 
@@ -96,7 +96,7 @@ class _Gathered:
 
 
 def read_trace(folder: Path) -> Trace:
-    """The trace of the run in `folder` (or the trace file itself); needs about five times the file's size of memory.
+    """The trace of the run in `folder` (or the trace file itself); needs memory of about five times the file's size.
 
     Raises:
         UsageError: There is no trace, or it holds no complete step.
@@ -192,7 +192,7 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
 
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
-    """The complete steps; if a failure undid a step, its version in the later view."""
+    """Yields the complete steps; for a step that a failure undid, the version from the later view."""
     # Sorted by step and view, so that the mapping keeps the last view in which a step was done.
     latest = dict(sorted(gathered.steps))
     before: int | None = None
@@ -211,7 +211,7 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
 
 
 def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """A remark on each row of steps that lack the same reports: the last reports of a killed peer are lost."""
+    """Yields a remark on each run of steps that lack the same reports: the last reports of a killed peer are lost."""
     for missing, those in itertools.groupby(lacking, key=lambda one: one[1]):
         for first, last in rows_without_gap(step for step, _ in those):
             if first == last:
@@ -221,7 +221,7 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
 
 
 def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last step of each row of consecutive steps.
+    """The first and the last step of each run of consecutive steps.
 
     Examples:
         >>> rows_without_gap([3, 4, 5, 9])
@@ -245,7 +245,7 @@ def _missing(shares: Mapping[int, LineFields]) -> str:
 
 
 def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:
-    """The snapshots that all peers of their view have written."""
+    """Yields the snapshots that all peers of their view have written."""
     sizes = {one.view: one.size for one in steps}
     for (after, view), shares in sorted(gathered.snapshots.items()):
         if sorted(shares) == list(range(sizes.get(view, 0))):

@@ -2,7 +2,7 @@
 
 The run's own plan is replayed with the run's membership: local folds follow their peers from view to view, and every
 snapshot of the record is compared with the replayed states. After missing steps the states are *lost*: the replay
-resumes at the next snapshot. Another plan starts with fresh folds and is compared with nothing.
+resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kungfu.errors import UsageError
 from kungfu.signal import NEST
 from kungfu.trace.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 
-# The tolerance between TensorFlow or the native library and NumPy, over a few hundred steps of averages.
+# The tolerance for NumPy compared with TensorFlow or the native library, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
 
@@ -32,7 +32,7 @@ class Replayed:
 
     Attributes:
         decisions: The rules that fired, in order.
-        differences: The differences from the recorded run, for the run's own plan only; about twenty at most.
+        differences: The first differences from the recorded run, about twenty at most; only for the run's own plan.
         remarks: The steps of the record that were not replayed, and why.
     """
 
@@ -146,8 +146,8 @@ def _beginning(
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for index, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))
-        # The run's first step needs no snapshot; any other start needs a snapshot right before it. The latest early
-        # enough is chosen.
+        # The run's first step needs no snapshot; any other start needs a snapshot right before it. The latest start up
+        # to the requested step is chosen.
         if index == 0 and step.step == 1:
             best = trace.steps, found
         elif found is not None and (best is None or step.step <= max(start, 1)):
@@ -159,7 +159,7 @@ def _beginning(
 
 
 def _enter(playing: _Playing, step: RecordedStep) -> None:
-    """Enters the view of a step: local folds follow their peers, which the snapshots around the change name."""
+    """Enters the view of a step; local folds follow their peers, as named by the snapshots around the change."""
     before, replaying = playing.previous, playing.replay
     if before is None or before.view == step.view:
         return
@@ -171,7 +171,7 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
 
 
 def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
-    """True if the states of the folds before `step` are unknown, because earlier steps are missing in the record."""
+    """True if the states of the folds before `step` are unknown because the record lacks earlier steps."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
     # After a gap, the states are unknown until a snapshot restores them.
@@ -187,7 +187,7 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
 
 
 def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
-    """A remark on each row of consecutive steps that were not replayed."""
+    """Yields a remark on each run of consecutive steps that were not replayed."""
     for first, last in rows_without_gap(steps):
         which = f"step {first} was" if first == last else f"steps {first} to {last} were"
         yield (
@@ -218,7 +218,7 @@ def _restore(replaying: Replay, snapshot: Snapshot) -> None:
 
 
 def _held(snapshot: Snapshot, name: str) -> list[Any]:
-    """A field of a fold's state on every peer; rank 0 alone records an agreed field."""
+    """A field of a fold's state on every peer; only rank 0 records an agreed field."""
     agreed = snapshot.folds[0].get(name, math.nan)
     return [one.get(name, agreed) for one in snapshot.folds]
 
