@@ -97,7 +97,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     Attributes:
         rank: The rank of the peer; None outside the view.
         step: The number of steps that the peer has done.
-        others: The number of other peers, which train.
+        others: The number of other peers that train.
         how: "loop", "exit" or the kind of the exception.
         error: The exception; empty if there is none.
     """

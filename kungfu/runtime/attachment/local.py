@@ -48,13 +48,13 @@ class _FailureKind(IntEnum):
 class LocalAttachment(Attachment):
     """All-reduce over shared memory among the peers of one machine.
 
-    A closed attachment, and one opened with size 1, is the identity. While it is open, a thread that no Python code can
+    While it is closed, or open with size 1, it is the identity. While it is open, a thread that no Python code can
     block sends a heartbeat five times a second.
 
     Args:
-        group: The number by which the graph's ops find their connection, any integer; attachments open in one process
-            at the same time need different numbers.
-        heartbeat_s: Seconds without a heartbeat, in heartbeats of the observer, before a process counts as gone.
+        group: An integer by which the graph's ops find their connection; attachments that are open in one process at
+            the same time need different numbers.
+        heartbeat_s: Seconds without a heartbeat, counted in the observer's heartbeats, until a process counts as gone.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -71,14 +71,14 @@ class LocalAttachment(Attachment):
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
 
-        All tensors travel in one message; each addition is rounded in the tensor's dtype, so the sum is bit for bit
-        NumPy's. Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
+        All tensors travel in one message; each addition is rounded to the tensor's dtype, so the sum equals NumPy's bit
+        for bit. Works in eager and in traced code; a traced op follows every ``open`` and ``close``.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
                 dtypes and numbers of elements on all peers.
-            prescale: Float64 scalar. All floating tensors but the last of the list are multiplied by it first; a factor
-                of exactly 0 gives zeros for any values. Integers and the last tensor stay as they are.
+            prescale: Float64 scalar, the factor of all floating-point tensors except the last; exactly 0 gives zeros
+                for any values. Integer tensors and the last tensor are not scaled.
             order: A variable on the CPU. It is not read; ops that share it run in program order.
             tag: The name of the message in errors; equal on all peers.
 
@@ -91,9 +91,9 @@ class LocalAttachment(Attachment):
                 shows no life for S s in TAG``.
             tf.errors.DeadlineExceededError: ``kungfu: waited S s in TAG for rank=R,...``.
             tf.errors.InternalError: ``kungfu: peers differ: ...``.
-            tf.errors.CancelledError: This peer closes meanwhile. `failure_of` converts each of these errors, with the
-                ranks. After an error every later call raises it again, on all peers, until the next ``open`` or
-                ``close``.
+            tf.errors.CancelledError: This peer closed the attachment in the meantime. `failure_of` converts each of
+                these errors, with the ranks. After an error, every later call raises the same error, on all peers,
+                until the next ``open`` or ``close``.
 
         Cost:
             One message; two barriers of the peers per 256 KiB.
@@ -110,8 +110,8 @@ class LocalAttachment(Attachment):
         threads, and for both ways of copying (with AVX2 if the processor has it).
 
         Cost:
-            If a pass over cold memory limits the copying: negligible with AVX2; without it, about 0.1 ms per million
-            float32 for each norm.
+            If cold memory limits the copying, negligible with AVX2, and about 0.1 ms per million float32 for each norm
+            without AVX2.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         check_tensors(tensors)
@@ -136,8 +136,8 @@ class LocalAttachment(Attachment):
     ) -> None:
         """Connects the op to the peers of a view; see `Attachment.open`.
 
-        ``addresses`` and ``rendezvous`` are not needed, and the name of the job has at most 64 bytes. An all-reduce
-        waits ``deadline_s`` for another peer, until ``wait_at_most`` sets another time.
+        ``addresses`` and ``rendezvous`` are not needed, and the job's name may have at most 64 bytes. An all-reduce
+        waits up to ``deadline_s`` for another peer, unless ``wait_at_most`` sets another limit.
 
         Raises:
             UsageError: Also for a job name that is too long, or another process that runs as this peer.
@@ -155,7 +155,7 @@ class LocalAttachment(Attachment):
             close(mesh)
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Sets, until the next ``open``, how long an all-reduce, also one in progress, waits for a peer that is alive.
+        """Limits the wait of an all-reduce, even one in progress, for a living peer; valid until the next ``open``.
 
         Takes about a microsecond; has no effect if the attachment is closed.
         """
@@ -170,8 +170,8 @@ class LocalAttachment(Attachment):
         return LateRanks(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
 
     def silent(self) -> SilentRanks:
-        """The ranks whose processes have sent no heartbeat for ``heartbeat_s`` seconds, also between messages."""
-        # The view is read first: if another one opens meanwhile, no peer can have been silent in it for long.
+        """The ranks whose processes have sent no heartbeat for ``heartbeat_s`` seconds, even between messages."""
+        # The view is read first: if another view opens meanwhile, no peer can have been silent in it for long.
         view, ranks = self._view, (ctypes.c_int * _MOST_PEERS)()
         count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
         return SilentRanks(view, tuple(ranks[:count]))

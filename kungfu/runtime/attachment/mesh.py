@@ -1,7 +1,7 @@
 """One authenticated socket to each other peer of a view, on one machine.
 
-Peers listen on abstract Unix addresses: they are no files, so nothing is left to unlink. Each peer calls the lower
-ranks and answers the higher ones. A caller waits only for lower ranks, so peers cannot deadlock.
+Peers listen on abstract Unix addresses, which are not files, so nothing is left to unlink. Each peer calls the lower
+ranks and answers the higher ranks. A caller waits only for lower ranks, so peers cannot deadlock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mesh = dict[int, socket.socket]
 
 
 def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason = no_abandon_reason) -> Mesh:
-    """Connects this peer with every other one of its view.
+    """Connects this peer to every other peer of its view.
 
     Args:
         me: This peer, its view, and the job's secret.

@@ -1,8 +1,8 @@
 """The squared norms of the tensors of an all-reduce: of this peer's values, and of the sums.
 
-An attachment that copies the values with the processor computes the norms while copying, at almost no cost. Others need
-a pass over memory for each norm, with the same sums in the same order (``native/all_reduce/sum_of_squares.h``), and so
-give the same bits.
+An attachment that copies the values with the processor computes the norms while copying, at almost no cost. Other
+attachments need a pass over memory for each norm. They add the same terms in the same order
+(``native/all_reduce/sum_of_squares.h``), so the bits are the same.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def norm_placeholder() -> Any:
 
 
 def norm_squared(tensors: Sequence[Any]) -> Any:
-    """Graph: the sum of the squares of all entries, each as a float32, in float64; one pass over memory.
+    """Graph: the sum of the squares of all entries, read as float32 and added in float64; one pass over memory.
 
-    On accelerators, without a compiler, and for dtypes that no message supports, TensorFlow computes the sum, in
+    On accelerators, without a compiler, and for dtypes that no message supports, TensorFlow computes the sum in
     float32.
 
     Args:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
-# Called during a wait: returns the failure that makes the wait pointless, ``None`` while there is none.
+# Called during a wait: returns the failure that makes the wait pointless, or ``None`` while there is none.
 AbandonReason = Callable[[], PeerFailure | None]
 
 
@@ -43,7 +43,7 @@ def check_tensors(tensors: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class LateRanks:
-    """The ranks that a message is still waiting for, the seconds waited, and its tag; their processes are alive."""
+    """The ranks for which message ``tag`` is still waiting after ``waited_s`` seconds; their processes are alive."""
 
     ranks: tuple[int, ...]
     waited_s: float
@@ -59,7 +59,7 @@ class SilentRanks:
 
 
 class Attachment(Protocol):
-    """The graph's all-reduce and its connection to the peers of a view; the defaults are those of a peer alone."""
+    """The graph's all-reduce and its connection to the peers of a view; the default methods are for a single peer."""
 
     name: str
 
@@ -68,7 +68,7 @@ class Attachment(Protocol):
 
         Args:
             values: The tensors; the same dtypes and numbers of elements on all peers.
-            prescale: Float64 scalar. Floating tensors except the last are multiplied by it first; 0 contributes zeros.
+            prescale: Float64 scalar, the factor of all floating-point tensors except the last; 0 contributes zeros.
             order: The variable whose handle orders the collectives and the barrier of a step.
             tag: The name of the message; equal on all peers.
 
@@ -86,8 +86,8 @@ class Attachment(Protocol):
 
         Returns:
             The sums; the squared norm of this peer's values before scaling, NaN if ``prescale`` is 0; and the squared
-            norm of the sums, agreed. The norm of the values also replaces every ``norm_placeholder()`` in the last
-            tensor, if that is float32, before it is sent. A norm that is not wanted is minus infinity, at no cost.
+            norm of the sums, agreed. If the last tensor is float32, the norm of the values replaces every
+            ``norm_placeholder()`` in it before the message is sent. An unwanted norm is minus infinity, at no cost.
         """
         from kungfu.runtime.attachment.norms import all_reduce_with_norms
 
@@ -95,7 +95,7 @@ class Attachment(Protocol):
         return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
-        """Host, on rank 0 of a future view: starts the rendezvous of its peers; returns its address, '' without one."""
+        """Host, on rank 0 of a future view: starts the peers' rendezvous; returns its address, '' if not needed."""
         return ""
 
     def open(
@@ -109,14 +109,16 @@ class Attachment(Protocol):
     ) -> None:
         """Host: connects the op to the peers of a view, after closing its previous connection.
 
-        All peers of the view call this with the same arguments but the rank. After an error the attachment is closed.
+        All peers of the view call this with the same arguments except the rank. After an error the attachment is
+        closed.
 
         Args:
             me: This peer, its view and job; in a view of size 1 the attachment is the identity.
-            deadline_s: Seconds within which all must call; also about how long a message waits for another peer.
+            deadline_s: Seconds within which all peers must call; also the approximate limit of a message's wait for
+                another peer.
             addresses: ``HOST:PORT`` of every peer, in rank order.
-            rendezvous: The address that ``prepare`` gave on rank 0.
-            abandoned: Gives a failure, to be raised, once waiting for the others is pointless.
+            rendezvous: The address that ``prepare`` returned on rank 0.
+            abandoned: Gives a failure to raise, once waiting for the others is pointless.
 
         Raises:
             DeadlineExceeded: Names the ranks that did not connect.
@@ -126,11 +128,11 @@ class Attachment(Protocol):
         return
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Host, any thread: sets how long a message, if possible also one in progress, waits for another peer."""
+        """Host, any thread: limits the wait of a message (if possible, even one in progress) for another peer."""
         return
 
     def late(self) -> LateRanks | None:
-        """Host, any thread: a wait of some seconds that is not over; returned once, on one waiting peer only."""
+        """Host, any thread: a wait that has lasted several seconds so far; returned once, on one waiting peer only."""
         return None
 
     def silent(self) -> SilentRanks:
@@ -139,8 +141,7 @@ class Attachment(Protocol):
 
     def failure_of(self, error: Any) -> KungfuError | None:
         """Host: the failure, with the ranks at fault, if TensorFlow's ``error`` comes from a message of this
-        attachment;
-        ``None`` for any other error of the graph."""
+        attachment; ``None`` for any other error of the graph."""
         return None
 
     def leave(self) -> None:

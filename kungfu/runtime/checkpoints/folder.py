@@ -1,11 +1,11 @@
 """A folder of checkpoints: each is written under a temporary name, made durable, and only then renamed.
 
-``DIR/step-00000120/`` is complete as soon as it has that name, and ``DIR/latest`` names the newest checkpoint. A kill
-or a full disk during the writing of another checkpoint leaves both as they are. The next writer removes the files of a
-killed one; if that writer was only slow, its files are gone and it publishes nothing.
+``DIR/step-00000120/`` is complete as soon as it has that name, and ``DIR/latest`` names the newest checkpoint. If a
+writer is killed or the disk is full while another checkpoint is being written, both remain unchanged. The next writer
+removes the files of a killed writer; if that writer was merely slow, its files are gone, and it publishes nothing.
 
-The newest checkpoint is the one published last: each holds its number in the order of the folder. File times are not
-used, since clocks are set and folders are copied.
+The newest checkpoint is the last one published: each holds its sequence number in the folder. File times are not used,
+because clocks are changed and folders are copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder that keeps the newest ``keep`` checkpoints of a ``job``; its name is empty without a job."""
+    """A folder that keeps the newest ``keep`` checkpoints of a ``job``, which is empty without a job."""
 
     path: Path
     keep: int = 3
@@ -45,7 +45,7 @@ class CheckpointFolder:
 
         Raises:
             FolderInUse: Another job writes its checkpoints there.
-            OSError: The disk failed or is full. The existing checkpoints stay as they are.
+            OSError: The disk failed or is full. The existing checkpoints are unchanged.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         is_claimed = claim(self.path, f"job {self.job}" if self.job else f"process {os.getpid()}")
@@ -114,7 +114,7 @@ def published(folder: Path) -> list[Path]:
 
 
 def _number(path: Path) -> int:
-    """The number of a checkpoint in the order of its folder; 0 if it has none."""
+    """The sequence number of a checkpoint in its folder; 0 if it has none."""
     try:
         with (path / _PUBLISHED).open("rb") as file:
             digits = file.read(_MOST_DIGITS + 1).partition(b" ")[0].strip()
@@ -154,7 +154,7 @@ def _name(step: int) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
-    """The checkpoint published last; if the one named by `latest` is missing, its path, so that reading it fails."""
+    """The checkpoint published last; if `latest` names a missing checkpoint, its path, so that reading it fails."""
     pointer = folder / _LATEST
     if pointer.is_file():
         named = folder / pointer.read_text().strip()

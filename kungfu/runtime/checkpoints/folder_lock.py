@@ -25,13 +25,13 @@ class FolderInUse(UsageError):  # noqa: N818 - a state of the folder
 
 
 def claim(folder: Path, writer: str) -> bool:
-    """Claims a folder, created if missing, for a job until this process ends or calls `release`.
+    """Claims a folder for a job until this process ends or calls `release`; creates the folder if it is missing.
 
     Returns:
-        True if no other job can claim the folder; False if the file system has no locks or denies this user one.
+        True if no other job can claim the folder; False if the file system has no locks or denies this user a lock.
 
     Raises:
-        FolderInUse: Another job, whose ``writer`` the error names, has claimed the folder.
+        FolderInUse: Another job has claimed the folder; the error names that job's ``writer``.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def _share(folder: Path, writer: str) -> None:
 
 
 def _is_in_place(descriptor: int, folder: Path) -> bool:
-    """True if the folder was not replaced since it was claimed."""
+    """True if the folder has not been replaced since it was claimed."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(folder / _NAME))
     except OSError:
@@ -85,7 +85,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Locks the folder while a claim is made; this lock excludes only processes of the same host."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # some file systems know no locks
+        with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:

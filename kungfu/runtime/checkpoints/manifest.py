@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, stored with TensorFlow's files: enough to refuse a checkpoint that does not fit."""
+"""The manifest of a checkpoint, stored with TensorFlow's files; used to refuse a checkpoint that does not match."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANIFEST = "kungfu.json"
 _FORMAT = 1
 # The terms that a checkpoint keeps; the others concern peers that no longer exist.
 _LASTING = ("global_batch_size", "keep", "max_global_batch", "ramp", "policy_share", "base_batch", "base_size")
-_COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # Keras numbers an unnamed layer by what else the process has created
+_COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # the number in an unnamed layer's name depends on the layers made before it
 
 
 class VariableEntry(NamedTuple):
@@ -64,7 +64,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in the folder ``path``.
 
-    Raises ``UsageError`` if the manifest is missing or damaged, or if a file of the checkpoint has another size.
+    Raises ``UsageError`` if the manifest is missing or damaged, or if a file of the checkpoint has the wrong size.
     """
     try:
         fields = json.loads((path / MANIFEST).read_text())

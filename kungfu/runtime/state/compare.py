@@ -21,8 +21,8 @@ Compared = Literal["all", "part"]
 _SLICES = 32
 _SMALL_BYTES = 1 << 16  # a variable of up to this size is compared as a whole
 
-# Relative to the largest value of a variable. Sums of float32 in another order differ by about 1e-7 of it per step; a
-# step that one peer missed changes more than this, or too little to matter.
+# Relative to the largest value of a variable. Sums of float32 in another order differ by about 1e-7 of that value per
+# step; a step that one peer missed changes the variable by more than this, or by too little to matter.
 ROUNDING = 1e-4
 # The relative width of the last place of low-precision types, some of which NumPy does not know.
 _LAST_PLACE = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -30,9 +30,9 @@ _ELEMENTS_AT_ONCE = 1 << 20
 
 
 def sampled(buffers: Buffers, turn: int) -> Buffers:
-    """One of 32 slices of every large variable, another one with every ``turn``; small variables are included whole.
+    """One of 32 slices of every large variable, a different slice each ``turn``; small variables are included whole.
 
-    All peers use the same slices, since they agree on ``turn``; 32 turns in a row cover every byte.
+    All peers use the same slices, since they agree on ``turn``; 32 consecutive turns cover every byte.
 
     Args:
         buffers: The memory of the variables.
@@ -53,8 +53,8 @@ def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[
     """The ranks that differ from the lowest rank in a variable, by the index of the variable.
 
     Args:
-        digests: The checksums of each rank's variables, in order; names cannot be compared, since Keras numbers them in
-            each process. A variable beyond the end of one rank's list differs too.
+        digests: The checksums of each rank's variables, in order; names cannot be compared, since Keras numbers them
+            separately in each process. A variable beyond the end of one rank's list differs too.
 
     >>> differing_variables({0: [1, 2], 1: [1, 3], 2: [1, 2]})
     {1: [1]}

@@ -32,10 +32,10 @@ def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonRea
     Raises:
         PeerFailure: A source is gone, or ``abandoned`` gave this failure.
         DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Both errors name the rank, its
-            range of bytes, and the bytes received. The state is then neither the old nor the new one.
+            range of bytes, and the bytes received. Afterwards the state is neither the old nor the new one.
 
     Cost:
-        Besides the state, 4 MiB for each of at most four sources, or the messages in flight.
+        Besides the state, memory of 4 MiB for each of at most four sources, or for the messages in flight.
     """
     with state.writable() as buffers:
         transfer = context.transfers(buffers.total_bytes)[context.me.rank]
@@ -94,7 +94,7 @@ class _PartTransfer:
             hang_up()
 
     def check(self) -> None:
-        """Raises ``DeadlineExceeded`` if the network is silent for too long; over memory, waits end themselves."""
+        """Raises ``DeadlineExceeded`` if the network is silent for too long; shared memory has its own deadlines."""
         silent_s = time.monotonic() - self.heard
         if not self._same_host and self.came < self.part.stop - self.part.start and silent_s > self.patience_s:
             raise DeadlineExceeded(

@@ -32,7 +32,7 @@ class ReplicatedState(StateMemory, Protocol):
         """The checksum of every shared variable, by name."""
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
-        """Checksums of a part of every shared variable; each ``turn`` covers another part, in the end all."""
+        """The checksums of a part of every shared variable; successive values of ``turn`` cover all parts."""
 
     def values(self, indices: Sequence[int]) -> list[NDArray[np.generic]]:
         """The values of the shared variables at these indices in the order of the digest, for reading."""

@@ -37,7 +37,7 @@ class StateServer:
 
     @contextmanager
     def offering(self, version: int, buffers: Buffers, ranks: Sequence[int], *, purpose: str = "") -> Iterator[None]:
-        """Serves the ``ranks`` of view ``version`` within the block, in this order; ``purpose`` is the one of the
+        """Serves the ``ranks`` of view ``version`` within the block, in this order; ``purpose`` is the purpose in the
         ``TransferContext``."""
         self._set(_Served(version, purpose, buffers, list(ranks)))
         try:
@@ -120,7 +120,7 @@ def serving(state: StateMemory, context: TransferContext, *, server: StateServer
         server: Serves peers of other hosts.
 
     Raises:
-        BaseException: An error in the block gets a note for each peer whose transfer failed.
+        BaseException: The error raised in the block, with a note for each peer whose transfer failed.
     """
     transfers = context.transfers(0 if len(context.sources) == context.view.size else state.readable().total_bytes)
     same_host = near_of(context.me.rank, context.view, transfers)

@@ -1,8 +1,8 @@
 """The synchronization of the shared state: all of it when a view starts, some variables when peers differ.
 
-Peers with another number of threads or another processor add numbers in another order, so that equal inputs may give
-results that differ in the last bits. The checksums of any barrier show this difference. Only then are values compared,
-and only the differing variables are sent.
+Peers with different processors or numbers of threads add numbers in different orders, so that equal inputs may give
+results that differ in the last bits. The checksums at a barrier reveal such a difference. Only then are values
+compared, and only the differing variables are sent.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def reconcile_variables(
     server: StateServer,
     abandoned: AbandonReason = no_abandon_reason,
 ) -> Iterator[list[VariableGap]]:
-    """Fetches rank 0's values of the shared variables at ``indices``, and keeps the ones that differ by rounding only.
+    """Adopts rank 0's values of the shared variables at ``indices`` where they differ by rounding only.
 
-    The values arrive like the state of a joiner, and need additional memory of their size meanwhile. Within the block
-    this peer serves its copy of them.
+    The values are fetched like the state of a joiner, and need additional memory of their size until the block ends.
+    Within the block, this peer serves its copy of the values.
 
     Args:
         state: The state of this peer.
@@ -106,7 +106,7 @@ def reconcile_variables(
         abandoned: Gives a failure once waiting for the others is pointless.
 
     Yields:
-        The gap of each variable to rank 0's; nothing on rank 0.
+        The gap between each variable and rank 0's; no gaps on rank 0.
 
     Raises:
         KungfuError: Any error of ``fetch``.

@@ -18,7 +18,7 @@ class TransferContext:
         view: The view of the transfer.
         me: This peer.
         sources: The ranks that hold the state from the start.
-        deadline_s: Seconds; no wait for another peer takes longer.
+        deadline_s: The longest wait for another peer, in seconds.
         purpose: The name of this transfer within the view; empty for the transfer of the whole state.
     """
 

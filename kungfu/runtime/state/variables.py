@@ -1,6 +1,6 @@
-"""The memory of variables, which the runtime reads and overwrites while the graph does not run.
+"""Reads and overwrites the memory of variables while the graph is not running.
 
-This is the only module of this package that knows TensorFlow; the others know only memory.
+Only this module of the package depends on TensorFlow; the others handle only memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kungfu.runtime.state.buffers import Buffers
 
 
 def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
-    """The memory of variables, for reading: on the CPU their own buffers, for other devices a copy.
+    """The memory of variables, for reading: on the CPU, their own buffers; on other devices, a copy.
 
     A value assigned to a variable while the buffers are held goes to new memory, so the buffers never change.
     """

@@ -20,9 +20,9 @@ from kungfu.runtime.ipc.handshake import Credentials
 class HorovodAttachment(Attachment):
     """All-reduce through Horovod among peers of any hosts.
 
-    Horovod has one engine per process, so only one attachment per process can be open. A closed attachment, and one
-    opened with size 1, is the identity and needs no engine. A wait for an engine that does not answer lasts for the
-    deadline of ``open``, which Horovod fixes; ``wait_at_most`` concerns peers whose engine answers.
+    Horovod has one engine per process, so only one attachment per process can be open. While the attachment is closed,
+    or open with size 1, it is the identity and needs no engine. A wait for an engine that does not answer lasts for the
+    deadline of ``open``, which Horovod cannot change later; ``wait_at_most`` applies to peers whose engines answer.
 
     Args:
         host: The name or IPv4 address under which the other peers reach this machine.
@@ -38,15 +38,15 @@ class HorovodAttachment(Attachment):
         self._stop_detector: Callable[[], None] = lambda: None
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        """The sum over peers of every tensor, added in an order that Gloo's ring chooses, bit for bit equal on all.
+        """The sum over peers of every tensor, in the order of Gloo's ring; equal bit for bit on all peers.
 
-        Works eagerly and traced, and a traced op follows every ``open`` and ``close``.
+        Works in eager and in traced code; a traced op follows every ``open`` and ``close``.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
                 dtypes and shapes on all peers.
-            prescale: Float64 scalar. All floating tensors but the last of the list are multiplied by it first; a factor
-                of exactly 0 gives zeros for any values. Integers and the last tensor stay as they are.
+            prescale: Float64 scalar, the factor of all floating-point tensors except the last; exactly 0 gives zeros
+                for any values. Integer tensors and the last tensor are not scaled.
             order: An integer variable on the CPU, incremented before and after the message; ops that use it run in
                 program order.
             tag: The name of the message; equal on all peers, and different for messages of different tensors.
@@ -116,7 +116,7 @@ class HorovodAttachment(Attachment):
         self._unplug(keep="")
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Sets, until the next ``open``, how long a message waits for a peer whose engine answers."""
+        """Limits a message's wait for a peer whose engine answers; valid until the next ``open``."""
         if (stall := self._stall) is not None:  # another thread may close the attachment meanwhile
             stall.deadline_s = deadline_s
 
@@ -137,7 +137,7 @@ class HorovodAttachment(Attachment):
             self._stall = None
             self._engine_state.size.assign(1)
             engine.stop()
-        # The others may use a store for a moment after this peer has left it, so it is not closed earlier.
+        # The other peers may use a store shortly after this peer has left it, so it is not closed earlier.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
             self._stores.remove(store)

@@ -103,8 +103,8 @@ def start(
     Args:
         mine: This peer's place among the hosts.
         store: The address of the store used for the rendezvous.
-        deadline_s: Seconds, rounded up to whole ones, that an engine waits for another to answer, during the start and
-            in every later message. It does not limit the wait for a peer whose engine answers but whose step is late.
+        deadline_s: The longest wait of an engine for another engine's answer, at the start and in every later message,
+            in seconds, rounded up. It does not limit the wait for a peer whose engine answers but whose step is late.
         view: The number of the view, for errors.
         abandoned: Gives a failure once waiting for the others is pointless; called in a separate thread.
 
@@ -153,7 +153,7 @@ def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[N
 
 
 def check_reach(mine: Topology, *, name: str) -> None:
-    """Raises ``UsageError`` on a machine whose engine the peers of other hosts could not reach by its ``name``.
+    """Raises ``UsageError`` if the peers of other hosts could not reach this machine's engine by its ``name``.
 
     Horovod 0.28.1 connects its engines twice: on the given interface, and for its process sets at the address of the
     machine's own name. If that is a loopback address, as in Debian's ``/etc/hosts``, all processes end with an error.
@@ -178,7 +178,7 @@ def _is_loopback(name: str) -> bool:
 def stop() -> None:
     """Stops the engine; peers that wait for this one notice at once, and their engines stop too. Idempotent.
 
-    Runs in one thread at a time: if two threads stopped Horovod at once, both would join its thread, one forever.
+    Runs in one thread at a time: if two threads stopped Horovod at once, one of them would wait for it forever.
     """
     with _stopping:
         load().shutdown()
@@ -214,9 +214,9 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
 
 
 def interface_of(host: str) -> str:
-    """The name of the network interface with the address of ``host``; empty if there is none, and Horovod chooses one.
+    """The name of the network interface with the address of ``host``; empty if there is none: Horovod then chooses one.
 
-    Every loopback address belongs to the loopback interface, which lists only the first of them.
+    Every loopback address belongs to the loopback interface, although the interface lists only the first.
     """
     try:
         wanted = ipaddress.ip_address(socket.gethostbyname(host))

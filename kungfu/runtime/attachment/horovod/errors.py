@@ -1,7 +1,7 @@
-"""Errors of kungfu from the texts of Horovod and Gloo about a failed message.
+"""Derives kungfu's errors from the texts of Horovod and Gloo about failed messages.
 
-Horovod's ops fail with one TensorFlow error code for nearly everything, and give the cause in no other way. So this is
-the only module that reads a text to find the cause; all others use the fields of errors.
+Horovod's ops fail with the same TensorFlow error code for nearly every cause, and only the text gives the cause. So
+this is the only module that reads a text to find a cause; all others use the fields of errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # on any peer in 
 def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
     """The error described by a text of TensorFlow; ``None`` if the text is not about a message of Horovod.
 
-    Horovod only reports a shutdown if this peer ended the wait itself, for the reason ``gave_up``.
+    If this peer itself ended the wait, for the reason ``gave_up``, Horovod's text reports only a shutdown.
 
     >>> read_failure("Horovod has been shut down. ...")
     PeerFailure('a peer died or left, and the all-reduce with it (Horovod has been shut down)')

@@ -1,8 +1,8 @@
 """The key-value store over HTTP for the rendezvous of the peers of one view.
 
 Horovod's client sends ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and requests a missing key again every ten
-milliseconds; here a ``GET`` waits a second for the key, which makes a rendezvous quicker, unless its path ends in
-``?now``. A store serves one view and is closed after the next, so no key of another view is ever left; therefore
+milliseconds. To make a rendezvous faster, a ``GET`` here waits up to a second for the key, unless its path ends in
+``?now``. A store serves one view and is closed after the next, so keys of different views never mix; therefore
 ``DELETE``, which a client sends when it is done, does nothing.
 
 Horovod's client sends no credentials, but the first part of its paths can be set as a part of the address. So every
@@ -34,7 +34,7 @@ _UNKNOWN_S = 5.0  # for a caller that has not sent the token yet
 
 
 class NoAnswerError(ConnectionError):
-    """A store accepted the call but did not answer in time; its process, or this one, may only be slow."""
+    """A store accepted the call but did not answer in time; the store's process or this one may merely be slow."""
 
 
 @final
@@ -51,7 +51,7 @@ class KeyValueStore:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening; requests that wait for a key are answered that it does not exist. Idempotent."""
+        """Stops listening; waiting requests are answered as if their keys did not exist. Idempotent."""
         self._server.values.close()
         with suppress(OSError):  # already closed
             self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which otherwise checks twice a second

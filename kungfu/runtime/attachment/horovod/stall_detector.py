@@ -2,9 +2,9 @@
 
 Horovod detects a peer whose engine is silent, but waits forever for a peer whose engine answers while its program is
 stuck or runs another branch: its own stall check finds no rank under Gloo. So a thread watches the counter of this
-peer's messages. A peer that has waited for long reports this in the view's key-value store. Ranks without such a report
-are late. After a part of the deadline they are noted; when it expires, stopping this engine, and so all others, ends
-the wait with an error.
+peer's messages. A peer that has waited for a long time reports this in the view's key-value store; ranks without such a
+report are late. After part of the deadline, they are noted. When the deadline expires, this engine is stopped, and so
+are all others, which ends the wait with an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAITING, _GOING = b"waiting", b"going"
 
 @dataclass(frozen=True)
 class MessageProgress:
-    """The progress of a peer's messages: their counter, odd during a message, and the second of its last change."""
+    """The progress of a peer's messages: a counter, odd during a message, and the seconds at its last change."""
 
     count: int
     since: float
@@ -50,11 +50,11 @@ class StallDetector:
     Args:
         me: This peer and its view.
         store: The address of the view's key-value store.
-        deadline_s: Seconds that a message may take; another value also holds for a message in progress.
+        deadline_s: The longest wait of a message, in seconds; a changed value also applies to a message in progress.
         look: Gives the counter of messages, odd during a message.
         give_up: Ends the wait; called once.
-        late: The late ranks, found once per message and only on the lowest rank that waits.
-        gave_up: The reason, once the wait was ended.
+        late: The late ranks, found once per message and only on the lowest waiting rank.
+        gave_up: The reason why the wait was ended, if it was.
     """
 
     me: Credentials
