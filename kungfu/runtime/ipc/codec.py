@@ -1,7 +1,8 @@
-"""Converts records to messages with fields of the same names, and back, by the types of the fields.
+"""Converts records to messages with fields of the same names, and back, according to the types of the fields.
 
-A record is a dataclass or a struct of `msgspec`. A word of a ``Literal`` is sent as the enum of its field, a tuple as a
-repeated field, a record as a nested message, a union of records as a ``oneof``, and ``None`` as an unset field.
+A record is a dataclass or a struct of `msgspec`. A word of a ``Literal`` is sent as a value of its field's enum, a
+tuple as a repeated field, a record as a nested message, a union of records as a ``oneof``, and ``None`` as an unset
+field.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def converters(
         kind: The class of the records.
         message: Its message class, which may have further fields. A field of ``kind`` that the message lacks is not
             sent, and gets its default.
-        unspecified: The words that the zero value of an enum stands for, by field, also within nested records. In other
-            fields the zero value raises a ``UsageError``, as does an unknown value of a newer version.
+        unspecified: The words for the zero value of an enum, by field, also within nested records. In other fields, the
+            zero value raises a ``UsageError``, as does an unknown value of a newer version.
     """
     hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
     sent = {*wire.fields_by_name, *wire.oneofs_by_name}
@@ -64,8 +65,8 @@ def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None 
 
     Args:
         enum: The generated enum; the name of its zero value ends in ``_UNSPECIFIED``.
-        words: All words, one for each other value.
-        unspecified: The word that the zero value stands for; ``None``: the zero value is refused.
+        words: All words, one for each nonzero value.
+        unspecified: The word for the zero value; if ``None``, the zero value is refused.
 
     >>> to_value, to_word = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
     >>> to_value("ended") == pb.HOST_EVENT_KIND_ENDED, to_word(pb.HOST_EVENT_KIND_ENDED)

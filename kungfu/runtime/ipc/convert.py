@@ -1,4 +1,4 @@
-"""Converts the values that peers and agents exchange to messages, and back; no other module knows both."""
+"""Converts the values that peers and agents exchange to messages, and back; no other module handles both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def from_decision(decision: Decision) -> Any:
 
 
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
-# A request from outside must not change the training unless it says so: the global batch size stays.
+# An external request must not change the training unless it says so: by default, it keeps the global batch size.
 from_asked, to_asked = _of_its_name(Asked, keep="global_batch_size", when="now", unit="steps")
 from_offer, to_offer = _of_its_name(JoinerOffer)
 from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)

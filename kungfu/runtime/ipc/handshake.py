@@ -88,7 +88,7 @@ def _proof(me: Credentials, *, role: str, caller: int, listener: int, nonces: by
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
-    """Returns exactly ``count`` bytes; raises ``PeerFailure`` if the connection ends before."""
+    """Returns exactly ``count`` bytes; raises ``PeerFailure`` if the connection ends earlier."""
     received = b""
     while len(received) < count:
         part = connection.recv(count - len(received))

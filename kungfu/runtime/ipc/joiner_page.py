@@ -3,9 +3,10 @@
 A joiner takes processor time from the other peers of its host, which then look slow. So each peer checks in each step
 whether its host has a joiner; reading memory costs the step almost nothing.
 
-The page has a byte per peer, which is 1 while that peer is getting ready. The agent sets it when it starts a joiner,
-and clears it when the process has ended. The joiner clears it when it is ready, and so does every peer of the host that
-enters a view with the joiner. Each change stores one byte, so no lock is needed, and no change is lost.
+The page has a byte per peer, which is 1 while that peer is getting ready. The agent sets the byte when it starts a
+joiner, and clears it when the joiner's process has ended. The joiner clears its byte when it is ready, and so does
+every peer of the host that enters a view with the joiner. Each change stores one byte, so no lock is needed, and no
+change is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class JoinerPage:
 
     @classmethod
     def create(cls) -> JoinerPage:
-        """Creates a page without joiners, which no peer can open if this machine has no memory to share."""
+        """Creates a page without joiners; if this machine cannot share memory, no peer can open the page."""
         try:
             return cls(memfd.make(_BYTES, name="joiners of a host"))
         except OSError:

@@ -1,7 +1,7 @@
 """The memory that the peers of one machine share: one peer creates it and passes it to the others over sockets.
 
 It has no name, so no other process can open it and no file is left behind; it does not use ``/dev/shm``, which is small
-in containers. It is sealed against shrinking, so that no peer can make an access of another peer fault.
+in containers. It is sealed against shrinking, so that no peer can cause a memory fault in another peer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make(bytes_: int, *, name: str = "kungfu") -> int:
-    """Creates ``bytes_`` zeros to share; returns the descriptor, which the caller closes. ``/proc`` shows ``name``."""
+    """Creates ``bytes_`` zeroed bytes; returns the descriptor, which the caller closes. ``/proc`` shows ``name``."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, bytes_)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)

@@ -1,8 +1,8 @@
 """A call that outlives its connection.
 
-TCP retransmits with growing pauses while a link is down, so that a message may arrive as long after the link is back as
-the link was down. A fresh connection has no such pause. So an unanswered call is repeated over a fresh connection,
-while the first one stays open, and the first answer counts; the other end must recognize a repeated request.
+TCP retransmits with growing pauses while a link is down, so that after an outage a message may take as long again as
+the outage lasted. A fresh connection has no such pause. So an unanswered call is repeated over a fresh connection,
+while the first connection stays open. The first answer counts; the other end must recognize a repeated request.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Persistent:
                 attempt.answer.cancel()
 
     def close(self) -> None:
-        """Ends the call under way, and makes every later one fail."""
+        """Ends the call under way, and makes every later call fail."""
         with self._lock:
             self._closed.set()
             channels, self._channels = self._channels, []
@@ -136,7 +136,7 @@ class Persistent:
         self._closed.wait(_PAUSE_S)
 
     def _keep(self, channel: rpc.Channel) -> None:
-        """Closes all channels but the given one, which works."""
+        """Closes all channels except the given one, which works."""
         with self._lock:
             gone = [one for one in self._channels if one is not channel]
             self._channels = [one for one in self._channels if one is channel]

@@ -55,7 +55,7 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
     """Refuses every call without the job's secret.
 
     Attributes:
-        ports: The callers' ports of connections on which the secret was given.
+        ports: The caller's port of each connection on which the secret was given.
     """
 
     def __init__(self, secret: str) -> None:
@@ -98,8 +98,8 @@ class Server:
     def end_strangers(self, *, per_address: int = 16, silent_s: float = 1.0, spoken_s: float = 10.0) -> None:
         """Ends connections on which the secret was not given, the oldest first, so that they do not block others.
 
-        Connections with the secret stay, however long they are idle: a call may be waiting for its answer, and gRPC
-        closes connections without a call.
+        Connections with the secret are kept, however long they are idle: a call may be waiting for its answer, and gRPC
+        itself closes connections without a call.
 
         Args:
             per_address: The number of connections without the secret that each address may keep.
@@ -200,7 +200,7 @@ def serve(
 
 @contextmanager
 def refusing(context: Any) -> Iterator[None]:
-    """Turns a ``UsageError`` in the block into the end of the call, with ``INVALID_ARGUMENT`` and its text."""
+    """Ends the call with ``INVALID_ARGUMENT`` and the text of the error if the block raises a ``UsageError``."""
     try:
         yield
     except UsageError as error:
@@ -303,8 +303,8 @@ def call(
 ) -> Any:
     """Calls a remote method, and repeats the call while its connection fails.
 
-    A failed connection does not prove that the process at the other end has ended; a port that refuses proves it. So
-    the method must allow more than one call for the same request.
+    A failed connection does not prove that the process at the other end has ended; a refusing port does. Since calls
+    are repeated, the method must allow several calls with the same request.
 
     Args:
         method: The method.

@@ -1,7 +1,7 @@
-"""Abstract Unix addresses: they are no files, so nothing is left to unlink; only processes of this user are accepted.
+"""Abstract Unix addresses: not files, so nothing is left to unlink. Only processes of this user are accepted.
 
 Any process on the machine may bind a name. So the names of a job follow from its secret: other users cannot predict
-them, and a process that has bound one of them does not stop a peer from listening under the next one.
+them, and a process that has bound one name does not stop a peer from listening under the next.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _connected(address: str, timeout_s: float) -> socket.socket | None:
 
 
 def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
-    """The addresses of ``name``, in the order of preference; a listener uses the first free one.
+    """The addresses of ``name``, in order of preference; a listener uses the first free address.
 
     >>> len(addresses("job", "1-0", secret=b"a")[0])
     44

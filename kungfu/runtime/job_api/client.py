@@ -50,7 +50,7 @@ class JobClient:
         return to_status(self._call(self._stub.GetStatus, pb.Empty()))
 
     def submit(self, request: Asked) -> RequestProgress:
-        """Submits a request and returns its first answer, also if a request with this id was submitted before."""
+        """Submits a request and returns its first answer, even if a request with this id was submitted before."""
         return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
 
     def plan(self, request: Asked) -> RequestPlan:

@@ -64,7 +64,7 @@ def read_job_file(folder: Path) -> JobFile:
 
 
 def newest_folder(runs: Path) -> Path:
-    """The folder in ``runs`` of the running job that began last; without a running job, of the job that began last.
+    """The folder of the newest running job in ``runs``; without a running job, of the newest job.
 
     Raises:
         UsageError: There is no job in ``runs``.

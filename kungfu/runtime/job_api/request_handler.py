@@ -1,4 +1,4 @@
-"""Handles the requests of people and schedulers, which are logged and carried out, and their queries."""
+"""Answers the queries of people and schedulers, logs their requests, and has these carried out."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 
-# The most barriers that carry out a request: one decides, one admits joiners, one lets departing peers leave.
+# The maximum number of barriers for a request: one decides, one admits joiners, one lets departing peers leave.
 _BARRIERS = 3
-# The most sizes that are examined, for jobs that allow thousands of peers.
+# The maximum number of sizes examined, for jobs that allow thousands of peers.
 _MOST_SIZES = 1024
 
 
@@ -37,7 +37,7 @@ class PlannedPeer:
 
 @dataclass(frozen=True)
 class RefusedSizes:
-    """The range of sizes from ``first`` to ``last`` (``None``: no end) that the job cannot have, with the reason."""
+    """A range of sizes that the job cannot have, from ``first`` to ``last`` (``None``: unlimited), with the reason."""
 
     first: int
     last: int | None
@@ -56,7 +56,7 @@ class RequestPlan:
         after: The number of peers once the request is carried out.
         joins: The peers that would join, with their hosts, including joiners already on their way.
         leaves: The peers that would leave, in rank order.
-        missing: The number of further peers needed, for which no host has a free slot.
+        missing: The number of additional peers for which no host has a free slot.
         batch_before: Samples per step now; ``None`` before steps were measured.
         batch_after: Samples per step afterwards, if no rule sets another batch.
         refused_sizes: The sizes that the job cannot have now.

@@ -83,7 +83,7 @@ class AgentClient:
             self._news.set()
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """Reports that training is over on this peer; the agent has all records of this peer when this returns.
+        """Reports that training is over on this peer; on return, the agent has received all records of this peer.
 
         Args:
             summary: Further fields of the `FinishedEvent`.

@@ -1,4 +1,4 @@
-"""The position of training peers in data that are read from the start: a joiner requests it and reads up to there.
+"""The position of training peers in data that are read from the start; a joiner requests it and reads up to it.
 
 The joiner repeats the request until it is ready, and meanwhile reports to its agent that it is getting ready.
 """
@@ -56,7 +56,7 @@ class DataPositionClient:
 
     Args:
         local: The position that this peer reports to others.
-        agent_client: Knows which peers train.
+        agent_client: Gives the peers that train.
         channels: Connections to other peers.
         settings: Gives the deadlines for each request and for the remaining reading.
         report_attached: Reports to the agent that this peer is getting ready.
@@ -76,7 +76,7 @@ class DataPositionClient:
 
     @property
     def allowed_s(self) -> float:
-        """The seconds this peer may read once in the view, while a step waits: a quarter of the longest wait."""
+        """Seconds for which this peer may read after entering the view, while a step waits: 1/4 of the longest wait."""
         return self._settings.deadlines.longest_wait_s / 4
 
     def log_caught_up(self, batches: int, seconds: float) -> None:
@@ -97,7 +97,7 @@ class DataPositionClient:
             members += map(to_peer, self._agent_client.phase_progress().holders)
         for peer in members:
             ask = PeerServiceStub(self._channels.to(peer.address)).GetPosition
-            with suppress(KungfuError):  # this peer was lost meanwhile: the next one is asked
+            with suppress(KungfuError):  # the other peer was lost meanwhile: the next one is asked
                 found = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what.format(peer.id), peer=peer.id)
                 if found.phase == phase:
                     return Position(found.epoch, found.offset)

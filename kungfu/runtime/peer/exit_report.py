@@ -63,7 +63,7 @@ class ExitReport:
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """Reports, if the program continues, that it left its training loop before the end of training."""
+        """Reports that a program that continues has left its training loop before the end of training."""
         # The program has not ended, and this process is not a forked child.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
@@ -120,7 +120,7 @@ class ExitReport:
 
 
 def report_unattached_exit() -> None:
-    """Reports the end of a program that an error of kungfu ends before ``attach``, which would set up the report.
+    """Reports that an error of kungfu ends the program before ``attach``, which normally sets up the report.
 
     The agent does not read the program's output, so it needs this report to know of a request that cannot work.
     """
@@ -131,7 +131,7 @@ def report_unattached_exit() -> None:
 
 
 def is_exit_reported() -> bool:
-    """Reports the exception that ends this program; True if the agent received it and so displays it.
+    """Reports the exception that ends this program; True if the agent has received the report, and so displays it.
 
     The agent displays only the error that ends the job. It does not display an error of a joiner.
     """
@@ -142,7 +142,7 @@ def exit_of(error: BaseException | None, *, step: int) -> Exit:
     """The description of how a program ends.
 
     Args:
-        error: The exception that ends it; ``None`` at the end of the script or by ``sys.exit``.
+        error: The exception that ends the program; ``None`` at the end of the script or after ``sys.exit``.
         step: The number of steps done.
 
     >>> exit_of(None, step=7)

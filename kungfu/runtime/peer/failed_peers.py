@@ -65,10 +65,10 @@ class FailedPeers:
             return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 
     def lasting_failure_in(self, view: View) -> PeerFailure | None:
-        """The failure of ``failure_in``, once nothing new was announced for a second.
+        """The failure of ``failure_in``, once nothing new has been announced for a second.
 
-        Attachments detect the end of a process on their own, and at once. But a peer that was given up because its host
-        is frozen or cut off may still train with this one: only the agent's announcement reveals that failure.
+        Attachments detect the end of a process by themselves, and at once. But a peer that was given up because its
+        host is frozen or cut off may still train with this one: only the agent's announcement reveals that failure.
 
         Args:
             view: The view.

@@ -1,4 +1,4 @@
-"""A peer's membership in the job: getting ready, admission, barriers, exit. Carries out the results of ``decide``.
+"""Carries out a peer's membership in the job: its admission, the barriers with the decisions of ``decide``, its exit.
 
 A barrier has two rendezvous. To the first, all peers of the view bring the digest of their state, and the coordinator
 (rank 0) its decision; the answer is the next view and its terms (`BarrierProtocol.hold`). If the view changed, the
@@ -97,7 +97,7 @@ class JobMembership(Membership):
         return self._member().view
 
     def on_the_way(self) -> AbstractContextManager[None]:
-        """Makes the agent wait, until the block ends, for this peer to get ready; for half an hour at most."""
+        """Makes the agent wait for this peer to get ready, until the block ends or half an hour has passed."""
         return repeated(self._report_attached)
 
     def _report_attached(self) -> None:

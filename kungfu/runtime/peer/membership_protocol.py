@@ -22,7 +22,7 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 
 
 class Membership(Protocol):
-    """The part of this peer in the views of its job; the defaults are those of a program that runs alone.
+    """This peer's role in the views of its job; the default methods are for a program that runs alone.
 
     Only the training thread may call it.
     """
@@ -50,7 +50,7 @@ class Membership(Protocol):
         """The outcome of a phase that ended before this peer joined; other peers may fetch it from this one."""
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """Prepares this peer for a phase; later offers call this ``on_offer``."""
+        """Prepares this peer for a phase; ``on_offer`` is called for later offers."""
         return
 
     def join(
@@ -63,7 +63,7 @@ class Membership(Protocol):
     ) -> BarrierResult:
         """Reports that this peer is ready, and waits until a view admits it and it holds the state of the others.
 
-        Afterwards SIGTERM is a notice, and the job removes this peer. Before, SIGTERM ends the process.
+        Afterwards, SIGTERM is a notice of preemption, and the job removes this peer; before, it ends the process.
 
         Args:
             state: The replicated state; it is overwritten, unless this peer begins the job as rank 0.
@@ -96,7 +96,7 @@ class Membership(Protocol):
             adjust: Makes the terms of the new view if this peer has the lowest rank, and so is its coordinator.
 
         Returns:
-            The new view and its terms, with how the others were lost.
+            The new view and its terms, with a description of each loss.
 
         Raises:
             KungfuError: Any error other than the loss of a peer; further losses are reported and recovered from.
@@ -127,7 +127,7 @@ class Membership(Protocol):
             compared: The compared part of the state: "all", or the part due at this barrier; the same on all peers.
 
         Returns:
-            The result, on every peer with the requests that the coordinator carried out.
+            The result; on every peer, it has the requests that the coordinator carried out.
 
         Raises:
             DeadlineExceeded: A peer did not arrive; the error names it.
@@ -142,7 +142,8 @@ class Membership(Protocol):
     def mark_state_complete(self) -> None:
         """Marks this peer's state as complete: the registered values, which travel after the variables, have arrived.
 
-        Before, this peer counts as one without state, unless it began the job or held the state when its view began.
+        Until then, this peer counts as lacking the state, unless it began the job or held the state when its view
+        began.
         """
         return
 
@@ -168,7 +169,7 @@ class Membership(Protocol):
 
 
 class StandaloneMembership(Membership):
-    """The membership of a program without a job: a view of size 1 with immediate barriers, which no request changes.
+    """The membership of a program without a job: a view of size 1 that no request changes, with immediate barriers.
 
     The view has version 0, for which the loader cuts its first batch, so that no batch is ever stale.
     """

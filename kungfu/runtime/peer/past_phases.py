@@ -1,7 +1,7 @@
 """The outcomes of the job's finished phases: every peer keeps them, and gives them to later joiners.
 
 A joiner runs its program from the top, and so reaches every phase that the others have finished. It asks the agent
-which phases are over, and a peer that took part in them or received their outcomes for these outcomes.
+which phases are over, and requests their outcomes from a peer that took part in these phases or received the outcomes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PastPhases:
 
 
 def phase_watch(agent_client: AgentClient, phase: int) -> Callable[[], None]:
-    """A function for the wait for admission; raises `PhaseIsOver` if the agent, asked twice a second, says so."""
+    """A function to call while waiting for admission; asks the agent twice a second, and may raise `PhaseIsOver`."""
     due = time.monotonic() + _LOOK_S
 
     def look() -> None:
@@ -96,7 +96,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
     """The result of a phase, from the first peer that knows it.
 
     Raises:
-        DeadlineExceeded: No peer gave it within ``--wait``.
+        DeadlineExceeded: No peer sent the result within ``--wait``.
     """
     deadline_s, why = settings.deadlines.wait_s, "no peer is there to ask"
     until = time.monotonic() + deadline_s
@@ -104,7 +104,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
         for holder in map(to_peer, agent_client.phase_progress().holders):
             try:
                 return _fetched(number, holder, settings, within_s=until - time.monotonic())
-            # This peer was lost meanwhile, or joined too late itself: the next one is asked.
+            # The holder was lost meanwhile, or joined too late itself: the next one is asked.
             except KungfuError as error:
                 why = str(error)
         time.sleep(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""The gRPC service of a peer: it receives messages and makes their senders wait; it decides nothing."""
+"""The gRPC service of a peer: it receives messages and makes their senders wait, but makes no decisions."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return self.position.message()
 
     def admission(self, *, after: int, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
-        """Waits for the newest view that admits this peer, which ends all waits in earlier views.
+        """Waits for the newest view that admits this peer; a newer view ends all waits in earlier ones.
 
         Views up to version ``after`` do not count; ``meanwhile`` is called five times a second. There is no deadline,
         since the agent ends a peer that waits in vain.

@@ -1,4 +1,4 @@
-"""The protocol by which survivors of a loss get into the next view: they report the loss, and wait for an admission.
+"""The protocol by which survivors of a loss enter the next view: they report the loss, and wait for an admission.
 
 A joiner waits for its admission in the same way; it has nothing to report.
 """
@@ -27,7 +27,7 @@ _BEFORE_A_LOSS = "a barrier before a loss"
 
 @dataclass
 class ViewProgress:
-    """The views of this peer, and its part in the newest of them.
+    """The views of this peer, and its role in the newest view.
 
     Attributes:
         in_force: The decision in force; ``None`` before the first view.
@@ -49,7 +49,7 @@ class ViewProgress:
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """Records that this peer is about to enter a view; only a source of the state still holds it from here on."""
+        """Records that this peer is about to enter a view; it holds the state from now on only if it is a source."""
         self.entering, self.newest = view, max(self.newest, view.version)
         # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source
@@ -57,8 +57,8 @@ class ViewProgress:
     def enter(self, after: Decision) -> None:
         """Records that the view of this decision is in force."""
         self.in_force, self.entering, self.barriers = after, None, 0
-        # A peer that begins the job holds as much as rank 0, since no peer has trained yet. One that received the state
-        # lacks the registered values, which arrive before the next step: see `JobMembership.mark_state_complete`.
+        # A peer that begins the job holds as much as rank 0, since no peer has trained yet. A peer that received the
+        # state lacks the registered values, which arrive before the next step: see `JobMembership.mark_state_complete`.
         self.holds_state = self.holds_state or after.view.begins
 
 
@@ -98,7 +98,7 @@ def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgre
 
 
 def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
-    """The terms of survivors: the batch size stays, so that the loss of a peer does not change the training."""
+    """The function that makes the survivors' terms: the batch size stays the same, so a loss changes no training."""
 
     def terms() -> Terms:
         stopped = before.terms.stopped or protocol.service.is_stop_requested()

@@ -52,7 +52,7 @@ Conclude = Callable[[Mapping[int, pb.BarrierArrival]], pb.Admission]
 
 @dataclass(frozen=True)
 class LocalArrival:
-    """The arrival of this peer at a rendezvous, with the state of its checksums.
+    """The arrival of this peer at a rendezvous, with the state from which its checksums are computed.
 
     Args:
         message: The arrival, as sent to the coordinator.
@@ -126,7 +126,7 @@ class BarrierProtocol:
             entering: The view and its terms.
             admission: Gives the address of the attachment, and the ranks that already hold the state.
             state: The replicated state; fetched if this peer lacks it.
-            parts: Receives the seconds of attaching and of the state, by name.
+            parts: Receives the seconds taken by the attachment and by the state, by name.
             make_terms: Makes the terms, on rank 0, if they are not in ``entering``; called once rank 0 has the state.
 
         Returns:
@@ -177,8 +177,8 @@ class BarrierProtocol:
     def _arrive(self, view: View, arrival: LocalArrival, conclude: Conclude) -> pb.Admission:
         """The result of a rendezvous with the other peers of ``view``; rank 0 concludes.
 
-        In the first round it may be only the indices of the variables that differ. All peers raise the coordinator's
-        error.
+        In the first round, the result may consist only of the indices of differing variables. All peers raise the
+        coordinator's error.
         """
         message = arrival.message
         if message.rank == 0:

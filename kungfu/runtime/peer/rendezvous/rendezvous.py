@@ -86,9 +86,9 @@ class Rendezvous(Generic[Arrival, Result]):
 
 
 class RendezvousTable(Generic[Arrival, Result]):
-    """One rendezvous per key, created at its first request; the oldest are dropped, by number and by age.
+    """One rendezvous per key, created at its first request; limits their number and age by dropping the oldest.
 
-    No peer can lag by ``_KEPT`` of them, since the next one begins when all have left the one before.
+    No peer can lag by ``_KEPT`` rendezvous, since the next begins only after all peers have left the previous one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Compares the states of the peers at a rendezvous; a difference that remains in the second round is no rounding."""
+"""Compares the states of the peers at a rendezvous; a difference left after the first round is not due to rounding."""
 
 from __future__ import annotations
 
