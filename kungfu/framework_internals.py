@@ -113,7 +113,7 @@ def build_symbolically(model: Any, batch: Any) -> None:
 
 
 def restored_epoch(model: Any) -> int | None:
-    """The epoch at which ``fit`` continues after a callback has restored a backup; only the model knows it."""
+    """The epoch at which ``fit`` continues after a callback has restored a backup; only the model stores it."""
     epoch: int | None = model._initial_epoch
     return epoch
 

@@ -1,4 +1,4 @@
-"""The thresholds of slow peers, as fractions of the median peer's speed."""
+"""The thresholds for slow peers, as fractions of the median peer's speed."""
 
 from __future__ import annotations
 

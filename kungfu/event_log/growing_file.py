@@ -1,4 +1,4 @@
-"""Reads a file of lines while another process writes it; each complete line is read once."""
+"""Reads a file of lines while another process writes to it; each complete line is read once."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Job(Struct, frozen=True):
         ending: Its end, or its failure.
         leader: The election of the agent that leads.
         hosts: Its hosts by id, including departed hosts; empty in a job of one host.
-        peers: Its peers by id, including the most recently ended ones.
+        peers: Its peers by id, including the most recently ended peers.
         view: The view in force.
         view_steps: Steps done before each view, by version; only known views, from the view in force on.
         phase: The newest announced ``fit`` of the program; 0 before the second.

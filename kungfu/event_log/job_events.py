@@ -76,7 +76,7 @@ class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
 
 
 class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
-    """The job cannot continue. ``peer`` is the cause (-1 if the cause is no peer); ``code`` is the job's exit code."""
+    """The job cannot continue. ``peer`` is at fault (-1 if no peer is); ``code`` is the job's exit code."""
 
     topic: ClassVar[Topic] = "loss"
     peer: int

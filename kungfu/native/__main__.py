@@ -1,4 +1,4 @@
-"""``python -m kungfu.native`` builds the libraries and prints the path of the larger one."""
+"""``python -m kungfu.native`` builds the libraries and prints the path of the larger library."""
 
 from kungfu.native.builder import main
 

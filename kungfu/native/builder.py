@@ -279,7 +279,7 @@ def _typed(functions: ctypes.CDLL, types: Mapping[str, tuple[Any, list[Any]]]) -
 
 
 def main() -> None:
-    """Builds and loads the libraries, and prints the path of the larger one and the seconds taken."""
+    """Builds and loads the libraries, and prints the path of the larger library and the seconds taken."""
     started = time.monotonic()
     try:
         load_state()

@@ -120,7 +120,7 @@ def read_plan(folder: Path) -> CompiledPolicies | None:
     Only the beginning of the trace is read.
 
     Raises:
-        UsageError: The trace has another schema.
+        UsageError: The trace has an unsupported schema.
     """
     gathered = _Gathered()
     try:

@@ -63,7 +63,7 @@ class _Playing:
 
 
 def replay(plan: CompiledPolicies, trace: Trace, *, whose: Literal["the run's", "another"], start: int = 0) -> Replayed:
-    """Replays `plan` over the steps of `trace`, from the first step with a number of at least `start`.
+    """Replays `plan` over the steps of `trace`, from the first step numbered `start` or higher.
 
     Args:
         plan: The plan.

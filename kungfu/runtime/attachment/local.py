@@ -86,7 +86,7 @@ class LocalAttachment(Attachment):
             Tensors of the dtypes and shapes of ``values``, agreed.
 
         Raises:
-            UsageError: No tensors, or another dtype.
+            UsageError: There are no tensors, or a dtype is not supported.
             tf.errors.UnavailableError: ``kungfu: peer rank=R died during TAG`` (or ``left``), or ``kungfu: peer rank=R
                 shows no life for S s in TAG``.
             tf.errors.DeadlineExceededError: ``kungfu: waited S s in TAG for rank=R,...``.
@@ -140,7 +140,7 @@ class LocalAttachment(Attachment):
         waits up to ``deadline_s`` for another peer, unless ``wait_at_most`` sets another limit.
 
         Raises:
-            UsageError: Also for a job name that is too long, or another process that runs as this peer.
+            UsageError: Also if the job's name is too long, or another process runs as this peer.
         """
         self.close()
         check_rank(me)

@@ -236,7 +236,7 @@ class Method:
 
 
 class Channel:
-    """A channel to ``address`` that adds the secret to every call; also a context manager, which closes it."""
+    """A channel to ``address`` that adds the secret to every call; a ``with`` block closes it at the end."""
 
     def __init__(self, address: str, secret: str, options: Sequence[tuple[str, int]]) -> None:
         self.address, self._secret = address, secret

@@ -107,7 +107,7 @@ def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | Non
         cluster: The cluster of the job.
         limits: The smallest and the largest number of peers.
         external: The request under way, as sent to the coordinator. The target is the requested size; without a
-            request, the peers including those that are starting.
+            request, the number of peers, including starting peers.
     """
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)

@@ -118,12 +118,12 @@ class Membership(Protocol):
         Args:
             state: The replicated state, which must be the same on all peers.
             terms: The terms in force at this peer.
-            requests: The requests of this peer's rules, which must be the same on all peers; the coordinator's also
-                include external requests.
+            requests: The requests of this peer's rules, which must be the same on all peers; on the coordinator, also
+                external requests.
             shadows: The requests that shadow rules would have made since the last barrier.
             adjust: Makes the coordinator's terms from the decision about the membership.
             speeds: The measured speeds of peers by id, as fractions of the median peer's speed; only the coordinator's
-                count.
+                values are used.
             compared: The compared part of the state: "all", or the part due at this barrier; the same on all peers.
 
         Returns:

@@ -42,7 +42,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     """Receives the messages that other peers and the agent send to this peer.
 
     Args:
-        deadline_s: Seconds that a peer waits for another one.
+        deadline_s: The longest wait of a peer for another, in seconds.
         on_offer: Called in a server thread when there is a reason to hold a barrier.
         prepare_attachment: Prepares the attachment of a view of this many peers; returns its address.
         write_trace: Called in a server thread.

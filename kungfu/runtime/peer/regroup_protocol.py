@@ -98,7 +98,7 @@ def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgre
 
 
 def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
-    """The function that makes the survivors' terms: the batch size stays the same, so a loss changes no training."""
+    """The function that makes the survivors' terms, with the same batch size: a loss does not change the training."""
 
     def terms() -> Terms:
         stopped = before.terms.stopped or protocol.service.is_stop_requested()

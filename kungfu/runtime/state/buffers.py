@@ -14,7 +14,7 @@ from kungfu.native import load_state
 
 @dataclass(frozen=True)
 class Buffers:
-    """The memory of variables: a row of ``table`` has the int64 address and size in bytes; ``owner`` keeps it alive."""
+    """The memory of variables, kept alive by ``owner``; a row of ``table`` is an int64 address and a size in bytes."""
 
     table: NDArray[np.int64]
     owner: object

@@ -76,8 +76,8 @@ class VariableGap:
         index: The index of the variable in the order of the digest.
         difference: The largest absolute difference of two elements.
         largest: The largest absolute value of rank 0.
-        is_rounding: True if only floating numbers differ, by at most ``ROUNDING`` times the largest value (for half
-            precision, by one in its last place), and values that are not finite are equal on both peers.
+        is_rounding: True if only floating-point numbers differ, by at most ``ROUNDING`` times the largest value (for
+            half precision, by one in its last place), and values that are not finite are equal on both peers.
     """
 
     index: int

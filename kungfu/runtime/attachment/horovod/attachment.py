@@ -55,7 +55,7 @@ class HorovodAttachment(Attachment):
             Tensors of the dtypes and shapes of ``values``, agreed.
 
         Raises:
-            UsageError: No tensors, another dtype, or a horovod that cannot be loaded.
+            UsageError: There are no tensors, a dtype is not supported, or Horovod cannot be loaded.
             tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not arrive within the
                 deadline, see ``failure_of``. Every later call raises this or the next error, on all peers, until the
                 next ``open`` or ``close``.
@@ -90,7 +90,7 @@ class HorovodAttachment(Attachment):
         Raises:
             DeadlineExceeded: Also if the engines were not connected in time.
             PeerFailure: Also if rank 0 does not answer, or a peer died while the engines connected.
-            UsageError: Also without a rendezvous, or for addresses that do not fit.
+            UsageError: Also if there is no rendezvous, or the addresses do not match the view.
         """
         self._unplug(keep=rendezvous)
         check_rank(me)

@@ -38,7 +38,7 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
 
 
 def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
-    """The error for a failed start of Horovod: about this machine, or a failure of another peer.
+    """The error for a failed start of Horovod, caused by this machine or by another peer.
 
     >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", rank=0, view=3)
     PeerFailure('a peer of view 3 died or left while the peers connected (Connection closed by peer [::1]:4)')

@@ -41,7 +41,7 @@ class NoAnswerError(ConnectionError):
 class KeyValueStore:
     """A store that listens on a free port of ``host`` from construction to ``close``.
 
-    ``address`` is ``HOST:PORT/TOKEN``: any process that knows it may put and get values.
+    ``address`` is ``HOST:PORT/TOKEN``: any process that knows this address can put and get values.
     """
 
     def __init__(self, host: str) -> None:

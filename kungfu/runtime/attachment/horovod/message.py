@@ -34,7 +34,7 @@ class EngineState:
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
     """The sum over peers of every tensor of ``values``; only prescaled if ``state.size`` is 1.
 
-    Arguments and errors are those of ``HorovodAttachment.all_reduce``; ``state`` gives the size of the view.
+    The arguments and errors are as in ``HorovodAttachment.all_reduce``; ``state`` gives the size of the view.
     """
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
     tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)

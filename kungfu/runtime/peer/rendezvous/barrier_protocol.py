@@ -2,8 +2,8 @@
 
 To the first, all peers of a view bring the digests of their state, and the coordinator decides. At the second, the
 peers of a new view have opened their attachments and fetched the state, and compare it. If some variables differ, the
-first round has no result: every peer fetches the values of rank 0 for those variables, keeps them if they differ from
-its own by rounding only, and all arrive once more.
+first round has no result: every peer fetches rank 0's values of these variables, adopts the values that differ from its
+own by rounding only, and arrives once more.
 """
 
 from __future__ import annotations
