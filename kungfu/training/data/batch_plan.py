@@ -37,7 +37,7 @@ class BatchPlan:
         batch_size: The initial number of samples per step of the whole job.
         epochs: The number of passes over the data.
         remainder: "keep" or "drop" a smaller last step of an epoch.
-        max_local_batch_size: The most samples of one call of the step; a larger share is cut into micro-batches.
+        max_local_batch_size: The maximum number of samples in one call of the step; larger shares are cut.
         described: The values that must be equal on all peers and in a resumed run: ``seed``, the seed of the order, or
             -1 for the data's order; ``first_batch``, a checksum, if each peer reads all of the data; ``targets`` and
             ``weights``, checksums of their order, if peers share samples of arrays by index; in ``fit`` also
@@ -45,7 +45,7 @@ class BatchPlan:
         kept_rows: The most recently loaded rows, for slices that are cut again; used in the loading thread only.
 
     On rescale:
-        A micro-batch contains the view that it was cut for; a micro-batch of another view is cut again.
+        A micro-batch records the view that it was cut for; if the view changes, it is cut again.
     """
 
     source: SampleSource
@@ -70,7 +70,7 @@ class BatchPlan:
         return -1 if known is None else known
 
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
-        """A micro-batch of a step's slice. All peers have the same number, computed from the largest share."""
+        """A micro-batch of a step's slice. All peers have the same number of them, computed from the largest share."""
         most = self.max_local_batch_size
         # Rounded up, and at least one: every peer calls its step.
         micros = 1 if most is None else max(1, -(-step_slice.largest_share(self.samples) // most))
@@ -85,7 +85,7 @@ class BatchPlan:
         return None if after.position.epoch >= self.epochs else self.micro_batch(after)
 
     def indices(self, micro_batch: MicroBatch) -> NDArray[np.int64]:
-        """The samples of a micro-batch; this peer's share is used from its start, so the last ones may be empty."""
+        """The samples of a micro-batch. A share is used from its start, so its last micro-batches may be empty."""
         share, most = self.sampler.indices(micro_batch.step_slice), self.max_local_batch_size
         return share if most is None else share[micro_batch.micro * most : (micro_batch.micro + 1) * most]
 
@@ -142,7 +142,7 @@ def make_batch_plan(
     remainder: Remainder = "keep",
     max_local_batch_size: int | None = None,
 ) -> BatchPlan:
-    """The plan for the arguments of ``training.batches``; raises ``UsageError`` if they are wrong."""
+    """Makes the plan for the arguments of ``training.batches``; raises ``UsageError`` if they are wrong."""
     source = as_source(data, load=load, samples=samples, readers=readers)
     numbers = [("batch_size", batch_size, 1), ("epochs", epochs, 0), ("seed", seed, 0)]
     if max_local_batch_size is not None:

@@ -1,4 +1,4 @@
-"""Catching up of a peer in data that are read from their start, however long it takes.
+"""Lets a peer catch up in data that are read from their start, however long this takes.
 
 *A joiner* reads up to the position of the other peers before it reports itself ready, so that no peer waits for its
 reading. They train meanwhile, so it reads on to their new position, and so on. Usually reading is faster than training,
@@ -58,7 +58,7 @@ def catch_up(
         stream: Data that must be read from their start.
         newest: Returns the position of the peers that train, ``None`` if no peer does.
         meanwhile: Called after each batch.
-        allowed_s: The longest time for reading the rest within the view; a longer one would keep the peers waiting.
+        allowed_s: The maximum time for reading the rest within the view, where the other peers wait for it.
         clock: A monotonic clock, in seconds.
 
     Returns:
@@ -102,7 +102,7 @@ def await_readers(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Waits between two steps until every peer has its next batch; returns the seconds that this peer has read.
+    """Waits between two steps until every peer has its next batch; returns the seconds for which this peer has read.
 
     Args:
         is_loaded: Returns True if this peer has its batch, within a given number of seconds.
@@ -171,7 +171,7 @@ class DataCursor:
     def await_others(
         self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]
     ) -> bool:
-        """Waits until all peers have their batch, see `await_readers`; False if peers were lost meanwhile."""
+        """Waits until all peers have their batch (see `await_readers`); False if peers were lost meanwhile."""
         took_s = 0.0
 
         def await_all(peers: PeerGroup) -> None:

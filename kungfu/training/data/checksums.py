@@ -65,7 +65,7 @@ def spread_rows(shape: Any) -> NDArray[np.int64]:
 
 
 def _spread(arrays: Any) -> list[NDArray[Any]]:
-    """The same rows of each array, as many as are read of the array with the largest rows."""
+    """The same rows of each array; the array with the largest rows limits their number."""
     leaves = [np.asarray(one) for one in tf.nest.flatten(arrays) if one is not None]
     rows = min((spread_rows(one.shape) for one in leaves), key=len, default=np.zeros(0, np.int64))
     return [one[rows] for one in leaves]

@@ -1,6 +1,6 @@
-"""The loaded rows that may be requested again: those of the last batches, and of batches loaded ahead.
+"""Keeps the loaded rows that may be requested again, from the last batches and from batches loaded ahead.
 
-A rescale cuts the next steps anew, and a peer's new slice overlaps with the rows loaded for the old one. So only the
+A rescale cuts the next steps again, and a peer's new slice overlaps with the rows loaded for the old one. So only the
 missing rows are loaded.
 """
 
@@ -32,7 +32,7 @@ class KeptRows:
     def take(self, epoch: int, indices: NDArray[np.int64], load: Callable[[NDArray[np.int64]], Any]) -> Any:
         """Returns the batch of these samples, and loads only rows that are not kept.
 
-        Rows of other epochs are not reused, since they may have been changed at random for these.
+        Rows of other epochs are not reused, since each epoch may change the samples at random.
         """
         parts, places, missing = [], [], np.ones(len(indices), bool)
         for its_epoch, its_indices, its_batch in self._loaded:

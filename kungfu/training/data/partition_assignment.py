@@ -1,4 +1,4 @@
-"""The assignment of partitions of the data to peers, with their positions: a value that all peers compute alike.
+"""Assigns partitions of the data, with positions in them, to peers; all peers compute the same assignment.
 
 Each partition is read in sequence by one peer. The partitions of an epoch are handed out in a shuffled order: a peer
 that has finished its partition receives the next one. The samples of a step follow from the assignment before it, the
@@ -48,7 +48,7 @@ class Assignment:
         held: The part that each peer reads; ``None`` for a peer that receives another part next.
         returned: The rests of peers that left, in the order of their assignment. A peer that has already read to the
             start of a rest, since peers were lost meanwhile, receives that rest again.
-        handed_out: The number of partitions of the epoch's order that were assigned.
+        handed_out: The number of partitions already assigned, in the epoch's order.
     """
 
     position: Position

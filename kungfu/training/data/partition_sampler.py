@@ -42,7 +42,7 @@ class SequentialSource(SampleSource, Protocol):
         ...
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads to the first of these samples in each partition, so that all of them can be taken without delay."""
+        """Reads up to the first of these samples in each partition, so that all of them can be taken without delay."""
         ...
 
 
@@ -51,7 +51,7 @@ class PartitionSampler:
 
     Args:
         lengths: The samples of each partition.
-        seed: The seed from which, with the epoch, the order of handing out partitions follows.
+        seed: The seed that determines, with the epoch, the order in which partitions are handed out.
         remainder: "keep" or "drop" a last step with fewer samples than the others.
 
     On rescale:
@@ -83,8 +83,8 @@ class PartitionSampler:
         """Notes in the program's thread that all peers are at this slice.
 
         Afterwards ``may_read_long``, equal on all peers, is True if a peer may have to read to its position in a
-        partition before it has its share: it takes over another peer's partition, or view or batch size changed, and
-        the loader may still work on other data.
+        partition before it has its share: it takes over another peer's partition; or the view or the batch size has
+        changed, and the loader may still work on other data.
 
         Args:
             step_slice: The next step.
@@ -120,7 +120,7 @@ class PartitionSampler:
     # ---- the assignment ----------------------------------------------------------------------------------------------
 
     def _ahead(self, step_slice: StepSlice) -> Assignment:
-        """The assignment at a predicted slice: steps of equal size, starting from the known assignment."""
+        """The assignment at a predicted slice, reached by steps of equal size from the known assignment."""
         base = self._base
         for _ in range(_MOST_STEPS_AHEAD):
             if base.position == step_slice.position:
@@ -129,7 +129,7 @@ class PartitionSampler:
         raise InternalError(f"a batch at {step_slice.position} was cut, and the peers are at {self._base.position}")
 
     def _from_variable(self, step_slice: StepSlice) -> Assignment:
-        """The assignment at the start of the slice: the stored one, or the one after the step it was stored for."""
+        """The assignment at the start of the slice: the stored assignment, or the one that follows it."""
         row = np.zeros(6, np.int64) if self._variable is None else self._variable.numpy()
         # Nothing is stored yet: the data begin here.
         base, batch = (Assignment.from_row(row[1:]), int(row[0])) if row[4] else (self._base, 0)

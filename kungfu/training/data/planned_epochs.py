@@ -1,4 +1,4 @@
-"""The epochs that a run should train, as the program counts them, and the rest of them at a position."""
+"""The epochs that a run should train, as the program counts them, and the rest at a given position."""
 
 from __future__ import annotations
 

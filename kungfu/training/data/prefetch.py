@@ -1,4 +1,4 @@
-"""The loading thread, which loads the predicted next batches while a step runs."""
+"""Loads the predicted next batches in a separate thread while a step runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Wanted = SimpleQueue[tuple[Any, "Future[Any]"] | None]
 class Prefetch(Generic[Key]):
     """Loads the requested key, then the keys predicted by ``following``, at most two ahead, all in one thread.
 
-    If another key than the predicted one is requested, the predicted loads are discarded.
+    If a key other than the predicted one is requested, the predicted loads are discarded.
     """
 
     def __init__(self, load: Callable[[Key], Any], *, following: Callable[[Key], Key | None]) -> None:

@@ -1,4 +1,4 @@
-"""The refusals of data that ``training.batches`` does not support, with alternatives.
+"""Refuses data that ``training.batches`` does not support, and suggests alternatives.
 
 Peers share samples by index, in an order known to all of them. Data that can only be read from their start, or that
 yield whole batches, have no such index.

@@ -57,7 +57,7 @@ class Arrays:
     def order_checksum(self) -> int:
         """A checksum that is equal on peers with the same samples in the same order, from the targets of ``(x, y)``.
 
-        Each peer may have changed the inputs at random; in any other nest, all arrays count.
+        Inputs are ignored, since each peer may have changed them at random; in any other nest, all arrays count.
         """
         has_targets = isinstance(self.arrays, list | tuple) and len(self.arrays) > 1
         return order_checksum(self.arrays, self.arrays[1:] if has_targets else None)
@@ -100,7 +100,7 @@ class ByIndex:
     samples: int
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples that the function returns for these indices, with a check of their number."""
+        """Returns the function's samples for these indices, and checks their number."""
         given = self.function(indices)
         if isinstance(given, tf.data.Dataset):
             # Requests one sample too many, to detect surplus samples.
@@ -201,8 +201,8 @@ def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
         indices: Indices within the array, not negative.
 
     Cost:
-        One copy of the rows if TensorFlow can share NumPy's memory, into which they are gathered; otherwise two, the
-        second one under Python's lock.
+        One copy of the rows if TensorFlow can share the NumPy array into which they are gathered; otherwise two copies,
+        the second one under Python's lock.
     """
     shape = (len(indices), *array.shape[1:])
     if not _shareable(array) or int(np.prod(shape)) * array.itemsize < _WORTH_IT_BYTES:

@@ -20,7 +20,7 @@ Remainder = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class StepSlice:
-    """The view of one peer on a coming step: position, view, and number of samples."""
+    """A coming step as one peer sees it: position, view, and number of samples."""
 
     position: Position
     version: int
@@ -33,12 +33,12 @@ class StepSlice:
         return min(self.global_batch_size, samples - self.position.offset)
 
     def largest_share(self, samples: int) -> int:
-        """The share of rank 0, the same on every peer: uneven slices differ by one sample; low ranks get more."""
+        """The share of rank 0, the same on every peer; uneven slices differ by one sample, and low ranks get more."""
         return spread(self.step_samples(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
-        """The next slice, possibly in the next epoch, if view and batch size stay: a guess for the loader."""
-        # The fewest samples that make a step; a smaller remainder ends the epoch.
+        """The next slice, possibly in the next epoch, if view and batch size do not change: a guess for the loader."""
+        # The minimum number of samples of a step; a smaller remainder ends the epoch.
         least = self.global_batch_size if remainder == "drop" else 1
         return replace(self, position=advanced(self.position, self.step_samples(samples), samples=samples, least=least))
 
@@ -64,7 +64,7 @@ class SerialSampler:
 
     Args:
         samples: The samples of an epoch.
-        seed: The seed from which, with the epoch's number, the permutation follows; without it, the order of the data.
+        seed: The seed that determines, with the epoch's number, the permutation; ``None`` for the order of the data.
 
     Reference:
         Xie et al., *Elan*, 2020, section V-C.
@@ -97,7 +97,7 @@ class PassSampler:
     Args:
         samples: The samples of an epoch.
         pass_samples: The samples of the data. A step may use the last samples of a pass and the first of the next one.
-        seed: The seed from which, with the pass's number, the order follows; without it, the order of the data.
+        seed: The seed that determines, with the pass's number, the order; ``None`` for the order of the data.
     """
 
     samples: int

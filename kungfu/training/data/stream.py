@@ -53,9 +53,9 @@ class Stream:
     """A source of batches in sequence.
 
     Args:
-        read: Begins a reading, from the number of the reading, from 0, and the number of a sample before which nothing
-            is needed. Returns the number of the first sample read, which must not be after that one, and the batches:
-            nests of arrays with one entry per sample, the same on all peers.
+        read: Begins a reading. Receives the number of the reading, from 0, and the number of the first sample that is
+            needed. Returns the number of the first sample read, which must not be later, and the batches: nests of
+            arrays with one entry per sample, the same on all peers.
         samples: The samples of an epoch.
         is_endless: True if one reading continues over the epochs; otherwise each epoch is a separate reading.
         what: The description of the data for errors and remarks.
@@ -100,7 +100,7 @@ class Stream:
         return not self.can_seek and self._next <= self._number(position)
 
     def read_ahead(self, position: Position, *, meanwhile: Callable[[], None]) -> int:
-        """Reads up to the position of the other peers, before this peer joins; returns the batches before it."""
+        """Reads up to the other peers' position, before this peer joins; returns the number of batches before it."""
         with self._lock:
             self._reached = self._number(position)
             # If the other peers are at the end of the data, they have trained on all of it.
@@ -157,7 +157,7 @@ class Stream:
         with self._lock:
             if self._checksum is None:
                 return None
-            # This peer joined within the epoch; after its end the data may be shuffled anew.
+            # This peer joined within the epoch; after its end the data may be shuffled again.
             if epoch not in self._checksums and self.can_seek and self._next < (epoch + 1) * self.samples:
                 at = epoch * self.samples
                 _, batches = self._read(*((0, at) if self._is_endless else (epoch, 0)))

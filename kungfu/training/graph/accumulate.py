@@ -122,7 +122,7 @@ class Accumulation:
         return asking
 
     def _fit(self, gradients: Sequence[Any]) -> None:
-        """Creates the sums in the first trace, which first sees the gradients."""
+        """Creates the sums in the first trace, when the gradients become known."""
         kinds = [(gradient.shape, _wide(gradient.dtype)) for gradient in gradients]
         if [(total.shape, total.dtype) for total in self._sums] == kinds:  # a retrace of the function
             return

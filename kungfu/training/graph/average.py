@@ -1,4 +1,4 @@
-"""The averages of a step, in the graph: the results of ``training.average``, from a message of `gradient_message`.
+"""Averages the gradients of a step in the graph, for ``training.average``, by a message of `gradient_message`.
 
 A step that averages several times has one message per average; the values for policies ride on the last message.
 """
@@ -22,7 +22,7 @@ DENSE_LIMIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class SummedTotals:
-    """Tensors that a step sums over the peers on the message of its gradients; ``conclude`` receives the sums."""
+    """Tensors that a step sums over the peers with its gradient message; ``conclude`` receives the sums."""
 
     totals: Sequence[Any]
     conclude: Callable[[Sequence[Any]], object]
@@ -45,13 +45,12 @@ def average(
         averaging: The variables of the run, its policies and its attachment.
         gradients: A nest of tensors and ``None``; sparse gradients become dense.
         loss: This peer's mean loss, a scalar.
-        accumulation: The accumulation, if a share is split into micro-batches: the gradients of all but the last are
-            kept, and averaged together with those of the last.
+        accumulation: Sums the gradients if a share is split into micro-batches; only the last micro-batch averages.
         summed: Tensors that are summed along with the gradients.
         waited: The seconds that the earlier messages of this step took, from `average_before_last`.
 
     Returns:
-        A nest like ``gradients`` of means, agreed; zeros for every micro-batch but the last.
+        The means (agreed) in a nest like ``gradients``; zeros for every micro-batch but the last.
 
     Raises:
         UsageError: All gradients are ``None``, one is sparse and too large, the loss is not a scalar, or XLA compiles
@@ -90,11 +89,11 @@ def average(
 def average_to_conclude(
     averaging: Averaging, gradients: Any, *, loss: Any, waited: Sequence[Any] = ()
 ) -> tuple[Any, Callable[[], Any]]:
-    """Averages like `average`, but assigns nothing before a further message of the step has arrived.
+    """Averages like `average`, but lets the caller conclude, after a further message of the step.
 
     Returns:
-        A nest like ``gradients`` of means; and a function to call after the step's last message, which lets the
-        policies conclude.
+        The means in a nest like ``gradients``; and a function that lets the policies conclude, to be called after the
+        step's last message.
 
     Raises:
         UsageError: See `average`.
@@ -105,7 +104,7 @@ def average_to_conclude(
 
 
 def average_before_last(averaging: Averaging, gradients: Any, *, number: int) -> tuple[Any, Any]:
-    """Averages like `average`, in a step with a later average: the message carries gradients only.
+    """Averages like `average` if another average follows in the step: the message carries only gradients.
 
     Args:
         averaging: See `average`.
@@ -113,7 +112,7 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
         number: The index of this average in the step, from 1.
 
     Returns:
-        A nest like ``gradients`` of means, agreed; and the seconds for which this peer waited for the message.
+        The means (agreed) in a nest like ``gradients``; and the seconds for which this peer waited for the message.
 
     Raises:
         UsageError: See `average`.

@@ -48,8 +48,8 @@ class PeerShare:
 
 
 class _Vector:
-    """States of one dtype that are summed over the peers, or averaged by samples, with their totals in one vector;
-    ``states`` are the variables of the metrics, each with its value at the beginning of an epoch."""
+    """The states of one dtype that are summed over the peers, or averaged by samples; one vector holds their totals.
+    ``states``: the variables of the metrics, each with its value at the beginning of an epoch."""
 
     def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
@@ -64,7 +64,7 @@ class _Vector:
         )
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: a vector to sum over the peers; means are weighted by samples, whose number is its last element."""
+        """Graph: a vector to sum over the peers; means are weighted by samples, and end with the number of samples."""
         vector = tf.concat([tf.reshape(one, [-1]) for one in after], axis=0)
         if not self._is_mean:
             return [vector]
@@ -77,20 +77,20 @@ class _Vector:
         self.totals[0].assign(tf.math.divide_no_nan(sent[:-1], sent[-1]) if self._is_mean else self._before + sent)
 
     def cut(self, totals: Sequence[Any]) -> list[Any]:
-        """Graph: splits totals into the states that they hold."""
+        """Graph: splits totals into the states of the metrics."""
         pieces = tf.split(totals[0], [math.prod(one.shape) for one in self.variables])
         return [tf.reshape(piece, one.shape) for piece, one in zip(pieces, self.variables, strict=True)]
 
 
 class _Gathered:
-    """The states of one metric that "max", "min" or a function combines; this needs the states of every peer."""
+    """The states of one metric combined by "max", "min" or a function, which needs the states of every peer."""
 
     def __init__(self, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._way, self.variables, self._initial = way, [one for one, _ in states], [start for _, start in states]
         self.totals = [tf.Variable(start, trainable=False, name="kungfu/metrics_gathered") for start in self._initial]
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states with which the metric starts the step: the job's, or initial ones if an epoch begins."""
+        """Graph: the metric's states before the step: the job's states, or the initial ones if an epoch begins."""
         pairs = zip(self._initial, self.totals, strict=True)
         self._before = [tf.where(anew, tf.constant(start, total.dtype), total.read_value()) for start, total in pairs]
         return self._before
@@ -115,12 +115,12 @@ class _Gathered:
             total.assign(tf.where(tf.reduce_any(had), value, before))
 
     def cut(self, totals: Sequence[Any]) -> list[Any]:
-        """Graph: splits totals into the states that they hold."""
+        """Graph: splits totals into the states of the metrics."""
         return list(totals)
 
 
 class Watched:
-    """The states of metrics during the trace of a step, as values in place of their variables."""
+    """Holds the states of metrics as values, in place of their variables, during the trace of a step."""
 
     def __init__(self, variables: Sequence[Any], start: Sequence[Any]) -> None:
         self._values = dict(zip(map(id, variables), start, strict=True))
@@ -149,10 +149,10 @@ class Watched:
 
 
 class CombinedMetrics:
-    """The totals of metrics over an epoch of the whole job, and the addition of each step to them.
+    """The totals of metrics over an epoch of the whole job; each step is added to them.
 
     Args:
-        metrics: Metrics that are built.
+        metrics: The built metrics.
         combine: The combination of a metric's state over the peers, by metric name; see ``kf.keras.attach``.
         per_step: The metrics that receive one number of the whole batch per step; they are combined by "mean".
 
@@ -198,7 +198,7 @@ class CombinedMetrics:
 
     @contextmanager
     def watched(self, start: Sequence[Any]) -> Iterator[Watched]:
-        """Graph: a context in which metrics update values, beginning at ``start``, and assign no variables."""
+        """Graph: a context in which metrics assign no variables, but update values that begin at ``start``."""
         watched = Watched(self.variables, start)
         with ExitStack() as replaced:
             for metric in self._metrics:
@@ -225,19 +225,19 @@ class CombinedMetrics:
         return sent
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: updates the totals from the sums over the peers of the tensors that each of them sent."""
+        """Graph: updates the totals from the sums of the tensors that the peers sent."""
         come = iter(sums)
         for group, count in zip(self._groups, self._sent, strict=True):
             group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
-        """Assigns totals to the metrics, by default those of the epoch so far; replaces values left by validation."""
+        """Assigns totals, by default the epoch's totals so far, to the metrics; replaces values left by validation."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
         self.assign([one for group in self._groups for one in group.cut([next(given) for _ in group.totals])])
 
 
 def _in_row(state: Any, peer: PeerShare) -> Any:
-    """Graph: one row per peer, zeros except this peer's row; the sum over the peers contains the states of all."""
+    """Graph: one row per peer, all zeros except this peer's, so the sum over the peers holds every peer's state."""
     vector, size, rank = tf.reshape(state, [1, -1]), tf.cast(peer.size, tf.int64), tf.cast(peer.rank, tf.int64)
     return tf.scatter_nd([[rank]], vector, tf.stack([size, tf.size(vector, tf.int64)]))
 

@@ -1,4 +1,4 @@
-"""Sources of a step that are derived from other numbers, on the host, when its record is read.
+"""Derives sources of a step from its other numbers, on the host, when the step's record is read.
 
 As nodes of the graph they would cost every step some forty microseconds, whether a policy uses them or not. The sources
 that a policy uses are in the graph too, in `kungfu.training.graph.gradient_message`; both results are bitwise equal.

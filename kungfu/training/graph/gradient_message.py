@@ -1,4 +1,4 @@
-"""The message of a step, in the graph: gradients, the policy's floats and the posts in one.
+"""Builds the message of a step in the graph; it carries the gradients, the policy's floats and the posts.
 
 The policy's local signals are computed before the message; the agreed signals, folds and rules after it. A rule that
 fires only posts: its request rides on the next step's message, and after that step's update all peers run the barrier.
@@ -159,13 +159,13 @@ def _gradient_norms(
         program: The policies.
         gradients: This peer's dense tensors, before they are averaged.
         sources: The sources known before the message; the gates of the norms are evaluated with them.
-        samples: The samples of this peer. Without any, its norm is NaN: its gradients are of another peer's sample.
+        samples: The number of this peer's samples; if 0, its norm is NaN, as its gradients are of another's sample.
         loss_scale: The factor on the gradients, float32; ``None`` for 1.
 
     Returns:
         The norms that the message computes; and this peer's norm before the message, by the name of its reduction. A
-        placeholder is enough if policies only send the norm: the attachment replaces it by the norm. If a policy uses
-        the norm before the message, for example in a local fold, it costs a pass over the gradients.
+        placeholder is enough if policies only send the norm: the attachment replaces it with the norm. If a policy uses
+        the norm before the message, for example in a local fold, a pass over the gradients computes it.
     """
     factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
     values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
@@ -177,12 +177,12 @@ def _gradient_norms(
 
 
 def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
-    """Integers are summed unweighted: those of a peer without samples become zeros. Floats are left as they are."""
+    """Zeroes the integers of a peer without samples, since integers are summed unweighted; keeps floats unchanged."""
     return [one if one.dtype.is_floating else tf.where(samples > 0, one, tf.zeros_like(one)) for one in gradients]
 
 
 def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
-    """Reductions of this peer's local gradients, NaN without samples: the gradients are of another peer's sample."""
+    """Sets reductions of local gradients to NaN without samples: the gradients then belong to another's sample."""
     # Reductions that a step does not compute stay minus infinity.
     local = {name for name, one in program.plan.gradient_reductions.items() if one.placement == "local"}
     return {
@@ -196,7 +196,7 @@ def _float(value: Any) -> Any:
 
 
 def _exact(count: Any) -> Any:
-    """The divisor of a share as float64: in float32 it would limit the accuracy of float64 gradients."""
+    """Converts a count of samples to float64: float32 would limit the accuracy of float64 gradients."""
     return tf.cast(count, tf.float64)
 
 
@@ -259,7 +259,7 @@ def _times(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
 
 
 def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
-    """Graph: stores the time at which the message was complete, and the seconds since that of the step before."""
+    """Graph: stores the time at which the message was complete, and the seconds since the previous step's message."""
     with tf.control_dependencies([extras]):
         now = tf.timestamp()
     previous = graph_state.times.synchronised.read_value()
@@ -272,7 +272,7 @@ def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
 
 
 def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
-    """Graph: the message's header and policies' values; differing checksums count as a request in the header."""
+    """Graph: removes the checksums from the message; if they differ, counts a request in its header."""
     header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
     # Peers whose states differ hold a barrier, as if one of them had requested it.
     unlike = _float(checksum.compared(checksums, size))
@@ -295,7 +295,7 @@ def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
 
 
 def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now: Any) -> Any:
-    """Evaluates folds and rules, and returns the outcome; an acting rule that fires stores its inputs, and posts."""
+    """Evaluates folds and rules, and returns the outcome; if an acting rule fires, stores its inputs and posts."""
     graph_state = averaging.graph_state
     progress, view = graph_state.progress, graph_state.view
 

@@ -47,7 +47,7 @@ class ProgressVariables:
         epoch: The epoch of the next step.
         offset: The samples of that epoch that are done.
         samples: The samples of an epoch; 0 without a loader.
-        batch: The first batch of rank 0, in samples: that of a whole step with a loader, of rank 0 alone without.
+        batch: The size of the first batch, in samples: of the whole step with a loader, of rank 0 alone without one.
         trained: The samples of all steps so far.
         epochs: The number of passes of the loader over its data; 0 without a loader.
         drops: 1 if an epoch ends before a step that would be smaller, else 0.
@@ -94,8 +94,8 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """The index of this peer in its view, and the terms of the view that the graph needs. ``exchanged`` counts the
-    peers that leave after their replacements arrive, or hold the state; ``host_joiners`` those that get ready here."""
+    """This peer's rank in its view, and the terms of the view that the graph needs. ``exchanged`` counts the peers that
+    leave after their replacements arrive, or hold the state; ``host_joiners`` the joiners starting on this host."""
 
     version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
     size: tf.Variable = field(default_factory=partial(_integer, "kungfu/size", value=1))
@@ -125,8 +125,8 @@ class ViewVariables:
 
 @dataclass(frozen=True)
 class PostCount:
-    """Requests of one kind for a barrier, as counters rather than a flag: a message carries ``asked - served``, so a
-    request made between the message and the barrier is not lost, and rides on the next message."""
+    """Counters of the requests of one kind for a barrier. A message carries ``asked - served``, so a request made
+    between the message and the barrier is not lost, but rides on the next message."""
 
     asked: tf.Variable  # the requests of this peer so far
     # ``asked`` as of the last message, plus the requests of rules that fired since, which the same barrier answers.
@@ -176,9 +176,10 @@ class BarrierPosts:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of this peer, in seconds: the first step ``began``; the last rescale stopped it for ``rescale_seconds``."""
+    """Times of this peer in seconds. ``began``: its first step; ``rescale_seconds``: its stop at the last rescale."""
 
-    # The time of the last all-reduce, NaN after a barrier, whose duration belongs to no step; and since the one before.
+    # The time of the last all-reduce, or NaN after a barrier, whose duration belongs to no step; and the seconds since
+    # the previous all-reduce.
     synchronised: tf.Variable = field(default_factory=partial(_moment, "kungfu/synchronised"))
     step_seconds: tf.Variable = field(default_factory=partial(_numbers, "kungfu/step_seconds"))
     began: tf.Variable = field(default_factory=partial(_moment, "kungfu/began"))
@@ -228,7 +229,7 @@ class Outcomes:
 @dataclass(frozen=True)
 class RuleOutcomes:
     """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step. A rule that fires in
-    one step causes the barrier at the end of the next one, in which rules may fire, too: so two steps are kept."""
+    one step causes the barrier at the end of the next step, in which rules may also fire: so two steps are kept."""
 
     posted: tuple[Outcomes, Outcomes]  # of the rules that fired since the last barrier, by step number modulo 2
     shadows: Outcomes  # of the shadow rules in the last step
@@ -256,8 +257,8 @@ class RuleOutcomes:
 
 @dataclass(frozen=True)
 class MicroBatchState:
-    """The position of this peer in its share of a step: the micro-batches ``done``, ``last`` (True if this one is the
-    last), and over these their samples and the sum of losses times samples."""
+    """This peer's position in its share of a step: the number of micro-batches ``done``, ``last`` (True in the last
+    one), and the sums so far of samples and of losses times samples."""
 
     done: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_done"))
     last: tf.Variable = field(default_factory=partial(_flags, "kungfu/micro_last"))
@@ -267,7 +268,7 @@ class MicroBatchState:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The numbers of the last step: those that the graph reads again, and the record of all numbers for the host."""
+    """The numbers of the last step that the graph reads again, and the record of all its numbers for the host."""
 
     step_record: StepRecord
     published: PublishedValues

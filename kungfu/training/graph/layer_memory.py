@@ -43,7 +43,7 @@ _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dty
 
 
 class AddedSums:
-    """This peer's additions in a step to variables declared "sum", which a message of the step sums over the peers."""
+    """This peer's additions in a step to variables declared "sum"; a message of the step sums them over the peers."""
 
     def __init__(self, variables: Sequence[tf.Variable] = ()) -> None:
         self.variables = list(variables)
@@ -89,7 +89,7 @@ class LayerMemory:
 
     remembered: Sequence[_Remembered] = ()  # in Keras' order
     sums: AddedSums = field(default_factory=AddedSums)  # empty in a program that runs alone
-    is_shared: bool = False  # True in a job, in which each peer sees other samples
+    is_shared: bool = False  # True in a job, in which each peer sees different samples
     # The ids of the handles of variables that are replicated with the training state, or combined over the peers;
     # ``None`` if the program may keep local variables.
     known: set[int] | None = None
@@ -110,8 +110,8 @@ class LayerMemory:
         return cls(remembered)
 
     def share(self, trace: StepTrace, known: Iterable[Any] | None = None) -> None:
-        """Makes this the memory of a job, before its step is traced; ``known`` has the variables of the model and its
-        metrics, if the step may assign samples to no others."""
+        """Prepares the memory for a job, before its step is traced. ``known``: the variables of the model and its
+        metrics, if no other variable may depend on samples."""
         self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.reduction == "sum"])
         self.known = None if known is None else {id(one.value.handle) for one in known}
         if self.sums.variables:
@@ -119,7 +119,7 @@ class LayerMemory:
         trace.undone = self.undone
 
     def knows(self, variables: Iterable[tf.Variable]) -> None:
-        """Adds variables that are replicated with the training state."""
+        """Adds variables that are replicated with the training state to the known ones."""
         if self.known is not None:
             self.known |= {id(one.handle) for one in variables}
 
@@ -143,7 +143,7 @@ class LayerMemory:
 
         Args:
             trace: The trace of the step.
-            equal: The ids of the handles of variables that are equal on all peers, including some of these.
+            equal: The ids of the handles of variables that are equal on all peers, including some in this memory.
 
         Raises:
             UsageError: A variable without a declaration depends on this peer's samples; or a "sum" variable is changed
@@ -213,7 +213,7 @@ def _refuse_reduction(one: _Remembered) -> None:
 
 
 def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
-    """The error message for variables without a declaration, including the line to write."""
+    """The error message for variables without a declaration, with the line that declares them."""
     first = unsaid[0]
     where = line_of(flow.written[id(first.value.handle)])
     names = ", ".join(f'"{"/".join(one.variable.path.split("/")[-2:])}": "sum"' for one in unsaid)

@@ -1,4 +1,4 @@
-"""The learning rate in the graph: moved step by step along a ramp that a rule has set."""
+"""Updates the learning rate in the graph, step by step along a ramp that a rule has set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kungfu.training.graph.variable_io import run_where
 
 
 class _Factored(keras.optimizers.schedules.LearningRateSchedule):
-    """A user's schedule times a factor: Keras does not allow overwriting the rate of an optimizer with a schedule."""
+    """A user's schedule times a factor: if an optimizer has a schedule, Keras does not allow overwriting its rate."""
 
     def __init__(self, schedule: Any, factor: tf.Variable) -> None:
         self.schedule, self.factor = schedule, factor
@@ -35,7 +35,7 @@ def without_factor(schedule: Any) -> Any:
 
 
 class LearningRateControl:
-    """The control of rules over an optimizer's learning rate; a schedule remains active as the base of that rate.
+    """Lets rules control an optimizer's learning rate; a schedule remains active as the base of that rate.
 
     Args:
         optimizer: The optimizer.
@@ -85,7 +85,7 @@ class LearningRateControl:
             return
         if self._factored is not None:  # a reader of the rate before the first step gets that step's rate
             self._factored.factor.assign(ramp.at(done))
-        # The factor of a schedule stays in force permanently; a rate stays by itself after the end of its ramp.
+        # The factor of a schedule stays in force permanently; a rate persists after the end of its ramp.
         self._moves.assign(self._factored is not None or done <= ramp.since + ramp.over)
         self._ramp.assign([ramp.start, ramp.target, ramp.since, ramp.over, ramp.unit == "samples"])
 
@@ -99,7 +99,7 @@ class LearningRateControl:
         value = start + part * (target - start)
 
         def move() -> None:
-            # The ramp moves the factor of the user's schedule, or the rate itself.
+            # The ramp updates the factor of the user's schedule, or the rate itself.
             moved = self._optimizer.learning_rate if self._factored is None else self._factored.factor
             moved.assign(tf.cast(value, moved.dtype))
             # After the ramp the rate belongs to the user again: a callback may change it.

@@ -1,6 +1,6 @@
 """The values that the user's program gives to policies: published in its step, or fed between its steps.
 
-A published value is stored in a variable, one per name that a rule uses. The tensor itself would not do: a value may
+A published value is stored in a variable, one per name that a rule uses. The tensor itself would not work: a value may
 come from a branch, or from a function inside the step, which TensorFlow traces only once. The variable is cleared at
 the beginning of each call of the step, so a value that is not published is unknown.
 
@@ -37,7 +37,7 @@ def _nothing(dtype: Any) -> Any:
 
 
 class _DeclaredValues:
-    """The values under the names that a plan's rules declare for one giver."""
+    """The values, either published or fed, whose names a plan's rules declare."""
 
     def __init__(self, plan: CompiledPolicies, giver: Literal["publish", "feed"]) -> None:
         self._declared = plan.given_by(giver)
@@ -97,7 +97,7 @@ class PublishedValues(_DeclaredValues):
 
     def refuse_missing(self, given: Collection[str], captured: Collection[int]) -> None:
         """Tracing, before the message: raises ``PolicyError`` for a name that this trace of the step has not published.
-        In a function that was traced earlier, the only evidence are the handles (ids) ``captured`` by the graph."""
+        For a function that was traced earlier, the only evidence is the handles (ids) ``captured`` by the graph."""
         for name, variable in self.variables.items():
             # Neither the step nor a function called by it writes the variable.
             if name not in given and id(variable.handle) not in captured:
@@ -109,7 +109,7 @@ class PublishedValues(_DeclaredValues):
                 )
 
     def hold(self, samples: Any, done: Any) -> None:
-        """Graph: restores values other than floats if a micro-batch, after ``done`` others, has no samples."""
+        """Graph: restores values other than floats if the micro-batch, after ``done`` others, has no samples."""
         # A micro-batch without samples ran on another peer's sample.
         for name, held in self._held.items():
             before = tf.where(done > 0, held.read_value(), _nothing(held.dtype))
@@ -138,7 +138,7 @@ def _is_alike(given: Any, wanted: Any) -> bool:
 
 
 def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any) -> None:
-    """Graph: ``training.publish(name, value)``, in the step of ``trace``, or in a function that the step may call."""
+    """Graph: publishes a value, in the step of ``trace`` or in a function that the step may call."""
     if tf.executing_eagerly() and not trace.is_under_way:
         raise UsageError(
             f"training.publish({name!r}) was called outside of a function marked @training.step: there it is of no "
@@ -166,12 +166,12 @@ def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any)
 
 
 def line_of(operation: tf.Operation) -> str:
-    """The user's ``file:line``, as in the source, that made an operation; "" if none did. AutoGraph runs a copy."""
+    """The ``file:line`` of the user's source, not of AutoGraph's copy, that made an operation; "" if none did."""
     return location_in_frames((one.filename, one.lineno) for one in operation.traceback)
 
 
 class FedValues(_DeclaredValues):
-    """The numbers of this peer that a plan's rules are fed, one entry per declared name."""
+    """The numbers that the program on this peer feeds to a plan's rules, one entry per declared name."""
 
     def __init__(self, plan: CompiledPolicies) -> None:
         super().__init__(plan, "feed")
@@ -188,7 +188,7 @@ class FedValues(_DeclaredValues):
         return [self._values, self._offers, self._carried] if self._names else []
 
     def feed(self, name: str, value: Any, *, where: str) -> None:
-        """Host: feeds a number to the next message, at the user's line ``where``; ``PolicyError`` if it is none."""
+        """Host: feeds a number to the next message, at the user's line ``where``; ``PolicyError`` if not finite."""
         if name not in self._declared:
             self._note_unused(name, where=where)
             return
@@ -224,7 +224,7 @@ class FedValues(_DeclaredValues):
         return {name: newest[index] for index, name in enumerate(self._names)}, offers
 
     def carry(self, offers: Any) -> None:
-        """Graph: marks these offers as carried, after a message that succeeded, on every rank."""
+        """Graph: marks these offers as carried, on every rank, after a successful message."""
         if self._names:
             self._carried.assign(offers)
 

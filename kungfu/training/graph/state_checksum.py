@@ -1,7 +1,7 @@
 """A checksum of the shared state, which rides on the message of a step.
 
 Between two steps only the program can change the shared variables: a callback that draws a learning rate without a
-seed, for example, sets another value on each peer. Barriers compare the state, but may be far apart. So every N steps
+seed, for example, gives peers different values. Barriers compare the state, but may be far apart. So every N steps
 each peer adds a checksum of its shared variables to the message; if the checksums differ, a barrier follows at once.
 """
 

@@ -30,9 +30,9 @@ WHOLE = (0, 1, 0)
 
 
 class BatchRollback:
-    """The rollback of a step on a peer without samples, which runs it on another peer's sample: the variables ``kept``
-    are equal on all peers and must change there as everywhere; a statistic or a metric must not count that sample
-    twice. After a failed step, `StepTrace.undo` restores variables."""
+    """Restores variables on a peer without samples, which runs the step on another peer's sample. The variables
+    ``kept`` are equal on all peers and must change here too; a statistic or a metric must not count that sample twice.
+    After a failed step, `StepTrace.undo` restores variables."""
 
     def __init__(self, kept: Iterable[tf.Variable]) -> None:
         self.kept = {id(one.handle) for one in kept}
@@ -45,7 +45,7 @@ class BatchRollback:
         return bool(self._handles)
 
     def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
-        """Tracing: sets the variables to restore: these handles, without those assigned ``alike`` on all peers."""
+        """Tracing: sets the variables to restore: these handles, except those assigned ``alike`` on all peers."""
         self._handles = [one for one in handles if id(one) not in self.kept and id(one) not in alike]
 
     def remember(self) -> None:
@@ -115,7 +115,7 @@ class CompiledStep:
         function: The user's function. Every first dimension is left open, so that uneven slices do not cause a retrace.
         parts: The other parts of the step.
         example: The tensors of its first call.
-        structure: The positional and named arguments whose leaves these tensors are.
+        structure: The nest of positional and named arguments that has these tensors as its leaves.
     """
 
     def __init__(self, function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any) -> None:
@@ -201,7 +201,7 @@ class CompiledStep:
             failed: Raises the failure of a barrier, which ends the loop with an error: a graph cannot raise the outcome
                 of a step.
             offer: Adds a checksum to the message of the coming step, or removes it.
-            offer_every: The interval of ``offer`` in steps; it also runs in the step after each of those. 0 for never.
+            offer_every: N, to call ``offer`` before every N-th step and the step after it; 0 to call it never.
 
         Returns:
             The result of the user's function.
@@ -265,7 +265,7 @@ class CompiledStep:
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _barrier(self) -> Any:
-        """Calls the barrier on the host, after the update and concurrently with no other op."""
+        """Calls the barrier on the host, after the update and while no other op runs."""
         code = call_on_host(self._parts.barrier, self._parts.handles, tf.int64)
         code.set_shape(())
         return code
@@ -289,7 +289,7 @@ def _is_empty(tensors: Sequence[Any]) -> bool:
 
 @lru_cache(maxsize=64)
 def _constant(micro: tuple[int, int, int]) -> Any:
-    """The micro-batch as a cached tensor: making one costs as much as the rest of a call, and most steps are whole."""
+    """The micro-batch as a cached tensor: a new one costs as much as the rest of a call, and most steps are whole."""
     return tf.constant(micro, tf.int64)
 
 
@@ -298,7 +298,7 @@ def _shown(shape: Any) -> str:
 
 
 def _begin(parts: StepParts, samples: Any) -> None:
-    """Graph: begins a step with this peer's number of samples: clears published values, and moves the rate."""
+    """Graph: begins a step with this peer's number of samples, clears published values, and updates the rate."""
     metrics = parts.graph_state.metrics
     metrics.samples.assign(tf.cast(samples, tf.float32))
     metrics.published.clear()

@@ -99,7 +99,7 @@ class StepRecord:
         return packed[_LOSS] / samples if samples else math.nan
 
     def view(self, packed: Sequence[float]) -> int:
-        """The version of the view that did the step."""
+        """The version of the view in which the step ran."""
         return int(packed[self._packed_indices["agreed", "view"]])
 
     def fired(self, packed: Sequence[float]) -> set[str]:
@@ -115,7 +115,7 @@ class StepRecord:
 
         Args:
             packed: The packed row of the step.
-            peers: The ids of the peers of its view, in rank order; empty if unknown.
+            peers: The ids of the peers of the step's view, in rank order; empty if unknown.
         """
         index, numbers = self._indices, self.row(packed)
         samples, seconds = numbers[index["agreed", "total_samples"]], numbers[index["step", "seconds"]]

@@ -18,7 +18,7 @@ from kungfu.training.graph.variable_io import read_variable
 
 
 class StepPosition(NamedTuple):
-    """The position of a run after a step: steps done, position, micro-batches done of the next step, view."""
+    """The position of a run after a step: steps done, epoch and offset, micro-batches done of the next step, view."""
 
     step: int
     epoch: int
@@ -56,7 +56,7 @@ def read_report(report: Any) -> StepReport:
 
 
 def read_position(graph_state: GraphState) -> StepPosition:
-    """The position read from the variables: before the first step, and after a step that did not finish."""
+    """Reads the position from the variables, before the first step and after a step that did not finish."""
     return StepPosition(*(int(read_variable(variable)) for variable in _variables(graph_state)))
 
 

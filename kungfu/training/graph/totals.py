@@ -1,7 +1,7 @@
-"""Sums over the peers other than the gradients: counts and totals, which policies and norms do not see.
+"""Sums counts and totals over the peers, besides the gradients; policies and norms do not see them.
 
 float32 totals ride on the gradients' message, after the values of the policies. float64 values would lose bits there,
-and integers would become inexact: the other types share a separate message, sent before the gradients' message. So if
+and integers would become inexact, so other types share a separate message, sent before the gradients' message. If
 either message fails, nothing has been assigned yet.
 """
 
@@ -52,7 +52,7 @@ class SentTotals:
         return extras[:at], self.together(extras[at:])
 
     def together(self, vector: Any) -> list[Any]:
-        """Graph: the sums in their order; the float32 ones are read from ``vector``."""
+        """Graph: the sums in their order; the float32 sums are read from ``vector``."""
         floats, others = iter(_cut(vector, self.shapes)), iter(self.others)
         return [next(floats) if does else next(others) for does in self.rides]
 
@@ -67,7 +67,7 @@ def _by_type(given: Sequence[Any]) -> SentTotals:
 
 
 def _cut(vector: Any, shapes: Sequence[Any]) -> list[Any]:
-    """The tensors of these shapes that were packed into a vector."""
+    """Unpacks the tensors of these shapes from a vector."""
     if not shapes:
         return []
     pieces = tf.split(vector, tf.stack([_elements(shape) for shape in shapes]), num=len(shapes))

@@ -78,8 +78,8 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
 
 
 def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) -> None:
-    """Gives every seed generator a distinct state, from the job's seed, the peer and the generator's index. A run that
-    resumes ``after`` some steps mixes that number in, so that it does not repeat the draws of the first steps."""
+    """Gives every seed generator a distinct state, from the job's seed, the peer and the generator's index. ``after``
+    is the number of steps before a resumed run; it is mixed in, so that the run does not repeat earlier draws."""
     for index, variable in enumerate(classes.local.values()):
         entropy = [seed, peer, index, after] if after else [seed, peer, index]
         words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
@@ -130,7 +130,7 @@ class TrainingState:
         return list(self.classes.shared.values())
 
     def agreed(self) -> list[tf.Variable]:
-        """The shared variables and the layers' statistics; equal on all peers after a barrier has averaged these."""
+        """The shared variables and the layers' statistics; equal on all peers after a barrier has combined them."""
         classes = self.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 

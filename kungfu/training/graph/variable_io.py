@@ -1,8 +1,8 @@
-"""Reads and writes variables from outside the graph, also those that a traced function uses.
+"""Reads and writes variables from outside the graph, including variables that a traced function uses.
 
 A variable's ``assign`` and ``numpy`` take three times as long as their ops, and at a barrier all peers wait for some
-thirty such calls. Variables of a graph are addressed by the handles that it captures. Its list of variables would not
-do: it contains the variables that the graph reads, but misses a variable that is only assigned.
+thirty such calls. Variables of a graph are addressed by the handles that it captures. Its list of variables is
+incomplete: it contains the variables that the graph reads, but misses a variable that is only assigned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_variable(tensor: Any) -> bool:
 
 
 def read_handles(handles: Iterable[Any]) -> list[Any]:
-    """Host: the values of the variables with these handles, not copied: the next write uses other memory."""
+    """Host: the values of the variables with these handles, without a copy: the next write uses other memory."""
     return [tf.raw_ops.ReadVariableOp(resource=one, dtype=dtype_of(one)) for one in handles]
 
 
@@ -46,7 +46,7 @@ def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
 
 
 def run_where(condition: Any, act: Callable[[], object]) -> Any:
-    """Graph: the condition's op, which runs ``act``, for its assignments, in the steps in which it is True."""
+    """Graph: runs ``act``, for its assignments, in the steps in which the condition is True; returns the op."""
 
     def run() -> Any:
         act()

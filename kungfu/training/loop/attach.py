@@ -182,7 +182,7 @@ def _sets_rate(plan: CompiledPolicies, optimizers: Sequence[Any]) -> bool:
 
 
 def deciding_rules(plan: CompiledPolicies) -> list[str]:
-    """The names of the rules that may request another size or other peers; hooks may."""
+    """The names of the rules that may request another size or other peers, including hooks."""
     kinds = (Rescale, Evict, Replace, Call)
     return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
 

@@ -1,4 +1,4 @@
-"""The host's side of a barrier: makes requests of the rules that fired, and writes the result to the graph."""
+"""The host's side of a barrier: turns rules that fired into requests, and writes the result to the graph."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def finish(run: Run) -> None:
 
 
 def ask(run: Run) -> None:
-    """Requests a barrier after the next step, on rank 0; before the first step none can carry it: `join` asks again."""
+    """Requests a barrier after the next step, on rank 0. A request before the first step is repeated by `join`."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
@@ -217,7 +217,7 @@ def enter(run: Run, result: BarrierResult, terms: Terms) -> None:
 
 
 def ask_for_departures(run: Run) -> None:
-    """Requests a barrier after the next step if peers wait to leave until others hold the state: by then they do."""
+    """Requests a barrier after the next step if peers wait to leave until others hold the state, as they then do."""
     if run.rank == 0 and run.terms.departing:
         run.graph_state.posts.changes.ask()
 
@@ -282,7 +282,7 @@ def _request_checkpoints(run: Run, requests: Sequence[Asked]) -> None:
 
 
 def _posted(run: Run) -> list[FiredRule]:
-    """The rules that fired since the last barrier, each once: in the step with the post, and in the one before."""
+    """Takes the rules that fired since the last barrier: in the step with the post, and in the step before."""
     plan, rules, last = run.plan, run.graph_state.rules, run.steps()
     fired = list[FiredRule]()
     for step in (last - 1, last):
@@ -293,7 +293,7 @@ def _posted(run: Run) -> list[FiredRule]:
 
 
 def _speeds(run: Run) -> dict[int, float]:
-    """The speed of each peer by id, as a fraction of the median's, if a policy measures it; agreed."""
+    """The speed of each peer by id, as a fraction of the median speed, if a policy measures it; agreed."""
     if run.plan.straggler_fractions is None:
         return {}
     step_record, ids = run.graph_state.metrics.step_record, run.membership.view.ids
@@ -303,7 +303,7 @@ def _speeds(run: Run) -> dict[int, float]:
 
 
 def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-    """Calls a hook by ``call``; returns its requests."""
+    """Calls a hook through ``call``; returns its requests."""
     answer = call(fired, action, size=run.size)
     rates = [one for one in answer.requests if one.kind == "set_learning_rate"]
     if rates and run.rate is None:
@@ -366,7 +366,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms of a phase, with the lasting part of the previous phase's, if this peer was in it."""
+    """The first terms of a phase, with the lasting terms of the previous phase if this peer was in it."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

@@ -59,7 +59,7 @@ def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
 
 
 def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
-    """Declares how the program counts its epochs, see `PlannedEpochs`, and gives the policies their number.
+    """Declares how the program counts its epochs (see `PlannedEpochs`), and gives the policies their number.
 
     This run may have fewer epochs than its loader plans: a callback may have restored the result of earlier ones.
     """
@@ -77,8 +77,8 @@ def loop_batches(
         calls: The calls of the step.
         plan: The data and their order.
         over: Returns True if no further step should be done.
-        between_steps: Does the exchanges that a kungfu loop has in a new view. If the data need an exchange too, these
-            come first, on all peers: a peer that lost another one in a step does them before it reads the data.
+        between_steps: Performs the exchanges that a kungfu loop has in a new view. They precede an exchange for the
+            data on all peers: a peer that lost another one in a step performs them before it reads the data.
     """
     source, sampler, before, last, awaited = plan.source, plan.sampler, -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
@@ -138,7 +138,7 @@ def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: Micr
 
 
 def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:
-    """The batches for the only loop of a program; training is over at its end."""
+    """Yields the batches for the only loop of a program, and then ends training."""
     try:
         yield from loop_batches(calls, plan, over=lambda: calls.run.left or calls.run.stopped)
     except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop

@@ -1,4 +1,4 @@
-"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints started.
+"""Synchronises registered values, calls hooks and starts checkpoints between two steps, after a barrier.
 
 A barrier is inside a step, where the peers' programs are at different points. So the barrier only records its pending
 work, and the call of the next step does it.
@@ -28,7 +28,7 @@ BETWEEN_STEPS = "the exchange of values"
 
 
 def random_streams(run: Run) -> RandomStreams:
-    """The random streams of this peer's steps; a resumed job has other streams than before."""
+    """The random streams of this peer's steps; a resumed job has different streams than before."""
     trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
     # Peer 0 has restored its local registered values from the checkpoint; other peers draw new states.
     is_restored = resumed > 0 and trained.peer == 0
@@ -59,7 +59,7 @@ def complete_pending(run: Run) -> None:
     """Does the pending work of the last barrier with all peers, before a step.
 
     Once this peer has the registered values of the view, and before any hook of the program is called, it counts as a
-    holder of the state; except if a loop has more values to give in a new view: see `complete_state`.
+    holder of the state, unless a loop has more values to give in a new view (see `complete_state`).
 
     Raises:
         UsageError: A shared value differs between the peers, or a hook raised.

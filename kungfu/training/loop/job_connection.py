@@ -55,7 +55,7 @@ class JobConnection:
         steps: Returns the number of steps done.
         trained: The samples of all steps of earlier phases.
         run: The name of the job; after a phase on this peer, of the job that did it.
-        passes: True if this peer did not take part in the last finished phase, which had ended before.
+        passes: True if this peer did not take part in the last finished phase, since that phase had ended before.
         runs: The number of runs that have begun.
         is_in_phase: True while a phase is under way on this peer.
     """
@@ -101,7 +101,7 @@ class JobConnection:
         return membership
 
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
-        """Begins a run, whose graph requests a barrier by ``on_offer``.
+        """Begins a run; ``on_offer`` requests a barrier in its graph.
 
         Raises:
             UsageError: There was a run in this process, and the job has no phases.
@@ -134,7 +134,7 @@ class JobConnection:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """The checkpoints of the present phase; only the phase of the resumed checkpoint resumes from it."""
+        """The checkpoints of the current phase; only the phase of the resumed checkpoint resumes from it."""
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints
@@ -169,7 +169,7 @@ class JobConnection:
         return self.phase_result()
 
     def phase_result(self) -> bytes | None:
-        """The result of the present phase, if it is over in the job, or in the resumed run."""
+        """The result of the current phase, if it is over in the job, or in the resumed run."""
         number, membership = self.phase, self.membership
         if self.resumed is not None and self.resumed[1].phase > number:
             return self._kept(number, (self.resumed[0] / phase_file(number)).read_bytes())

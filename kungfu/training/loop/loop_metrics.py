@@ -1,4 +1,4 @@
-"""Metrics of the program's loop: Keras metrics that its step updates, which then hold the job's states."""
+"""Keras metrics that the step of the program's loop updates; after the step they hold the job's states."""
 
 from __future__ import annotations
 

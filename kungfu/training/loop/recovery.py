@@ -93,7 +93,7 @@ def after_barrier(run: Run) -> None:
 
 
 def raise_barrier_failure(run: Run) -> NoReturn:
-    """Raises the failure of a barrier in a loop of the program in the graph, which has no step to continue from."""
+    """Raises the failure of a barrier in a loop that the program runs in the graph, where no step can continue."""
     kept = run.standing.barrier_failure
     assert kept is not None
     failure = _meaning(run, kept, _in_barrier(run))
@@ -139,7 +139,7 @@ def _regroup(run: Run, failure: KungfuError) -> None:
 
 
 def _registered_before(run: Run, *, gives: bool) -> int | None:
-    """The step before which the registered values were read, if all peers continue with those of a new joiner."""
+    """The step before which the registered values were read, if all peers continue with a new joiner's values."""
     pending = run.pending.sync
     is_new = pending is not None and pending.loads_values and run.registry.has_agreed_values
     return run.state.registered_before() if is_new and gives else None

@@ -39,7 +39,7 @@ class Skipped(Enum):
 
 SKIPPED: Final = Skipped.SKIPPED
 
-# A stale batch is cut anew, and the next batch fits; this many in a row mean that the program feeds old batches.
+# A stale batch is cut again, and the next batch fits; this many in a row mean that the program feeds old batches.
 _STALE_IN_A_ROW = 1000
 
 
@@ -62,7 +62,7 @@ class Stamps:
         self._last = stamp
 
     def of(self, tensors: Sequence[Any]) -> Stamp:
-        """The stamp of a step's arguments; the last one given out if none of them has one."""
+        """The stamp of a step's arguments; if they have none, the last stamp that was given out."""
         for tensor in tensors:
             run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
             if run is self:
@@ -104,7 +104,7 @@ class StepCalls:
         return self.is_finished and not run.left and self.has_view and run.settings.is_newest()
 
     def position(self) -> StepPosition:
-        """The position of the run; free of cost after a step that finished."""
+        """The position of the run; costs nothing after a step that finished."""
         # Unknown before the first step, after a step that failed, and if a loop in the graph runs steps.
         if self._position is None or self._looped:
             return read_position(self.run.graph_state)
@@ -325,7 +325,7 @@ class _HostNotes:
         self._compares = False  # True if the current step compares checksums
 
     def before_step(self, here: StepPosition, *, looped: bool) -> None:
-        """Updates the notes before the step at this position; ``looped`` is True if a graph loop calls it."""
+        """Updates the notes before the step at this position; ``looped`` is True if a graph loop calls the step."""
         barrier.read_registered(self._run, compared=self._is_compared(here))
         self.offer_checksum(here)
         self.note_joiners(looped=looped)

@@ -37,7 +37,7 @@ class StepLog:
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
-        """Logs a finished step, whose view may have ended; returns the requests of shadow rules, to be compared."""
+        """Logs a finished step, even if its view has ended; returns the requests of shadow rules, to be compared."""
         leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
         step, loss = step_record.step(packed), step_record.loss(packed)
         shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow

@@ -53,7 +53,7 @@ class Training:
 
     @property
     def peer(self) -> int:
-        """This peer's number in the job, never assigned again; 0 for a program that runs alone."""
+        """This peer's number in the job, which is never reused; 0 for a program that runs alone."""
         return self._run.trained.peer
 
     @property
@@ -63,22 +63,22 @@ class Training:
 
     @property
     def is_tracing(self) -> bool:
-        """True if the step is being traced, or runs op by op: the present call is a part of it."""
+        """True if the step is being traced, or runs op by op: the current call is a part of it."""
         return self._run.trace.is_under_way
 
     @property
     def step_number(self) -> int:
-        """The number of steps done so far by the job, which is the number of the last one; the same on all peers."""
+        """The number of steps that the job has done so far, and so of its last step; the same on all peers."""
         return self._run.steps()
 
     @property
     def epoch(self) -> int:
-        """The number of finished epochs of ``batches``, which is the number, from 0, of the epoch of the next step."""
+        """The number of finished epochs of ``batches``; the next step belongs to this epoch, counted from 0."""
         return self._calls.position().epoch
 
     @property
     def left(self) -> bool:
-        """True once a decision removed this peer: the other peers continue, its loop has ended."""
+        """True once a decision has removed this peer: its loop has ended, and the other peers continue."""
         return self._run.left
 
     @property
@@ -95,7 +95,7 @@ class Training:
     ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
 
     def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
-        """Makes a training step of a function of one batch; it is traced once, and rules and barrier follow it.
+        """Turns a function of one batch into a training step; it is traced once, and followed by rules and barrier.
 
         The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (this prints
         and summarises nothing, and makes no call into Python), then waits for the other peers.
@@ -248,7 +248,7 @@ class Training:
         discards their updates from outside of the step.
 
         Args:
-            metrics: Keras metrics that are built. Metrics of Keras that keep sums are added up over the peers.
+            metrics: Built Keras metrics. Metrics of Keras that keep sums are added up over the peers.
             combine: The combination of the states of other metrics, by metric name; as in ``kf.keras.attach``.
 
         Raises:
@@ -354,16 +354,16 @@ class Training:
                 dtype, ``bytes``, or a JSON value (``None``, ``str``, ``list``, ``dict`` with ``str`` keys). A
                 ``tf.Variable`` of numbers may replace both functions.
             set: Sets another value.
-            kind: "shared": equal on all peers and compared after every barrier. "averaged": floating; local between
-                barriers, which assign the mean over peers. "local": local; a checkpoint holds
-                rank 0's value, and a resumed job restores it on peer 0.
+            kind: "shared": equal on all peers and compared after every barrier. "averaged": floating-point; local
+                between barriers, which assign the mean over peers. "local": local; a checkpoint holds rank 0's value,
+                and a resumed job restores it on peer 0.
             room_bytes: The maximum number of bytes of ``bytes``, or of the JSON text.
 
         Raises:
             UsageError: A name, a value or the time of the call is invalid; later, in a step, if shared values differ.
 
         Cost:
-            Nothing in a step; after a barrier a message of 64 bytes per shared value, in a new view of all of them.
+            Nothing in a step; after a barrier, 64 bytes per shared value; in a new view, all the values.
 
         On rescale:
             A joiner loads shared values; after a loss all peers load those of the most advanced peer.
@@ -469,7 +469,7 @@ class Training:
             path: A folder of checkpoints, or one of them.
 
         Returns:
-            The checkpoint's path; ``None`` if training starts anew, and on a peer that joins a running job.
+            The checkpoint's path; ``None`` if training starts from the beginning, and on a joiner.
 
         Raises:
             UsageError: The checkpoint does not fit, or is damaged; the error names the problem, and the newest intact

@@ -1,4 +1,4 @@
-"""The step before its first call: traced, and run once on a copy of the state, so that other peers need not wait.
+"""Traces the step before its first call, and runs it once on a copy of the state, so that other peers need not wait.
 
 Memory, kernels and libraries are touched once before the peer reports itself ready. Afterwards every variable known to
 the step, including the user's, has its old value. The run has no other effects: it prints and summarises nothing, and
@@ -30,7 +30,7 @@ def prepare_step(
         run: The run of the step; after this call nothing more can be registered.
         function: The program's function.
         tensors: The batch of its first call.
-        structure: The positional and named arguments whose leaves these tensors are.
+        structure: The nest of positional and named arguments that has these tensors as its leaves.
         hold: Runs the barrier, and returns the outcome of the step; called inside the graph.
 
     Raises:
@@ -55,7 +55,7 @@ def prepare_step(
 def compiled_step(
     run: Run, function: Callable[..., Any], tensors: list[Any], structure: Any, *, hold: Callable[[], int]
 ) -> CompiledStep:
-    """The step, traced; see `prepare_step`."""
+    """Traces the step; see `prepare_step`."""
     graph_state, classes = run.graph_state, run.checkpoints.state().classes
     kept = [*classes.shared.values(), *graph_state.variables(), *graph_state.in_share()]
     handles = [*graph_state.handles(), *run.state.handles()]

@@ -112,7 +112,7 @@ class CheckpointManager:
 
     @property
     def resumed_step(self) -> int:
-        """The number of steps in the resumed checkpoint; 0 if training started anew."""
+        """The number of steps in the resumed checkpoint; 0 if training started from the beginning."""
         return 0 if self._resumed is None else self._resumed.step
 
     def begin(self, data: Mapping[str, int]) -> None:
@@ -147,7 +147,7 @@ class CheckpointManager:
         if self._settings.founders == 0:
             return None
         path = find(Path(self._settings.resume) if self._settings.resume else folder)
-        # No checkpoint exists yet: training starts anew.
+        # No checkpoint exists yet: training starts from the beginning.
         if path is None and not self._settings.resume:
             return None
         if path is None:

@@ -112,7 +112,7 @@ def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _processor(cpuinfo: Path) -> str:
-    """The model of the first processor, and its best feature of those that TensorFlow uses."""
+    """The model of the first processor, and the best of its features that TensorFlow uses."""
     fields: dict[str, str] = {}
     for line in cpuinfo.read_text().splitlines() if cpuinfo.is_file() else ():
         name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""The numbers of a program, entry by entry: the configs of layers, losses, metrics and optimizers, and functions.
+"""Describes a program entry by entry: the configs of layers, losses, metrics and optimizers, and functions.
 
 Peers whose entries differ would train different programs. An entry is a path, such as ``dense_1.activation``, and a
 value. It excludes everything that differs between two processes of one program:
@@ -239,7 +239,7 @@ def _config(one: Any) -> Mapping[str, Any]:
 
 
 def _is_large(one: Any) -> bool:
-    """True if the object, or an initializer of it, holds an array that Keras would convert to a long list."""
+    """True if the object, or one of its initializers, holds an array that Keras would convert to a long list."""
     kept = list(getattr(one, "__dict__", {}).values())
     kept += [
         value for each in kept if isinstance(each, keras.initializers.Initializer) for value in vars(each).values()

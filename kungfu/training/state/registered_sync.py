@@ -82,7 +82,7 @@ class PeerGroup:
         return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Replaces variables, in the same order on all peers, that differ between them by the values of ``rank``.
+        """Assigns the values of ``rank`` to variables that differ between peers; their order is equal on all peers.
         Costs one pass over their memory and a message of 64 bytes for each; variables that differ are sent."""
         if self.size == 1 or not variables:
             return
@@ -106,7 +106,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         UsageError: A shared value differs by more than rounding between peers of the previous view.
 
     Cost:
-        A message with 64 bytes per shared value, or with all of them in a new view; one message of averaged values.
+        A message with 64 bytes per shared value, or with all the values in a new view; one message of averaged values.
     """
     for name, value in pending.set_values.items():
         registry.put(name, value)
@@ -127,7 +127,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
 
 
 def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
-    """Assigns the mean over the peers, except those that received the state in this view: theirs are initial values."""
+    """Assigns the mean over the peers, except peers that received the state in this view and hold initial values."""
     holders = range(peers.size) if pending.holders is None else pending.holders
     values = [one.read_value() for one in averaged.values()]
     sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])

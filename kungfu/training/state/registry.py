@@ -1,7 +1,7 @@
 """The registered values of the program, which are kept with model and optimizer.
 
 A Python value has a *mirror*, a variable of fixed shape: between two steps the value is read into its mirror, and the
-program receives a new value if the other peers, or a checkpoint, hold another one. So comparing, sending, averaging and
+program receives a new value if the other peers, or a checkpoint, hold another. So comparing, sending, averaging and
 saving work on variables only.
 """
 

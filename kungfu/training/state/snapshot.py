@@ -91,7 +91,7 @@ class CheckpointedState:
 
     @classmethod
     def of(cls, model: Any, optimizers: Sequence[Any], classes: StateClasses) -> CheckpointedState:
-        """Model and optimizers as ``tf.train.Checkpoint`` tracks them; variables that they do not reach by name."""
+        """Tracks model and optimizers as ``tf.train.Checkpoint`` does, and by name the variables they do not reach."""
         trained = {"optimizer": optimizers[0]} if len(optimizers) == 1 else {"optimizers": [*optimizers]}
         reached = {id(one) for one in tracked_tree(tf.train.Checkpoint(model=model, **trained)).variables}
         known = classes.all()

@@ -33,7 +33,7 @@ from kungfu.runtime.api import Asked, BarrierResult, Leave, RecordEntry, Resize,
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
-# The fewest steps between two events about a loss that alternates between finite and non-finite.
+# The minimum number of steps between two events about a loss that alternates between finite and non-finite.
 _QUIET_STEPS = 100
 
 # An entry of a stream; a function if it may be formatted later, in another thread.
@@ -113,7 +113,7 @@ class EventLogWriter:
             self._record("events", _fired(one))
 
     def superseded(self, superseded: Sequence[Asked], *, later: int | None = None) -> None:
-        """Records requests that had no effect, since another one precedes them, or replaced them in step ``later``."""
+        """Records requests that another one preceded, or replaced in step ``later``, so that they had no effect."""
         for request in superseded if self._leading else ():
             by = request.superseded_by
             # A hook that ends training may also have requested a size.
@@ -319,7 +319,7 @@ class EventLogWriter:
         self._record("events", decision)
 
     def _unmet(self, result: BarrierResult) -> None:
-        """Records once that expected peers did not come, or not all: the run continues without them."""
+        """Records once that some or all expected peers did not come; the run continues without them."""
         before, after, offer = result.before, result.after, result.offer
         # All peers have come, or others are still expected.
         if not self._leading or offer is None or not offer.missing or after.terms.target_size:

@@ -1,4 +1,4 @@
-"""The recorder of the inputs of policies in every step on this peer, for the job's journal.
+"""Records the inputs of policies in every step on this peer, for the job's journal.
 
 The training thread only reads one row of numbers per step; another thread formats it.
 """
@@ -50,7 +50,7 @@ class TraceRecorder:
     def entered(self, *, version: int, rank: int | None, after: int) -> None:
         """Begins a view for this peer, after step ``after``, with a snapshot of the folds before its first step.
 
-        In the current view, this counts as the usual end of a step.
+        If the view has not changed, this counts as the usual end of a step.
         """
         if version == self._view:  # the barrier changed settings, or nothing
             self.step_ended(after=after)

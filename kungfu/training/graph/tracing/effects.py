@@ -1,4 +1,4 @@
-"""The effects of a step outside of variables, which a trial run of the step must omit.
+"""Finds the effects of a step other than on variables; a trial run of the step must omit them.
 
 Prints and summaries are traced inside a condition. Calls into Python are answered by zeros during the trial run. Any
 other op with an effect is found in the graph: then the step has no trial run.
@@ -78,7 +78,7 @@ class EffectGate:
 
 
 def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
-    """The effects of a graph outside of variables that remain when the gate is closed."""
+    """The effects of a graph, other than on variables, that remain when the gate is closed."""
     calls, others, gated = [], [], {(id(op.graph), op.name) for op in gate.gated}
     for op, in_loop in _operations(graph, in_loop=False, seen=set()):
         if op.type in _CALLS:  # zeros can replace its result
@@ -103,7 +103,7 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
-    """Replaces calls into Python by zeros in the shapes that the graph knows; open first ones are ``samples``."""
+    """Replaces calls into Python by zeros in the shapes that the graph knows; open first dimensions are ``samples``."""
     kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
     replace_python_functions(answers)
@@ -118,7 +118,7 @@ def _token(call: tf.Operation) -> str:
 
 
 def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
-    """The replacement of a called function: for one of tensors or one of arrays, as the function requires."""
+    """A replacement for a called function that returns zeros; takes tensors or arrays, like that function."""
     shapes, dtypes = [one.shape for one in call.outputs], [one.dtype for one in call.outputs]
 
     def zeros(*args: Any) -> Any:

@@ -1,8 +1,8 @@
 """Separate random streams for each peer inside a step.
 
-After ``keras.utils.set_random_seed`` every peer would draw the same numbers. The global seed must stay the program's:
-shared orders of data, initial values and draws between steps must be equal everywhere. So the step's graph has a seed
-of this peer, and each generator that it draws from is replaced there by a state of this peer.
+After ``keras.utils.set_random_seed`` every peer would draw the same numbers. The program's global seed must not change:
+shared orders of data, initial values and draws between steps must be equal everywhere. So the step's graph uses a
+per-peer seed, and each generator in it a per-peer state.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 
 class RandomStreams:
-    """The random streams of one peer, from the job's seed, its number, and the steps done before the run was resumed.
-    ``untouched`` states are equal on all peers, or this peer's already; a checkpoint saves the ``planted`` ones."""
+    """The random streams of one peer, from the job's seed, the peer's number, and the steps done before a resumed run.
+    ``untouched`` states are equal on all peers, or already per-peer; a checkpoint saves the ``planted`` states."""
 
     def __init__(
         self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()
@@ -43,11 +43,11 @@ class RandomStreams:
         self._seen: list[Any] = []  # handles that received a state; kept alive, so that their ids stay unique
 
     def seed(self, graph: Any) -> None:
-        """Tracing: seeds the draws in this graph, and in the graphs inside it, from a seed of this peer."""
+        """Tracing: seeds the draws in this graph, and in the graphs inside it, with a per-peer seed."""
         graph.seed = 1 + int(self._words([graph.seed or 0], 1)[0]) % _LARGEST_SEED
 
     def exchange(self, graph: Any) -> None:
-        """Tracing, at the end: replaces the states of the graph's generators by states of this peer."""
+        """Tracing, at the end: replaces the states of the graph's generators with per-peer states."""
         untouched = {id(one.handle) for one in self._untouched}
         planted = {id(one.handle): one for one in self._planted}
         found = [(one, inside) for one, inside in graph.captures if is_variable(one) and id(one) not in untouched]

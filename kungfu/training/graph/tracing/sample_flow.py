@@ -58,7 +58,7 @@ class SampleFlow:
                     self._visit(graph, operation, under_own=False)
 
     def last_written(self, handle: Any) -> int:
-        """The index in the step's operations of the last one that may write a variable; -1 if none does."""
+        """The index of the step's last operation that may write a variable; -1 if there is none."""
         return max(
             (
                 place

@@ -1,4 +1,4 @@
-"""A record of the last trace of the user's function, which TensorFlow may trace twice."""
+"""Records the last trace of the user's function, since TensorFlow may trace it twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepTrace:
         self.undone: list[Any] = []  # handles of other variables that a failed step must restore
         self.ended_at: int | None = None  # the number of operations before the arrival of the last message
         self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
-        self.published: dict[str, tuple[Any, str]] = {}  # by name the graph, and the user's line
+        self.published: dict[str, tuple[Any, str]] = {}  # the graph and the user's line, by name
         self.means: list[Any] = []  # the results of the last average
         self.refused: KungfuError | None = None  # the error raised inside, which AutoGraph raises as another type
         self.graph: Any = None  # the traced graph of the function
@@ -61,7 +61,7 @@ class StepTrace:
 
     @contextmanager
     def average(self) -> Iterator[None]:
-        """Surrounds the building of an average: variables first used there are kungfu's."""
+        """Surrounds the code that builds an average: variables first used there are kungfu's."""
         self.averages += 1
         if self.is_last_average and self.declared_averages > 1:
             self._moved_early = self.captured()
@@ -70,7 +70,7 @@ class StepTrace:
             yield
 
     def averaged(self, means: Any) -> None:
-        """Records the means of the last average, a nest; later ops of the step wait for them."""
+        """Records the means of the last average (a nest); later ops of the step wait for them."""
         self.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         self.note_end()
 
@@ -179,7 +179,7 @@ class StepTrace:
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
-        if not tf.executing_eagerly():  # op by op nothing is captured: the earlier findings stay
+        if not tf.executing_eagerly():  # op by op nothing is captured: the earlier findings are kept
             self.graph = tf.compat.v1.get_default_graph()
             if self.random_streams is not None:
                 self.random_streams.exchange(self.graph)
@@ -214,11 +214,11 @@ def refuse_xla(what: str) -> None:
 
 @tf.autograph.experimental.do_not_convert
 def _hold_back(means: Sequence[Any]) -> None:
-    """Delays ops that a function creates after its average, and that touch a variable, until the means are computed.
+    """Delays the ops of a function that follow its average and touch a variable until the means are computed.
 
     A step in which peers are lost must have changed nothing. TensorFlow runs an op as soon as its inputs are ready: a
-    count of steps needs none of the means, and would be one too high when the step's message fails and the step is
-    repeated, on some peers and not on others.
+    count of steps needs none of the means. If the step's message failed and the step were repeated, the count would be
+    one too high on some of the peers.
 
     Args:
         means: The means of the average. If they are in a graph nested in the function, only ops that use them wait.
