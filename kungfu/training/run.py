@@ -144,7 +144,7 @@ class Run:
         memory: The layers' variables that keep statistics of the data.
         trace: Observes the tracing of the step by TensorFlow.
         attachment: Sums over the peers of the view.
-        membership: This peer's part in the job; of a single peer in a program that runs alone.
+        membership: This peer's part in the job; a program that runs alone is a job of one peer.
         settings: The settings that the job gives to this run.
         registry: The values that the program registers besides the model.
         checkpoints: Writes and resumes checkpoints.

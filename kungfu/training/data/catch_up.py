@@ -2,8 +2,8 @@
 
 *A joiner* reads up to the position of the other peers before it reports itself ready, so that no peer waits for its
 reading. They train meanwhile, so it reads on to their new position, and so on. Usually reading is faster than training,
-and the rest shrinks with each round. If it does not, a short rest is read once the peer is in the view, within the
-deadline of a step; a long rest would keep all peers waiting, so the joiner gives up.
+and the rest shrinks with each round. Otherwise a short rest is read once the peer is in the view, within the deadline
+of a step; a long rest would keep all peers waiting, so the joiner gives up.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
 partition. All peers compute the new assignment, so they know beforehand that a peer may have to read for long. They

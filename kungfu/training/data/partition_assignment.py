@@ -130,7 +130,7 @@ class Partitions:
 
     @staticmethod
     def begins_within(before: Assignment, of_members: Sequence[Sequence[Part]]) -> bool:
-        """True if a member's part begins inside a partition that it did not read before; for the result of `step`."""
+        """True if a member's part begins inside a partition that it did not read before, in the result of `step`."""
         return any(
             part.start > 0 and (held is None or (held.partition, held.start) != (part.partition, part.start))
             for held, parts in zip(before.held, of_members, strict=True)

@@ -1,4 +1,4 @@
-"""The report of a step to the host: one row of numbers that the step returns.
+"""Reports a step to the host, in one row of numbers that the step returns.
 
 Reading a variable costs Python some 30 microseconds, ten times that while training occupies the caches, so the host
 reads none between two steps. The row is valid until the next step, or until the host itself changes a variable.

@@ -79,7 +79,7 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
 
 def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) -> None:
     """Gives every seed generator a distinct state, from the job's seed, the peer and the generator's index. ``after``
-    is the number of steps before a resumed run; it is mixed in, so that the run does not repeat earlier draws."""
+    is the number of steps done before this run; it is mixed in, so that the run does not repeat earlier draws."""
     for index, variable in enumerate(classes.local.values()):
         entropy = [seed, peer, index, after] if after else [seed, peer, index]
         words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
@@ -92,7 +92,7 @@ class TrainingState:
     Registered values are Python objects that the program changes between two steps. Variables mirror them as of the
     last read before a step; a joiner receives these mirrors, and no digest covers them.
 
-    CPU variables are read and overwritten in place, variables of another device through a copy in host memory.
+    CPU variables are read and overwritten in place; variables on another device, through a copy in host memory.
 
     Args:
         classes: The variables by class.
@@ -130,7 +130,7 @@ class TrainingState:
         return list(self.classes.shared.values())
 
     def agreed(self) -> list[tf.Variable]:
-        """The shared variables and the layers' statistics; equal on all peers after a barrier has combined them."""
+        """The shared variables and the layers' statistics; equal on all peers after a barrier has combined these."""
         classes = self.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 

@@ -54,7 +54,7 @@ class JobConnection:
         terms: The terms in force at the end of the last phase on this peer.
         steps: Returns the number of steps done.
         trained: The samples of all steps of earlier phases.
-        run: The name of the job; after a phase on this peer, of the job that did it.
+        run: The name of the job; after a phase on this peer, the name of the job that ran the phase.
         passes: True if this peer did not take part in the last finished phase, since that phase had ended before.
         runs: The number of runs that have begun.
         is_in_phase: True while a phase is under way on this peer.

@@ -45,7 +45,7 @@ def lasting_failure(run: Run) -> PeerFailure | None:
     """Before a step: the loss of a peer that the job has given up, though its messages may still arrive.
 
     Cost:
-        The read of a field if no peer was given up; every training step calls this function.
+        Reading one field if no peer was given up; every training step calls this function.
     """
     if (failure := run.membership.lasting_failure()) is None:
         return None
@@ -146,7 +146,7 @@ def _registered_before(run: Run, *, gives: bool) -> int | None:
 
 
 def _digest(run: Run) -> int:
-    """The digest of the state, once an exchange has begun: peers with equal digests may all send the state."""
+    """The digest of the state; 0 before an exchange has begun. Peers with equal digests may all send the state."""
     if run.standing.stage <= AFTER_STEP:
         return 0
     return zlib.crc32(np.array(list(run.state.digest().values()), np.uint64).tobytes())

@@ -49,7 +49,7 @@ _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """The stamps of one run. A batch's tensors carry its stamp; if it was mapped, the most recent stamp applies."""
+    """The stamps of one run. A batch's tensors carry its stamp; for a mapped batch, the most recent stamp applies."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None

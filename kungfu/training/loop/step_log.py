@@ -1,4 +1,4 @@
-"""The report of a peer on each finished step: a line of metrics, a row of the trace, the requests of shadow rules."""
+"""Reports each finished step of a peer: a line of metrics, a row of the trace, and the requests of shadow rules."""
 
 from __future__ import annotations
 

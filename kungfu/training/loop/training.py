@@ -63,7 +63,7 @@ class Training:
 
     @property
     def is_tracing(self) -> bool:
-        """True if the step is being traced, or runs op by op: the current call is a part of it."""
+        """True while the step is being traced, or runs op by op, and the current call is a part of it."""
         return self._run.trace.is_under_way
 
     @property
@@ -242,7 +242,7 @@ class Training:
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Combines Keras metrics over the job: after a step they hold the results of all peers in the epoch.
 
-        Call it between ``attach`` and the first step, once, with all metrics. In the step call ``update_state`` of each
+        Call it once, with all metrics, between ``attach`` and the first step. In the step call ``update_state`` of each
         before ``training.average()``; after a step ``result()`` returns the job's value on every peer. With
         ``training.batches()`` they restart with each epoch; otherwise they continue over the run. The next step
         discards their updates from outside of the step.
@@ -478,7 +478,7 @@ class Training:
         return self._run.checkpoints.resume(Path(path))
 
     def finish(self) -> None:
-        """Ends training on this peer; ``batches`` calls it at its end, and a custom loop should.
+        """Ends training on this peer; ``batches`` calls it at its end, and a custom loop should call it too.
 
         The peers still in the job average their layers' statistics, and compare their states.
         """

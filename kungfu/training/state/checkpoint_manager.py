@@ -55,8 +55,8 @@ class CheckpointRequest:
 class CheckpointManager:
     """The checkpoints of one peer, with all trained and all registered variables.
 
-    Every peer remembers a request, and rank 0 carries it out at the next barrier. The other peers remember what rank 0
-    has to write, so that if rank 0 is lost, its successor writes the checkpoints that did not reach the disk.
+    Every peer remembers a request, and rank 0 carries it out at the next barrier. The other peers remember the
+    requests, so that if rank 0 is lost, its successor writes the checkpoints that did not reach the disk.
 
     Args:
         trained: The trained objects.
@@ -119,7 +119,7 @@ class CheckpointManager:
         """Ends registration, and loads the checkpoint of ``kungfu-run --resume``; called before the step is traced.
 
         Args:
-            data: The data of the loader, by its number of samples and its seed; empty without a loader.
+            data: Facts that identify the loader's data, such as samples and seed; empty without a loader.
 
         Raises:
             UsageError: The checkpoint belongs to training on other data.

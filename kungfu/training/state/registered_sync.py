@@ -1,4 +1,4 @@
-"""Registered values between two steps: compared, sent to new peers, averaged.
+"""Compares registered values between two steps, sends them to new peers, and averages them.
 
 A barrier is inside a step, when the program's work after that step is not done yet: a counter incremented there still
 has the old value, except on a joiner, which did no step before. So registered values are exchanged at a point that

@@ -113,7 +113,7 @@ class EventLogWriter:
             self._record("events", _fired(one))
 
     def superseded(self, superseded: Sequence[Asked], *, later: int | None = None) -> None:
-        """Records requests that another one preceded, or replaced in step ``later``, so that they had no effect."""
+        """Records requests without effect: another one took precedence, or replaced them in step ``later``."""
         for request in superseded if self._leading else ():
             by = request.superseded_by
             # A hook that ends training may also have requested a size.

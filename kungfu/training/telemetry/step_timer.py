@@ -115,7 +115,7 @@ class StepTimer:
 
     Args:
         deadlines: The limits on the wait for a late peer.
-        wait_at_most: Receives every 32 steps, in seconds, the result of ``plausible_wait_s`` for them.
+        wait_at_most: Receives the result of ``plausible_wait_s``, in seconds, every 32 steps.
         clock: A monotonic clock, in seconds.
 
     On rescale:
@@ -153,7 +153,7 @@ class StepTimer:
         self._arrived = self._clock()
 
     def held(self, seconds: float, *, changed: bool) -> None:
-        """Ends a barrier, in which the membership ``changed`` or not; its duration belongs to no step."""
+        """Ends a barrier, whose duration belongs to no step; ``changed``: True if the membership changed."""
         self._took["barrier_s"].add(seconds)
         if changed:  # the program was stopped meanwhile
             self._took["stop_s"].add(seconds)

@@ -50,7 +50,7 @@ class Effects:
 
 
 class EffectGate:
-    """Puts prints and summaries that are traced inside ``around`` into a condition of the graph, ``is_open()``."""
+    """Puts prints and summaries that are traced inside ``around`` under the graph condition ``is_open()``."""
 
     def __init__(self, is_open: Callable[[], Any]) -> None:
         self._is_open = is_open

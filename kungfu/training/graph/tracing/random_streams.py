@@ -32,7 +32,7 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 
 class RandomStreams:
-    """The random streams of one peer, from the job's seed, the peer's number, and the steps done before a resumed run.
+    """The random streams of one peer, from the job's seed, the peer's number, and the steps done before this run.
     ``untouched`` states are equal on all peers, or already per-peer; a checkpoint saves the ``planted`` states."""
 
     def __init__(
