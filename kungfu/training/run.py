@@ -1,4 +1,4 @@
-"""The record of a training run, which `attach` makes of a model, its optimizers and policies.
+"""The record of a training run, made by `attach` from a model, its optimizers and policies.
 
 It is built in one expression, and its fields are never reassigned. The step (`step_calls`), the barrier, the recovery
 from a loss, the work between two steps and the checkpoints receive it. Three of its fields change during the run: the
@@ -50,7 +50,7 @@ class RunSettings:
         phase: The phase of the job; 0 if it has one training.
         steps_before: The steps done in earlier phases.
         terms_before: The terms at the end of the previous phase; ``None`` if this peer was not in it.
-        compare_every: The number of steps between two checksums of the state on the message; 0 for none.
+        compare_every: The number of steps between two checksums of the state in messages; 0 for none.
         exits: Reports how the program ends; ``None`` in a program that runs alone.
         is_newest: Returns True until another run begins in this process.
     """

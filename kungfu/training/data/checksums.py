@@ -79,7 +79,7 @@ def _order_bits(targets: Any) -> float:
 
 
 def _contents(batch: Any) -> list[Any]:
-    """Arrays whose bytes are their contents; arrays of objects hold addresses instead, which differ on each peer."""
+    """Arrays whose bytes are their contents; arrays of objects, whose bytes are addresses, are converted."""
     arrays = [np.asarray(one) for one in tf.nest.flatten(batch) if one is not None]
     for number, array in enumerate(arrays):
         if array.dtype == object:

@@ -40,7 +40,7 @@ class Prefetch(Generic[Key]):
         return self._guesses.popleft()[1].result()
 
     def is_loaded(self, key: Key, within_s: float) -> bool:
-        """True if the key, which `get` returns next, is loaded within this many seconds, or loading it has failed."""
+        """True if the key, to be passed to `get` next, is loaded, or fails to load, within this many seconds."""
         self._ask_first(key)
         return bool(wait([self._guesses[0][1]], within_s).done)
 

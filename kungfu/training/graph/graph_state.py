@@ -251,7 +251,7 @@ class RuleOutcomes:
         tf.cond(tf.equal(step % 2, 0), lambda: kept(even), lambda: kept(odd))
 
     def of_step(self, step: int) -> Outcomes:
-        """The outcomes of this step, which must be one of the last two."""
+        """The outcomes of this step; it must be one of the last two steps."""
         return self.posted[step % 2]
 
 

@@ -1,4 +1,4 @@
-"""A checksum of the shared state, which rides on the message of a step.
+"""Sends a checksum of the shared state with the message of a step, to detect differences between peers.
 
 Between two steps only the program can change the shared variables: a callback that draws a learning rate without a
 seed, for example, gives peers different values. Barriers compare the state, but may be far apart. So every N steps

@@ -45,7 +45,7 @@ class BatchRollback:
         return bool(self._handles)
 
     def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
-        """Tracing: sets the variables to restore: these handles, except those assigned ``alike`` on all peers."""
+        """Tracing: makes these handles the variables to restore, except those assigned ``alike`` on all peers."""
         self._handles = [one for one in handles if id(one) not in self.kept and id(one) not in alike]
 
     def remember(self) -> None:

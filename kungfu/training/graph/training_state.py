@@ -66,7 +66,7 @@ def classify(
 
 
 def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
-    """The variables by prefix and Keras path; equal paths are numbered in Keras' order, which is the program's."""
+    """The variables by prefix and Keras path; equal paths are numbered in Keras' order, the program's order."""
     named: dict[str, tf.Variable] = {}
     for variable in variables:
         name = path = f"{prefix}/{getattr(variable, 'path', None) or variable.name}"  # type: ignore[attr-defined]

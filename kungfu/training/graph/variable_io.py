@@ -78,7 +78,7 @@ def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any
 
 
 def call_on_host_where(condition: Any, function: Callable[[], None], handles: Iterable[Any]) -> None:
-    """Graph: a call into Python like that of `call_on_host`, in the steps in which the condition is True."""
+    """Graph: calls into Python like `call_on_host`, in the steps in which the condition is True."""
 
     def call() -> Any:
         done = call_on_host(function, handles, [])

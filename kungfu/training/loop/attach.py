@@ -149,7 +149,7 @@ def attach_built(
 
 
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
-    """The policies of the program, followed by those of ``kungfu-run --policy``."""
+    """The policies of the program, followed by the policies of ``kungfu-run --policy``."""
     return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
 
 

@@ -238,7 +238,7 @@ def _put_in_force(run: Run, terms: Terms) -> None:
 
 
 def _requests(run: Run) -> tuple[Asked, ...]:
-    """The requests of this peer for the barrier: those of its rules, and on rank 0 also those from outside."""
+    """Collects this peer's requests for the barrier: from its rules and, on rank 0, also from outside."""
     membership, call = run.membership, partial(_called, run, call_hook)
     requests = [*requests_of(_posted(run), membership.view, call=call, speeds=partial(_speeds, run))]
     unanswered = run.pending.unanswered or ()
@@ -257,7 +257,7 @@ def _requests(run: Run) -> tuple[Asked, ...]:
 
 
 def _last_requests(run: Run) -> list[Asked]:
-    """The requests of the last step, which no barrier follows: checkpoints, and values set by its hooks."""
+    """Collects the requests of the last step, before the end: checkpoints, and values set by its hooks."""
     fired = [one for one in _posted(run) if isinstance(one.action, (Call, Checkpoint))]
     requests, run.pending.unanswered = [*(run.pending.unanswered or ())], None
     requests += requests_of(fired, run.membership.view, call=partial(_called, run, call_last_hook))

@@ -200,7 +200,7 @@ class StepCalls:
             self._shadows.extend(self.step_log.log(report))
 
     def hold_barrier(self) -> int:
-        """Runs the barrier inside the graph; keeps any error, which is raised or recovered from outside the graph."""
+        """Runs the barrier inside the graph; keeps any error, to be raised or recovered from outside the graph."""
         run = self.run
         try:
             barrier.hold(run)

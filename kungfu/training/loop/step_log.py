@@ -30,7 +30,7 @@ class StepLog:
         self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
 
     def record_view(self) -> None:
-        """Records the view in force, which may have changed, at the start of a section of the trace."""
+        """Records the current view, in case it has changed, at the start of a section of the trace."""
         run = self._run
         if self._recorder is not None:
             version = int(read_variable(self._graph_state.view.version))

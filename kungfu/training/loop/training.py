@@ -366,7 +366,7 @@ class Training:
             Nothing in a step; after a barrier, 64 bytes per shared value; in a new view, all the values.
 
         On rescale:
-            A joiner loads shared values; after a loss all peers load those of the most advanced peer.
+            A joiner loads shared values; after a loss all peers load the values of the most advanced peer.
 
         Reference:
             Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.

@@ -194,7 +194,7 @@ def _sequence(path: _Path, value: Any) -> Iterator[Entry]:
 
 
 def _many(values: Sequence[Any]) -> str:
-    """The text of many values; for floats, which rounding may change, only which of each adjacent pair is larger."""
+    """The text of many values; floats, which rounding may change, are reduced to the order of adjacent pairs."""
     if all(isinstance(one, float | np.floating) for one in values):
         return f"{len(values)} {[bool(one > other) for one, other in pairwise(values)]}"
     return f"{list(map(_text, values))}"

@@ -111,7 +111,7 @@ class StepTimer:
 
     Barriers are counted separately, and barriers that change the view also as stops; likewise losses of peers, from
     step to step: see `Downtime`. The states follow the run: a view is entered, steps end in it, a barrier begins
-    and ends, a loss is noticed and recovered from, which enters the next view.
+    and ends, a loss is noticed, and the recovery enters the next view.
 
     Args:
         deadlines: The limits on the wait for a late peer.

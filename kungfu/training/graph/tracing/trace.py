@@ -110,7 +110,7 @@ class StepTrace:
         self._moved_early = None
 
     def _refuse_place(self) -> None:
-        """Raises ``UsageError`` if a step might not send this message, or send it twice."""
+        """Raises ``UsageError`` if a step might not send this message, or might send it twice."""
         if tf.executing_eagerly():
             return
         graph = tf.compat.v1.get_default_graph()
