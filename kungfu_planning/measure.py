@@ -38,8 +38,8 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
 
     Args:
         command: the program as written after `kungfu-run`, such as ``python train.py --small``.
-        low: the fewest peers, at least 1.
-        high: the most peers.
+        low: the minimum number of peers, at least 1.
+        high: the maximum number of peers.
         say: called with lines about the progress.
 
     Raises:

@@ -16,7 +16,7 @@ def write_picture(figure: Figure, *, path: Path) -> None:
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: The ending is not a format of pictures.
+        ValueError: The file extension is not a supported image format.
     """
     unfinished = path.with_name(f".{path.name}.unfinished{path.suffix}")
     try:

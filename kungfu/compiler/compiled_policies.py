@@ -46,7 +46,7 @@ class MessageLayout:
 
 @dataclass(frozen=True)
 class Segment:
-    """A straight line of nodes, or one message; it runs in the steps in which one of its gates is on.
+    """A sequence of nodes without branches, or one message; it runs in the steps in which one of its gates is on.
 
     Attributes:
         gates: The gates; empty for a segment of every step.

@@ -90,8 +90,8 @@ def fired_on_rescale(
 
     Args:
         plan: The plan with the rules.
-        sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new one, `global_batch_size` has
-            the rescale's `keep` applied, `learning_rate` is where a ramp under way would lead.
+        sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new size, `global_batch_size` has
+            the rescale's `keep` applied, `learning_rate` is the final rate of a ramp in progress.
         step: The step before the barrier.
         mode: Rules of this mode only.
 

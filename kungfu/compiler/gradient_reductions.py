@@ -40,7 +40,7 @@ class GradientReduction:
 
     @property
     def placement(self) -> Placement:
-        """The placement: local if each peer has its own value, agreed if all have the same."""
+        """The placement: local if each peer has a separate value, agreed if all have the same."""
         return self.node.placement
 
 

@@ -1,4 +1,4 @@
-"""Actions: the requests of a rule that fires. Pure values; the training layer and the runtime carry these out."""
+"""Actions: the requests of a rule that fires, as pure values; the training layer and the runtime carry them out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rescale:
     Attributes:
         target: Peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
         keep: The batch size that is kept: local or global.
-        max_global_batch: The most samples of a step if the local batch size is kept; 0 for no limit.
+        max_global_batch: The maximum number of samples of a step if the local batch size is kept; 0 for no limit.
     """
 
     target: Signal
@@ -43,7 +43,7 @@ class SetLearningRate:
     """Requests a learning rate at the end of a ramp.
 
     With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `ramp_length` in `unit`,
-    ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on. With T = 0 the
+    ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` afterwards. With T = 0 the
     rate changes at once. If the optimizer has a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
 
     Attributes:
@@ -113,7 +113,7 @@ def mask_of(action: Action) -> Signal | None:
 
 
 def setting_of(action: Action) -> Setting | None:
-    """The setting that an action changes, if it is one that a job has only once."""
+    """The setting that an action changes, if it is a job-wide setting."""
     if isinstance(action, Rescale):
         return "size"
     if isinstance(action, SetGlobalBatchSize):

@@ -79,8 +79,8 @@ class _Verdict:
 
     Attributes:
         compared: True if one of these sizes was measured.
-        passes: True if the last peers are worth it.
-        fails: True if the last peers are shown not to be worth it.
+        passes: True if the additional peers are worth it.
+        fails: True if the additional peers are shown not to be worth it.
         base: The size that decides.
     """
 
@@ -195,7 +195,7 @@ def hill_climb(
     - if k fails against a smaller size j: down, to ``j - u`` if nothing below j was measured, else to j;
     - else up to ``k + u``, if that was not measured or does not fail;
     - else down to ``k - u``, if nothing below k was measured;
-    - else the size stays k.
+    - else the size remains k.
 
     With more peers than `max_peers`, the next size is `max_peers` at once.
 

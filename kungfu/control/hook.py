@@ -109,7 +109,7 @@ class Control:
 
         Args:
             peers: The number of peers; below one, the job's minimum is requested.
-            keep: The batch size that stays as it is.
+            keep: The batch size that does not change.
 
         Raises:
             PolicyError: `peers` is not a number, or `keep` is not a batch size.

@@ -23,7 +23,7 @@ _BARRIER_STEPS = 2  # from a request to the first step after its barrier
 
 @dataclass(frozen=True)
 class Cooldown:
-    """The least number of steps, and of seconds, between two firings of a rule; 0: no limit."""
+    """The minimum numbers of steps and of seconds between two firings of a rule; 0 for no limit."""
 
     steps: int = 0
     seconds: float = 0.0

@@ -153,7 +153,7 @@ def _could_fire_before_its_barrier(rule: Rule) -> bool:
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The candidates that won and those that lost, by name, where a merged rule fired with these values of its inputs;
+    """The winning and losing candidates, by name, where a merged rule fired with these values of its inputs;
     a candidate without a request yet (NaN) is in neither."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])

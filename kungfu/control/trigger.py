@@ -273,7 +273,7 @@ class AtRescale:
 def on_rescale() -> AtRescale:
     """The trigger that is on in every barrier that changes the size of the cluster, before the next step.
 
-    Conditions and targets of its rules may use only the numbers known to the barrier: `size` (the new one),
+    Conditions and targets of its rules may use only the numbers known to the barrier: `size` (the new size),
     `previous_size`, `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch
     that these rules set as well), `previous_global_batch_size`, `base_size` and `base_global_batch_size` (from which a
     batch that depends on the size alone can be computed), `learning_rate` (during a ramp: its final rate), `min_size`,

@@ -19,7 +19,7 @@ def period_of(gate: Signal) -> int:
     """The period of a gate.
 
     Returns:
-        The least number of steps between two steps of the gate, as far as its `every_steps` show.
+        The minimum number of steps between two steps of the gate, as far as its `every_steps` show.
 
     >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
     (50, 50, 1)

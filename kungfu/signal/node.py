@@ -283,7 +283,7 @@ class Placeholder(Signal):
 
 
 def as_signal(value: object) -> Signal:
-    """The value as a signal, a number or truth value as a constant; raises `PolicyError` for anything else."""
+    """Converts the value to a signal; numbers and booleans become constants; raises `PolicyError` for anything else."""
     if isinstance(value, Signal):
         return value
     if isinstance(value, (bool, np.bool_)):

@@ -1,7 +1,7 @@
 """The throughput of a job on p GPUs: measured points, and assumptions between and beyond them.
 
 Linear between two points, flat after the last, proportional to p below the first. The papers print plots and no
-formula, so this is a choice: nothing is ever extrapolated upwards.
+formula, so this project chose a rule that never extrapolates upwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Curve:
     The unit of work is the caller's (samples, iterations); a schedule depends on ratios of rates only.
 
     Args:
-        gpus: GPU counts, at least 1, strictly rising.
+        gpus: GPU counts, at least 1, strictly increasing.
         rates: one rate for each count, 1e-12 to 1e18.
 
     Raises:

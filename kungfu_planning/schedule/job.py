@@ -28,8 +28,8 @@ class ClusterJob:
         gpus: the GPUs requested by its user, at least 1.
         duration_s: the seconds of its run on exactly ``gpus`` GPUs, 0.001 to 1e10.
         curve: throughput by number of GPUs; perfect scaling by default.
-        min_gpus: the fewest GPUs that it can run on, 1 to ``gpus``.
-        max_gpus: the most GPUs that it can use, at least ``gpus``; ``None`` for the whole cluster.
+        min_gpus: the minimum number of GPUs that it can run on, 1 to ``gpus``.
+        max_gpus: the maximum number of GPUs that it can use, at least ``gpus``; ``None`` for the whole cluster.
         runs: True if it already runs on its ``gpus`` GPUs when the trace begins, at the earliest arrival, which must be
             ``submit_s``; ``duration_s`` is then the remaining time.
         user: the name of its user, to group jobs in tables.
@@ -81,8 +81,8 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
 
     Args:
         jobs: The jobs of a trace.
-        min_share: The fewest GPUs of a job, as a share of its request, above 0.
-        max_share: The most GPUs of a job, as a multiple of its request.
+        min_share: The minimum GPUs of a job, as a share of its request, above 0.
+        max_share: The maximum GPUs of a job, as a multiple of its request.
 
     >>> job = with_limits([ClusterJob("a", 0, 6, 10.0)], min_share=0.25, max_share=4)[0]
     >>> job.min_gpus, job.max_gpus

@@ -55,7 +55,7 @@ class MeasuredCurves:
         return _at_batch(family, batch=batch)
 
     def job_curve(self, model: str, *, batch: int | None, gpus: int) -> tuple[Curve, int]:
-        """The curve of a job, and its fewest GPUs.
+        """The curve of a job, and its minimum number of GPUs.
 
         Args:
             model: the job's model.

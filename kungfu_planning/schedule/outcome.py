@@ -122,7 +122,7 @@ SIZE_CLASSES: dict[str, tuple[float, float]] = {
 
 
 class GroupMetrics(msgspec.Struct, kw_only=True):
-    """The figures of a group of jobs, means unless stated otherwise; None for a group without jobs.
+    """The metrics of a group of jobs, means unless stated otherwise; None for a group without jobs.
 
     Attributes:
         jobs: Jobs in the group.

@@ -28,8 +28,8 @@ class Workload:
 
     Attributes:
         gpus: The GPUs that the user requested.
-        min_gpus: The fewest GPUs that the job runs on.
-        max_gpus: The most GPUs that it can use, at most all of the cluster.
+        min_gpus: The minimum number of GPUs that the job runs on.
+        max_gpus: The maximum number of GPUs that it can use, at most all of the cluster.
         submit_s: Arrival, seconds.
         duration_s: Seconds on the GPUs that the user requested.
         kind: The row of `rates` with the job's curve.

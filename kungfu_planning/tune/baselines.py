@@ -31,11 +31,11 @@ class Search:
     """The settings of the planners.
 
     Args:
-        max_gpus: the most GPUs of any stage, at least 1; None for as many as all trials of the largest stage can
+        max_gpus: the maximum GPUs of any stage, at least 1; None for as many as all trials of the largest stage can
             use.
         multiples: the multiples of the best static size from which greedy descents start, each at least 1.
         steps: the size of a greedy step.
-        least_saving: the dollars that a step must save, above 0.
+        least_saving: the minimum dollars that a step must save, above 0.
         confidence: the share of runs that must meet the deadline, above 0 and below 1; None requires it only of the
             mean completion time.
 
@@ -61,7 +61,7 @@ class Search:
 
 
 def most_gpus(simulator: Simulator, *, search: Search) -> int:
-    """The most GPUs of a stage."""
+    """The maximum number of GPUs of a stage."""
     if search.max_gpus is not None:
         return search.max_gpus
     return max(stage.trials for stage in simulator.experiment.stages) * simulator.scaling.widest
@@ -121,7 +121,7 @@ def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> E
 def fastest(simulator: Simulator, *, search: Search) -> Estimate:
     """The fastest plan: each stage at its fastest size, or the fastest static plan if growth costs more time.
 
-    If more GPUs never slow an iteration, no plan can be faster, except by chance in the set-ups.
+    If more GPUs never slow an iteration, no plan can be faster, except through random set-up times.
     """
     sizes = static_sizes(simulator, search=search)
     stages = range(len(simulator.experiment.stages))

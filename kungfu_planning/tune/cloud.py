@@ -23,7 +23,7 @@ class Instance:
     Args:
         gpus: GPUs of one instance, at least 1.
         dollars_per_s: the price in dollars per second, above 0: at a price of 0 every plan would be equally good.
-        minimum_s: the least billed time, in seconds; 60 at the large providers.
+        minimum_s: the minimum billed time, in seconds; 60 at the large providers.
 
     Raises:
         UsageError: A value is out of range.

@@ -2,8 +2,8 @@
 ``step % 2 == 0`` both hold in some steps, but never together: intervals do not show that. A condition in which a source
 stands under ``%`` alone repeats with a period, so the set of numbers that meet it is a set of residues of that period,
 which is found by evaluating the condition over one period. Two sets of residues meet as in the Chinese remainder
-theorem. The analysis is sound and incomplete: where a period or a set is too large to list, the condition counts as one
-that can hold.
+theorem. The analysis is sound and incomplete: where a period or a set is too large to list, the condition is assumed
+to be satisfiable.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -
     Args:
         parts: The conditions of a conjunction; conditions that depend on more than the source are ignored.
         source: The name of an int64 source.
-        low: The least value that it can have.
-        high: The largest value that it can have.
+        low: The minimum value of the source.
+        high: The maximum value of the source.
     """
     found = _Residues()
     for residues in sorted(_sets_of_residues(parts, source=source), key=lambda one: len(one.remainders)):

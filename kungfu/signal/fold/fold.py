@@ -249,7 +249,7 @@ def _kept(value: Signal, *, field: Signal) -> Signal:
 
 
 def _check_closed(results: StateFields) -> None:
-    """Raises `PolicyError` if the update of a fold holds anything but maps over its own state and inputs."""
+    """Raises `PolicyError` if the update of a fold contains anything but maps over its state and inputs."""
     for node in topological(results):
         if not isinstance(node, (Placeholder, Constant, Map)):
             raise PolicyError(f"fold: update uses {node!r} from outside; pass it as an input: fold(update, init, it)")

@@ -225,7 +225,7 @@ def _promoted(types: tuple[SignalType, ...]) -> DType:
 
 
 def _broadcast(types: tuple[SignalType, ...]) -> Shape:
-    """The shape of an elementwise result: a scalar goes with any vector, two vectors must have the same length."""
+    """The shape of an elementwise result: a scalar broadcasts to any vector; two vectors must have the same length."""
     shapes = {one.shape for one in types} - {SCALAR}
     if NEST in shapes:
         raise PolicyError("the gradients are a nest of tensors; reduce them to a number with kf.ops.norm_squared first")

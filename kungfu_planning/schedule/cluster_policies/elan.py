@@ -43,7 +43,7 @@ class _ForecastLimits:
 
 
 def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
-    """Admits from the head of the queue until the first refusal, then shares all GPUs among the running jobs.
+    """Admits jobs from the head of the queue until one is refused, then shares all GPUs among the running jobs.
 
     Jobs run on their ``min_gpus`` to ``max_gpus``; shares are computed again at every event.
 
@@ -63,7 +63,7 @@ def elastic_backfill(*, exact_up_to: int = 16, depth: int = 8) -> ClusterPolicy[
 
     Args:
         exact_up_to: see ``elastic_fifo``.
-        depth: the most later jobs that could fit and are tried at an event, in order of arrival.
+        depth: the maximum number of fitting later jobs tried at an event, in order of arrival.
     """
     return ClusterPolicy("ebf", prepared, _deciding(_ForecastLimits(exact_up_to, depth)))
 

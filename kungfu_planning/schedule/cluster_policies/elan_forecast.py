@@ -55,7 +55,7 @@ class ForecastContext:
         return self._listed[row]
 
     def fewest(self, job: int) -> int:
-        """The fewest GPUs of a job."""
+        """The minimum number of GPUs of a job."""
         return self.fewest_gpus[job]
 
     def whole_work(self, job: int) -> float:
@@ -112,7 +112,7 @@ def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDA
 
 @dataclass(frozen=True)
 class _Opening:
-    """A later moment: its time, the jobs that still run, and the sum of all completion times so far."""
+    """A future moment: its time, the jobs that still run, and the sum of all completion times so far."""
 
     time_s: float
     running: RunningJobs
@@ -191,7 +191,7 @@ class EstimatedFuture:
 
     @cached_property
     def _least_step(self) -> float:
-        """The least of all steps taken; infinite if all jobs have their fewest GPUs."""
+        """The smallest of all steps taken; infinite if all jobs have their minimum number of GPUs."""
         ladders, now = self._context.ladders, self._now
         return float((now.work * ladders.steps[ladders.row[now.jobs], now.held - 1]).min(initial=np.inf))
 

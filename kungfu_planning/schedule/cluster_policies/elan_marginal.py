@@ -56,7 +56,7 @@ class MarginalFuture:
         """True if the running jobs lose at most the time by which a start of ``job`` now ends it earlier.
 
         ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as now. A giver
-        runs slower until then, or until an earlier end of its own or of ``job``.
+        runs slower until then, or until it or ``job`` ends, if earlier.
         """
         wait_s = self._opening_s(self._context.fewest(job))
         return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING

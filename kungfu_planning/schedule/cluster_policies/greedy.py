@@ -55,13 +55,13 @@ class Climbers:
 
 
 def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: Gain) -> Ladders:
-    """The ladders of jobs; jobs with equal curve, fewest and most share a row.
+    """The ladders of jobs; jobs with the same curve, ``fewest`` and ``most`` share a row.
 
     Args:
         rates: throughput, one row per curve, column p for p GPUs.
         kind: row of ``rates`` of each job.
-        fewest: the fewest GPUs of each job, at least 1.
-        most: the most GPUs of each job.
+        fewest: the minimum number of GPUs of each job, at least 1.
+        most: the maximum number of GPUs of each job.
         gain: returns the gain of each step, given rows of rates.
     """
     unique, row = np.unique(np.stack((kind, fewest, most), axis=1), axis=0, return_inverse=True)

@@ -48,8 +48,8 @@ def tiresias(
     """Two-dimensional least attained service with discrete queues.
 
     Args:
-        quanta: GPU seconds after which a job sinks a level, increasing; the papers' 10,000 and 200,000 by default.
-        starvation: the factor K: a preempted job that has waited K times as long as it ran rises to queue 0;
+        quanta: GPU seconds after which a job moves down a level, increasing; the papers' 10,000 and 200,000 by default.
+        starvation: the factor K: a preempted job that has waited K times as long as it ran moves to queue 0;
             ``None``, the default, never promotes.
 
     Raises:

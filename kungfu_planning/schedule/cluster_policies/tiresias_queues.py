@@ -1,8 +1,8 @@
 """The multi-level queue: the place of each job, demotions, and promotions after starvation.
 
-A job enters the tail of queue 0. Once it has received ``quanta[q]`` GPU seconds it sinks to the tail of queue q+1,
-one level per event. A preempted job that has waited ``starvation`` times as long as it ran rises to the tail of
-queue 0, and its counts begin again. Within a queue, running jobs are before waiting jobs.
+A job enters the tail of queue 0. Once it has received ``quanta[q]`` GPU seconds it moves to the tail of queue q+1,
+one level per event. A preempted job that has waited ``starvation`` times as long as it ran moves to the tail of
+queue 0, and its counters restart from 0. Within a queue, running jobs are before waiting jobs.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _entered(queues: Queues, *, arrived: Ints) -> Queues:
 
 
 def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
-    """The queues after all due moves: a job sinks by one level, or rises to queue 0."""
+    """The queues after all due moves: a job moves down one level, or up to queue 0."""
     held = state.progress.gpus[queues.job]
     # A job sinks if it runs, and has exhausted the quantum of its queue.
     sinks = (held > 0) & (queues.service + held * _LATE_S >= _limits(levels)[queues.level])

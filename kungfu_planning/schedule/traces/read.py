@@ -138,7 +138,7 @@ def read_job_trace(
         skip: called with the error of each skipped row; ``None`` skips no row.
 
     Raises:
-        UsageError: The file is missing, empty or malformed; names file, line, column and the expected value.
+        UsageError: The file is missing, empty or malformed; the message names file, line, column and expected value.
     """
     skipped: list[UsageError] = []
     note = None if skip is None else skipped.append
