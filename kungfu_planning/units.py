@@ -64,7 +64,7 @@ def size_gb(text: str) -> float:
 
 
 def per_gb(text: str) -> float:
-    """Dollars a gigabyte of a price such as "$0.01/GB".
+    """The dollars per gigabyte of a price such as "$0.01/GB".
 
     Raises:
         UsageError: The text is not a price per amount of data.

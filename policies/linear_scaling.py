@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @kf.policy
 def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
-    """Scales the learning rate by the factor of the global batch at each rescale, at once or on a linear ramp.
+    """Scales the learning rate in proportion to the global batch at each rescale, at once or on a linear ramp.
 
     A batch k times as large averages k times as many gradients, so a step k times as long has the same noise per
     sample: ``rate * global_batch_size / previous_global_batch_size``. A sharp rise may make training diverge; a ramp

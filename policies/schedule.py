@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep = "local_batch_size") -> Rule:
     """Changes the number of peers at given steps, ``{step: size}``.
 
-    In every step it requests the size of the latest entry that has been reached; before the first entry, nothing. If
+    Every step requests the size of the latest entry reached; before the first entry, nothing is requested. If
     the peers for a size have not joined when the next size is due, the next size replaces it. If a barrier changed the
     cluster at the step of an entry, the request follows in the next step.
 

@@ -1,4 +1,4 @@
-"""A policy that adds peers while an earlier end is worth more than the peers cost."""
+"""A policy that adds peers while finishing earlier is worth more than the peers cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def utility(
     """Adds peers while the earlier end of the job is worth more than the peers cost.
 
     With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after
-    ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from here on. `unit` peers are added while
+    ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from now on. `unit` peers are added while
     ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried and measured as in `autoscale`,
     up to a local optimum. Comparing differences instead of totals avoids adding peers where the worth is flat. A
     settled job is evaluated again when half, a quarter and an eighth of its samples are left: the fewer are left, the
@@ -71,7 +71,7 @@ def utility(
         As in `autoscale`.
 
     Undefined:
-        If the job trains on more samples than `samples`, its end cannot be estimated: the size stays, and each peer
+        If the job trains on more samples than `samples`, its end cannot be estimated: the size is kept, and each peer
         reports this once.
 
     Reference:

@@ -48,7 +48,7 @@ def before_sync(plan: CompiledPolicies) -> Bytecode:
 
 
 def after_sync(plan: CompiledPolicies) -> Bytecode:
-    """The bytecode of the half after the gradient all-reduce; gives the outcome's fields, and updates every state."""
+    """The bytecode of the half after the gradient all-reduce: computes the outcome's fields and updates every state."""
     if plan.exchanges:
         raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
     backend, states = _begun(plan)

@@ -52,8 +52,8 @@ class BytecodeProgram(Program):
 def fused(program: Program) -> Program:
     """The same program, with hundreds of small operations fused into two.
 
-    The order and the rounding of the operations stay; an exponential, a logarithm or a long sum may differ in the last
-    bit.
+    The order and the rounding of the operations do not change; an exponential, a logarithm or a long sum may differ in
+    the last bit.
 
     Returns:
         The program unchanged if its plan has no rule, or waits for separate messages, or if there is neither a native

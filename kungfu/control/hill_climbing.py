@@ -319,8 +319,8 @@ def settled_walk(
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
     """The size that a walk requests; once the walk has ended, the present size.
 
-    A walk ends when it wants to stay in a step in which `ready` is true. It continues when `moved` increases, or the
-    job's size differs from the size at which it ended. In between, measurements have no effect.
+    A walk ends when it requests the present size in a step in which `ready` is true. It continues when `moved`
+    increases, or the job's size differs from the size at which it ended. In between, measurements have no effect.
 
     Args:
         wanted: The result of `hill_climb`; while it is NaN, nothing is decided.

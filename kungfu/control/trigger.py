@@ -139,8 +139,8 @@ class Trigger:
             peers: Peers, agreed; rounded, and clipped to the job's limits; NaN requests nothing.
             keep: The batch size that is kept.
             max_global_batch: With a fixed local batch, the largest global batch that a change of size may cause: beyond
-                it, the global batch stays at this number; with fewer peers the local batch is restored. A larger batch,
-                set by a rule or at the start, stays and does not grow. The limit also applies to changes of size
+                it, the global batch remains this number; with fewer peers the local batch is restored. A larger batch,
+                set by a rule or at the start, is kept and does not grow. The limit also applies to changes of size
                 requested by a hook or from outside. ``None``: no limit.
 
         Raises:
@@ -154,7 +154,7 @@ class Trigger:
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests a global batch of `samples` samples.
 
-        Fires for a number other than the present one; if the barrier may change the cluster, a step later.
+        Fires for a number other than the present one, one step later if the barrier may change the cluster.
 
         Args:
             samples: Agreed; rounded; at least one per peer. NaN, or a number not above 0, requests nothing.
@@ -220,7 +220,7 @@ class Trigger:
 
         This is the escape hatch for decisions that the vocabulary cannot express. Through `control`, a
         `kungfu.control.hook.Control`, the function requests what rules request: a size, a batch, a rate, peers to
-        remove or replace, a checkpoint, the end, or a new content of a registered value. Only the requests of rank 0's
+        remove or replace, a checkpoint, the end, or new content for a registered value. Only the requests of rank 0's
         call count. A request for the pending size changes nothing; another size replaces it. If the barrier may change
         the cluster, the function is called a step later.
 

@@ -1,4 +1,4 @@
-"""Facts about a file, computed once by reading it and kept next to it: one process computes them for all.
+"""Data derived from a file, computed by one process for all and kept next to the file.
 
 The index of a file has a hidden name next to the file, or is in a separate folder. The process that computes it holds a
 lock, while others wait. The index gets its name when it is complete, and is valid as long as size and modification time
@@ -50,7 +50,7 @@ def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], A
     Args:
         path: The file.
         folder: The folder of the index; ``None`` for the folder of the file.
-        kind: The kind of facts about the file, a part of the index's name.
+        kind: The kind of derived data, a part of the index's name.
         make: Reads the file, and returns the arrays.
 
     Raises:

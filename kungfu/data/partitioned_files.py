@@ -33,7 +33,7 @@ def partitions(
 
     Files whose samples cannot be accessed by index (lines, CSV, compressed TFRecords) are partitions, assigned on
     demand: each peer reads one from its start, and gets the next one at its end, in an order of the files that
-    follows from ``seed``. The rest of the partition of a peer that leaves or is killed is assigned to another one. In
+    follows from ``seed``. The rest of the partition of a peer that leaves or is killed is assigned to another. In
     an epoch each sample is seen once, even if peers join, leave or fail. Within a file the samples keep their order,
     so use many more files than peers, and shuffle within them beforehand.
 

@@ -33,7 +33,7 @@ def tfrecords(
     """The records of TFRecord files as samples, for ``training.batches`` and for Keras' ``fit``.
 
     Samples are accessed by index in the job's shuffled order, so a peer reads only the samples that it trains on, and
-    no shuffle buffer is needed. For that the library keeps an index of each file, 16 bytes a record, in a hidden file
+    no shuffle buffer is needed. For that the library keeps an index of each file, 16 bytes per record, in a hidden file
     beside it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Monitors: what a run shows about itself, as signals."""
+"""Monitors: measurements of a run, as signals."""
 
 from kungfu.monitor.completion import cost_so_far, remaining_samples, remaining_seconds
 from kungfu.monitor.noise_scale import gradient_noise_scale

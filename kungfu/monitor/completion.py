@@ -14,7 +14,7 @@ from kungfu.signal.whole_number import is_whole_number
 
 @marked
 def remaining_samples(training: TrainingSignals, *, samples: int | None = None) -> Signal:
-    """The samples that the job has yet to train on.
+    """The number of samples that the job has yet to train on.
 
     Gives a float32 scalar, samples, agreed.
 
@@ -23,7 +23,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
         samples: The samples of the whole job; by default those of ``training.batches(epochs=...)``.
 
     Raises:
-        PolicyError: `samples` is no whole number of at least 1.
+        PolicyError: `samples` is not a whole number of at least 1.
 
     Cost:
         No message, no state.
@@ -66,7 +66,7 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
 
 @marked
 def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
-    """The cost of the peers since the job's first step: the sum of ``size * seconds * price_per_hour / 3600``.
+    """The cost of the peers since the job's first step, as the sum of ``size * seconds * price_per_hour / 3600``.
 
     The time from one step to the next is counted with the peers of the later one. Gives a float32 scalar, agreed, in
     the unit of the price.

@@ -47,7 +47,7 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
     a new peer is not a straggler. The averages travel with the gradients of the next step. Gives float32, shape
     (size,), in rank order, agreed; as of the step before.
 
-    A joiner that starts on a host slows down the peers there: until the joiner is ready, their averages stay unchanged,
+    A joiner that starts on a host slows down the peers there: until the joiner is ready, their averages do not change,
     and the median uses their last speed without a joiner in this view. The averages of all other peers continue.
 
     Args:
@@ -64,7 +64,7 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
         Each peer keeps its own average.
 
     Undefined:
-        Never. The average of a peer without samples stays unchanged, and the median uses the peer's last speed. In the
+        Never. The average of a peer without samples does not change, and the median uses the peer's last speed. In the
         first step after a barrier no average changes.
 
     Reference:
@@ -81,14 +81,14 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
 
 @marked
 def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Signal:
-    """The number of steps in a row in which each peer has been the slowest of all.
+    """The number of consecutive steps in which each peer has been the slowest of all.
 
     A step counts if the peer's speed is the lowest, and below a fraction of the median speed: ``n += 1``. A step in
     which another peer is the slowest, or no peer is below that fraction, resets the count: ``n = 0``. Speeds are those
-    of `straggler_fractions`; while a joiner starts on a peer's host, the peer's count stays unchanged. Gives float32,
+    of `straggler_fractions`; while a joiner starts on a peer's host, the peer's count does not change. Gives float32,
     shape (size,), steps, in rank order, agreed; as of the step before.
 
-    Only one peer can be the slowest, so several stragglers are detected one at a time, and two equally slow ones reset
+    Only one peer can be the slowest, so several stragglers are detected one at a time, and two equally slow peers reset
     each other's count.
 
     Args:

@@ -78,7 +78,7 @@ def at_most(*policies: Policy) -> Policy:
 
     The last request of a policy remains valid until its next one, and every step requests the smallest of these
     numbers, so a request made while a change was pending is carried out later. A policy without a request yet counts
-    with the present value, so a cap alone never makes the cluster grow. A rule stays unchanged if no other policy has a
+    with the present value, so a cap alone never makes the cluster grow. A rule is unchanged if no other policy has a
     rule for its setting. A merged rule fires only if the budgets of all its policies allow it, so the strictest
     applies; requests made meanwhile are carried out later.
 

@@ -55,7 +55,7 @@ _OTHER_WORDS = {
 class TrainingSignals:
     """The signals of a step: its sources, one property each, and signals derived from them.
 
-    Values from the user's program have a method each.
+    Each kind of value from the user's program has a method.
 
     If `job` is given, the signals belong to that job: the policies of other jobs may not use them. The table behind the
     properties is `kungfu.signal.SOURCES`. An unknown name raises `PolicyError`, with the name that was probably meant.
@@ -226,7 +226,7 @@ class TrainingSignals:
             name: Letters, digits and ``_``; not a name of the step's signals. All policies declare it alike.
             dtype: "float32", "int64" or "bool".
             unit: The unit, for readers of the plan.
-            meaning: The meaning, in some words, for readers of the plan.
+            meaning: A short description for readers of the plan.
 
         Raises:
             PolicyError: The name or the dtype is invalid; later, if policies declare the name differently, and at the
@@ -263,7 +263,7 @@ class TrainingSignals:
         Args:
             name: Letters, digits and ``_``; not a name of the step's signals. All policies declare it alike.
             unit: The unit, as in "dollars/hour", for readers of the plan.
-            meaning: The meaning, in some words, for readers of the plan.
+            meaning: A short description for readers of the plan.
 
         Raises:
             PolicyError: The name is invalid; later, if policies declare it differently.

@@ -80,7 +80,7 @@ class Reduction(msgspec.Struct, kw_only=True):
 
 
 class SweepAnswer(msgspec.Struct, kw_only=True):
-    """The fewest GPUs of the sweep for which the 95th percentile of completion times is within the target.
+    """The smallest cluster of the sweep for which the 95th percentile of completion times is within the target.
 
     If no cluster of the sweep meets the target, ``gpus`` is None and ``jct_p95_s`` the smallest percentile.
     """
@@ -124,7 +124,7 @@ def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
 
 
 def answers(runs: Sequence[SweepRun], *, target_s: float) -> list[SweepAnswer]:
-    """The fewest simulated GPUs that meet a target for the 95th percentile, for each policy and load."""
+    """The smallest simulated clusters that meet a target for the 95th percentile, for each policy and load."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
         mine = [run.summary for run in runs if (run.summary.policy, run.load) == (policy, load)]
@@ -144,10 +144,10 @@ def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
 
     Args:
         results: the simulations to compare, at least one.
-        path: the file; its ending (.png, .svg, .pdf) sets the format.
+        path: the file; its extension (.png, .svg, .pdf) sets the format.
 
     Raises:
-        UsageError: The file cannot be written, or the ending is unknown.
+        UsageError: The file cannot be written, or the extension is unknown.
     """
     from matplotlib.figure import Figure  # imported only here: takes half a second
 

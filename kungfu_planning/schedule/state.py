@@ -93,7 +93,7 @@ class State:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """The new GPUs of some jobs; all other jobs keep their GPUs.
+    """The new GPUs of some jobs; all other jobs keep theirs.
 
     Attributes:
         jobs: The indices of the jobs.

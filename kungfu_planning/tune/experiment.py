@@ -45,7 +45,7 @@ def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Exper
 
     Stage i has ``n_i = floor(n / eta^i)`` trials, while this is at least 1, and adds ``r * eta^i`` iterations to
     each. The stage that would exceed R in total is cut to reach exactly R and is the last; otherwise the last stage
-    gets all iterations missing to R. With a large n the search may therefore end with more than one trial.
+    gets all iterations that remain up to R. With a large n the search may therefore end with more than one trial.
 
     Args:
         trials: n, the trials of the first stage, at least 1.
@@ -54,7 +54,7 @@ def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Exper
         eta: the best 1/eta of the trials survive a stage; an integer of at least 2.
 
     Raises:
-        UsageError: for a value out of range.
+        UsageError: A value is out of range.
 
     >>> [stage.trials for stage in successive_halving(32, least=1, most=50, eta=3).stages]
     [32, 10, 3, 1]
@@ -91,7 +91,7 @@ def hyperband(most: int, *, least: int, eta: int) -> tuple[Experiment, ...]:
         to end determines the time.
 
     Raises:
-        UsageError: for a value out of range.
+        UsageError: A value is out of range.
 
     >>> firsts = [bracket.stages[0] for bracket in hyperband(81, least=1, eta=3)]
     >>> [(stage.trials, stage.iterations) for stage in firsts]

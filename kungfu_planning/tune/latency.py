@@ -149,7 +149,7 @@ class ScalingCurve:
 
     @property
     def least(self) -> int:
-        """The fewest GPUs of a trial: 1, or the fewest measured if ``measured_only``."""
+        """The minimum GPUs of a trial: 1, or the smallest measured number if ``measured_only``."""
         return self.gpus[0] if self.measured_only else 1
 
     def iteration(self, gpus: int) -> Latency:
@@ -204,7 +204,7 @@ def amdahl(seconds: float, *, serial: float, widest: int, sigma_s: float = 0.0) 
         A scaling curve with a point at every number of GPUs.
 
     Raises:
-        UsageError: for a value out of range.
+        UsageError: A value is out of range.
 
     >>> round(amdahl(12.0, serial=0.08, widest=64).iteration(8).mean_s, 3)
     2.34

@@ -96,7 +96,7 @@ def place(
         `unplaced`.
 
     Raises:
-        UsageError: An allocation is below 1, or a reserved trial would change.
+        UsageError: An allocation is below 1, or a reserved trial would have to change.
 
     >>> nodes = Nodes(("n0", "n1"), gpus=4)
     >>> placed = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=nodes)
@@ -166,7 +166,7 @@ def _units(gpus: int, *, node_gpus: int) -> list[int]:
 
 
 def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]] | None:
-    """The node with the least room that has room for ``unit`` without displacing a trial."""
+    """The node with the least free space that is enough for ``unit`` without displacing a trial."""
     fits = [node for node, free in room.free.items() if node not in used and len(free) >= unit]
     return (min(fits, key=lambda node: len(room.free[node])), []) if fits else None
 
@@ -188,7 +188,7 @@ def _cleared(
 
 
 def _fewest(tenants: Mapping[str, int], *, needed: int) -> list[str] | None:
-    """The fewest tenants with ``needed`` GPUs in total: the largest, and last the smallest that is enough."""
+    """The smallest set of tenants with ``needed`` GPUs in total: the largest first, the last as small as possible."""
     going: list[str] = []
     left = sorted(tenants, key=lambda trial: (tenants[trial], trial))
     while needed > 0 and left:

@@ -62,7 +62,7 @@ def plan_deadlines(
 ) -> dict[float, Estimate]:
     """A plan for each deadline, in increasing order; each search also starts from the previous plan.
 
-    So the cost never increases with the deadline.
+    The cost therefore never increases with the deadline.
 
     Raises:
         UsageError: The tightest deadline cannot be met.
@@ -81,7 +81,7 @@ def warm_starts(
     """The feasible plans that descents start from, each once; the fastest plan if no static plan is feasible.
 
     Raises:
-        UsageError: when nothing meets the deadline.
+        UsageError: No plan meets the deadline.
     """
     static = best_static(simulator, deadline_s=deadline_s, search=search)
     naive = best_naive(simulator, deadline_s=deadline_s, search=search)
@@ -101,7 +101,7 @@ def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search:
     Args:
         simulator: the job and the cloud.
         start: a plan that meets the deadline.
-        deadline_s: when the search has to be done, in seconds from its start.
+        deadline_s: the deadline of the search, in seconds from its start.
         search: settings of the planner.
 
     Cost:
@@ -184,7 +184,7 @@ def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> I
 
 
 def _is_enough(simulator: Simulator, *, stage: int, gpus: int) -> bool:
-    """True if each trial of a stage has at least its fewest GPUs."""
+    """True if each trial of a stage has at least its minimum number of GPUs."""
     least = simulator.scaling.least
     return least == 1 or gpus >= least * simulator.experiment.stages[stage].trials
 

@@ -47,7 +47,7 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
         monitors: "folded" gives each monitor one line with its number of nodes; "open" shows these nodes too.
 
     Returns:
-        Lines, each with its end.
+        Lines, each with its line ending.
     """
     labels, folding = labels_of(plan), folding_of(plan) if monitors == "folded" else Folding()
     words = _Words(labels, units_of(labels), folding, {*folding.hidden})

@@ -2,7 +2,7 @@
 
 Each operation also has a row in C++, in ``kungfu/native/policy/operation.cc``, except for reductions of the gradients,
 which are computed outside the bytecode. If NumPy or TensorFlow has no function for an operation, the row names one of
-``numpy_kernels`` or ``tensorflow_kernels``. The compiler's passes assume nothing about an operation that they do not
+``numpy_kernels`` or ``tensorflow_kernels``. The compiler's passes assume nothing about operations that they do not
 name.
 """
 

@@ -107,7 +107,7 @@ class _Hand:
         self.down[index] = self._weight.item(index) * self._steps.item(self._row.item(index), held - 1)
 
     def give_back_useless(self) -> int:
-        """Takes back GPUs without gain, and returns their number."""
+        """Takes back GPUs that bring no gain, and returns their number."""
         count = 0
         while self.down.item(worst := self.worst()) < 0:
             self.take(worst)

@@ -114,7 +114,7 @@ _Factor = Annotated[int, Field(ge=2), _whole(2)]
 
 
 class Section(BaseModel):
-    """A mapping of the document; a key that it does not name is an error."""
+    """A mapping of the document; an unknown key is an error."""
 
     # Errors hide their input: nested aliases in a small file can expand to a huge text.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -126,7 +126,7 @@ def _left_out(schema: dict[str, Any]) -> None:
 
 
 class LatencyLaw(Section):
-    """A latency that is random: a normal law, truncated at 0."""
+    """A random latency, from a normal distribution truncated at 0."""
 
     mean: _Seconds = Field(description='its mean; write {mean: 15 s, sigma: 3 s}, or one duration such as "15 s"')
     sigma: _Seconds = Field("0 s", validate_default=True, description="its standard deviation before truncation")
