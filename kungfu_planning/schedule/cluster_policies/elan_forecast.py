@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,23 @@ class _Opening:
     ends_s: float
 
 
+class Openings(NamedTuple):
+    """The ends of running jobs on their present GPUs, in order of time, and the free GPUs after each."""
+
+    ends_s: Floats
+    free_after: Ints
+
+    @classmethod
+    def of(cls, left_s: Floats, held: Ints, *, gpus: int) -> Openings:
+        """The openings of jobs with these seconds to their ends, in a cluster of ``gpus``."""
+        order = np.argsort(left_s, kind="stable")
+        return cls(left_s[order], gpus - int(held.sum()) + np.cumsum(held[order]))
+
+    def first_s(self, wanted: int) -> float:
+        """The seconds until ``wanted`` GPUs are free."""
+        return self.ends_s.item(self.free_after.searchsorted(wanted))
+
+
 class EstimatedFuture:
     """The rest of a schedule with GPUs shared now, and again when the GPUs for a waiting job become free.
 
@@ -133,7 +150,7 @@ class EstimatedFuture:
 
     def pays(self, job: int) -> bool:
         """True if a start of ``job`` now does not increase the sum of completion times over a later start."""
-        wait_s = self._opening_s(self._context.fewest(job))
+        wait_s = self._openings.first_s(self._context.fewest(job))
         wait = self._played(wait_s)
         later = self._shared_with(wait.running, job=job)
         waiting_s = wait.ends_s + wait_s * len(later.jobs) + float(self._left_s(later).sum())
@@ -145,7 +162,7 @@ class EstimatedFuture:
     def delays(self, job: int, *, head: int) -> bool:
         """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
         wanted = self._context.fewest(head)
-        return self.joined(job)._opening_s(wanted) > self._opening_s(wanted) * ROUNDING
+        return self.joined(job)._openings.first_s(wanted) > self._openings.first_s(wanted) * ROUNDING
 
     def joined(self, job: int) -> EstimatedFuture:
         """The future if ``job`` starts now."""
@@ -158,15 +175,8 @@ class EstimatedFuture:
         return self._left_s(self._now)
 
     @cached_property
-    def _openings(self) -> tuple[Floats, Ints]:
-        """The ends of the jobs in order of time, and the free GPUs after each."""
-        order = np.argsort(self._left, kind="stable")
-        free = self._context.gpus - int(self._now.held.sum()) + np.cumsum(self._now.held[order])
-        return self._left[order], free
-
-    def _opening_s(self, wanted: int) -> float:
-        ends_s, free = self._openings
-        return float(ends_s[np.searchsorted(free, wanted)])
+    def _openings(self) -> Openings:
+        return Openings.of(self._left, self._now.held, gpus=self._context.gpus)
 
     def _played(self, seconds: float) -> _Opening:
         """The running jobs after some seconds, each with unchanged GPUs and without ended jobs."""

@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kungfu_planning.schedule.cluster_policies.elan_forecast import LEAST_WORK, ROUNDING, ForecastContext, RunningJobs
+from kungfu_planning.schedule.cluster_policies.elan_forecast import (
+    LEAST_WORK,
+    ROUNDING,
+    ForecastContext,
+    Openings,
+    RunningJobs,
+)
 
 
 class _Taken(NamedTuple):
@@ -39,14 +45,12 @@ class MarginalFuture:
         self._work = np.maximum(shared.work, LEAST_WORK)
         self._left = self._work / workload.rates[workload.kind[shared.jobs], shared.held]
         self._free = context.gpus - int(shared.held.sum())
-        order = np.argsort(self._left, kind="stable")
-        self._ends_s, self._free_after = self._left[order], self._free + np.cumsum(shared.held[order])
+        self._openings = Openings.of(self._left, shared.held, gpus=context.gpus)
         # The GPUs taken so far, those that jobs keep, and the gain of each job's last one, in reverse order.
         self._takes: list[_Taken] = []
         self._kept: list[int] = shared.held.tolist()
-        self._gains = (self._work * context.ladders.steps[context.ladders.row[shared.jobs], shared.held - 1])[
-            ::-1
-        ].copy()
+        gains = self._work * context.ladders.steps[context.ladders.row[shared.jobs], shared.held - 1]
+        self._gains = gains[::-1].copy()
         # Waiting jobs often need the same number of GPUs.
         self._shares: dict[int, int] = {}
         self._losses: dict[tuple[int, float], float] = {}
@@ -58,27 +62,21 @@ class MarginalFuture:
         ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as now. A giver
         runs slower until then, or until it or ``job`` ends, if earlier.
         """
-        wait_s = self._opening_s(self._context.fewest(job))
+        wait_s = self._openings.first_s(self._context.fewest(job))
         return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING
 
     def delays(self, job: int, *, head: int) -> bool:
         """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
         share, wanted = self._share(job), self._context.fewest(head)
-        limit_s = self._opening_s(wanted) * ROUNDING
+        limit_s = self._openings.first_s(wanted) * ROUNDING
         held = share if self._run_s(job) > limit_s else 0
         return self._free_at(limit_s, share - self._free) - held < wanted
-
-    def _opening_s(self, wanted: int) -> float:
-        return self._ends_s.item(self._free_after.searchsorted(wanted))
 
     def _share(self, job: int) -> int:
         """The GPUs of ``job`` if it starts now, as `greedy.fill_gpus` shares them."""
         if job not in self._shares:
-            steps, work, gpus = (
-                self._context.ladder(job).steps,
-                self._context.whole_work(job),
-                self._context.fewest(job),
-            )
+            steps, work = self._context.ladder(job).steps, self._context.whole_work(job)
+            gpus = self._context.fewest(job)
             while (gain := work * steps[gpus]) > 0 and (gpus < self._free or self._gets(job, gain, gpus - self._free)):
                 gpus += 1
             self._shares[job] = gpus
@@ -104,7 +102,8 @@ class MarginalFuture:
     def _free_at(self, moment_s: float, count: int) -> int:
         """The GPUs that the running jobs leave free at a moment if they give up ``count`` now."""
         if (count, moment_s) not in self._frees:
-            free = self._free_after.item(self._ends_s.searchsorted(moment_s, side="right") - 1)
+            ended = self._openings.ends_s.searchsorted(moment_s, side="right")
+            free = self._openings.free_after.item(ended - 1)
             for each in self._givers(count):
                 held = int(self._held[each.at]) if self._left[each.at] > moment_s else 0
                 free += held - (each.kept if each.left_s > moment_s else 0)
