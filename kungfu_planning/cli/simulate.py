@@ -350,19 +350,20 @@ def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
     return pauses if arguments.pause_in is None else replace(pauses, in_s=arguments.pause_in)
 
 
+def _used(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> dict[str, Any]:
+    """The settings that a policy is simulated with."""
+    tuning = _tuning(arguments, entry=entry)
+    return {
+        "pauses": asdict(_pauses(arguments, entry=entry)),
+        "tuning": {name: getattr(tuning, name) for name in sorted(entry.tuning)},
+        "shares": entry.adjusts and _shares(arguments, entry=entry, gpus=max(arguments.gpus)),
+    }
+
+
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     reported = _reported(arguments)
     options = {name: value for name, value in vars(arguments).items() if name in reported}
-    used = {
-        name: {
-            "pauses": asdict(_pauses(arguments, entry=CATALOGUE[name])),
-            "tuning": {
-                one: getattr(_tuning(arguments, entry=CATALOGUE[name]), one) for one in sorted(CATALOGUE[name].tuning)
-            },
-            "shares": CATALOGUE[name].adjusts and _shares(arguments, entry=CATALOGUE[name], gpus=max(arguments.gpus)),
-        }
-        for name in _policies(arguments)
-    }
+    used = {name: _used(arguments, entry=CATALOGUE[name]) for name in _policies(arguments)}
     return {**options, "jobs_csv": arguments.jobs_csv and str(arguments.jobs_csv), "policies": used}
 
 
