@@ -84,8 +84,10 @@ def _beside(path: Path) -> Path:
 
 def write_as_one_job() -> None:
     """Makes ``save``, ``save_weights`` and ``export`` in this process write as one job, if it is a peer."""
+    if read_settings() is None:
+        return
     written: dict[Path, int] = {}  # the number of fits before this process's last call for it
-    for name in ("save", "save_weights", "export") if read_settings() is not None else ():
+    for name in ("save", "save_weights", "export"):
         own = getattr(keras.Model, name)
         if not hasattr(own, "in_place"):
             setattr(keras.Model, name, _shared(own, written))

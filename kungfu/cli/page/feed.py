@@ -138,10 +138,12 @@ class PageFeed:
 
     def _plan(self) -> dict[str, Any]:
         """The plan of the policies, once the record holds it, which is after the first steps."""
+        if self._plan_is_read:
+            return {}
         traced = self._traced_bytes
         with suppress(OSError):
             traced = (self._folder / "trace.jsonl").stat().st_size
-        if self._plan_is_read or traced == self._traced_bytes:
+        if traced == self._traced_bytes:
             return {}
         self._traced_bytes = traced
         try:

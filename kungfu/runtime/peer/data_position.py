@@ -22,7 +22,6 @@ from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.settings import Settings
 
 _REPORT_S = 5.0
-_UNKNOWN: Callable[[], Position | None] = lambda: None  # noqa: E731 - the position before the first step
 
 
 class LocalPosition:
@@ -30,12 +29,12 @@ class LocalPosition:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.phase, self._read = 1, _UNKNOWN
+        self.phase, self._read = 1, _unknown
 
     def begin_phase(self, number: int) -> None:
         """Starts a phase of the job, in which this peer has no position in its data yet."""
         with self._lock:
-            self.phase, self._read = number, _UNKNOWN
+            self.phase, self._read = number, _unknown
 
     def publish(self, read: Callable[[], Position | None]) -> None:
         """Sets the function that gives the position of this peer; ``read`` returns ``None`` before the first step."""
@@ -111,3 +110,8 @@ class DataPositionClient:
         self._reported = now
         with suppress(KungfuError):  # if the agent does not answer, the next report may reach it
             self._report_attached()
+
+
+def _unknown() -> Position | None:
+    """The position before the first step."""
+    return None
