@@ -67,6 +67,25 @@ def test_a_long_run_is_compared_by_groups_of_steps_with_the_same_sums(
     assert exact.to_loss is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [5_000, 100_000])
+def test_a_plot_draws_the_loss_that_is_typical_and_a_jump_where_it_is(tmp_path: Path, steps: int) -> None:
+    draw, third = np.random.default_rng(4), steps // 3
+    rows = [
+        {"time": float(step), "step": step, "size": 2, "loss": one, "samples_per_s": one * (3 if step >= third else 1)}
+        for step, one in enumerate(draw.lognormal(0.0, 0.2, steps).tolist(), start=1)
+    ]
+    compared = read_run(written(tmp_path, GROWN, metrics=rows), name="a")
+    assert np.mean((compared.loss > 0.9) & (compared.loss < 1.1)) >= 0.99
+    at = int(np.searchsorted(compared.over["steps"], third))
+    assert compared.speed[: at - 1].max() < 1.5
+    assert compared.speed[at + 2 :].min() > 2.4
+    figure = compare._drawn([compared], None, over="steps")
+    loss, size, _ = figure.axes
+    assert loss.lines[0].get_ydata().tolist() == compared.loss.tolist()
+    assert (len(loss.collections), len(size.lines)) == (1, 1), "a band behind the line"
+
+
 def test_a_loss_that_is_no_number_in_most_steps_of_a_part_is_a_gap_and_noted(tmp_path: Path) -> None:
     rows = [
         measured(step, loss="NaN" if step > 2_500 and step % 4 else step % 3, samples_per_s=1.0 if step < 2_500 else 3)
