@@ -37,9 +37,9 @@ class KungfuError(Exception):
         >>> str(error), error.ranks, error.view
         ('in step 7: rank 1 is gone', (1,), 3)
         """
-        told = copy.copy(self)
-        told.args = (f"{text}{self}", *self.args[1:])
-        return told
+        extended = copy.copy(self)
+        extended.args = (f"{text}{self}", *self.args[1:])
+        return extended
 
 
 class UsageError(KungfuError):

@@ -286,7 +286,7 @@ def _run(given: argparse.Namespace) -> int:
         given.scaling, hosting.hosts, hosting.index, given.standby,
     )  # fmt: skip
     with make_console(journal.folder) as console:
-        with exports.exporting(watched, journal.folder, tell=console.remark) as listeners:
+        with exports.exporting(watched, journal.folder, report=console.remark) as listeners:
             ending = Agent(job, journal=journal, console=console, listeners=listeners).run()
             journal.close()
         console.ended(ending)

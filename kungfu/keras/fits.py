@@ -65,7 +65,7 @@ def pack_outcome(
         # As bytes: NumPy lacks some types (bfloat16).
         arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
         # Evaluations are added until the next fit begins; any thread may call this.
-        outcome = {"told": list(described), "callbacks": kept, "stops": stops, "run": run, "variables": arrays}
+        outcome = {"arguments": list(described), "callbacks": kept, "stops": stops, "run": run, "variables": arrays}
         return pack({**outcome, "evaluations": evaluations.results()})
 
     return packed
@@ -80,9 +80,9 @@ def adopt_outcome(
         UsageError: The call differs from the others' call.
     """
     outcome = unpack(content)
-    if outcome["told"] != described:
-        pairs = ((one, other) for one, other in zip(described, outcome["told"], strict=False) if one != other)
-        here, there = next(pairs, (f"{len(described)} arguments", str(len(outcome["told"]))))
+    if outcome["arguments"] != described:
+        pairs = ((one, other) for one, other in zip(described, outcome["arguments"], strict=False) if one != other)
+        here, there = next(pairs, (f"{len(described)} arguments", str(len(outcome["arguments"]))))
         raise UsageError(
             f"fit {described[0]} has {here} on this peer, and {there} on those that have done it: all "
             "peers run the same program, with the same data"

@@ -97,8 +97,8 @@ def _epilog() -> str:
         lines.append(f"  {name:<8} median {shape.median_s:g} s, at most {longest}; GPUs {sizes}")
     lines.append("defaults of the policies (pauses in seconds, shares of the GPUs that a job asks for):")
     for name, entry in CATALOGUE.items():
-        told = [f"{option.replace('_', '-')} {value}" for option, value in _defaults(entry).items()]
-        lines.append(f"  {name:<17} {', '.join(told) or 'no option'}")
+        printed = [f"{option.replace('_', '-')} {value}" for option, value in _defaults(entry).items()]
+        lines.append(f"  {name:<17} {', '.join(printed) or 'no option'}")
     return "\n".join(lines)
 
 

@@ -19,10 +19,10 @@ from kungfu_planning.schedule.outcome import GroupMetrics, SimulationResult, Sum
 
 def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
     """A table with a block of rows per policy: all jobs, then each group; times in seconds."""
-    told = [f"{one.policy}: makespan {one.makespan_s:,.0f}, busy {_share(one.utilisation)}" for one in summaries]
+    printed = [f"{one.policy}: makespan {one.makespan_s:,.0f}, busy {_share(one.utilisation)}" for one in summaries]
     units = "seconds; wait: to the first start; pending: all time without GPUs; moves: adjustments a job"
     table = Table(
-        title=title, caption="\n".join((*told, units)), box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
+        title=title, caption="\n".join((*printed, units)), box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
     )  # fmt: skip
     table.add_column("policy", no_wrap=True, max_width=17)
     for heading in ("jobs", "JCT", "p50", "p95", "p99", "wait", "pending", "moves"):

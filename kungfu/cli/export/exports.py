@@ -95,18 +95,18 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
 
 
 @contextmanager
-def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
+def exporting(exports: Exports, record: Path, *, report: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
     """Starts the exports and ends them after the block; yields the listeners; no failure of an export ends the job."""
     listeners: list[RecordListener] = []
     with ExitStack() as opened:
         if (target := exports.tensorboard_run(record)) is not None:
-            opened.enter_context(tensorboard_process(record, target, tell=tell))
+            opened.enter_context(tensorboard_process(record, target, report=report))
         if exports.page is not None:
-            opened.enter_context(page_process(record, exports.page, tell=tell))
+            opened.enter_context(page_process(record, exports.page, report=report))
         if exports.metrics is not None:
             from kungfu.cli.export.prometheus import PrometheusMetrics  # not loaded without metrics
 
             metrics = PrometheusMetrics()
-            opened.enter_context(MetricsServer(metrics.registry, exports.metrics, tell=tell))
+            opened.enter_context(MetricsServer(metrics.registry, exports.metrics, report=report))
             listeners.append(metrics)
         yield listeners

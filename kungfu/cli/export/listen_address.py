@@ -66,7 +66,7 @@ def listening(address: ListenAddress) -> socket.socket:
     return listener
 
 
-def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
+def is_known(hosts: Sequence[str], address: str, *, printed_host: str = "") -> bool:
     """True if a request's header ``Host`` names this server; the header must occur exactly once.
 
     Any IP address is accepted: only a name can be made to point elsewhere. Names of the loopback interface are
@@ -75,7 +75,7 @@ def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
     Args:
         hosts: The values of the header.
         address: The address of the server.
-        told: The name or the address in the URL that was printed for users.
+        printed_host: The name or the address in the URL that was printed for users.
 
     >>> [is_known([host], "127.0.0.1") for host in ("127.0.0.1", "localhost:80", "[::1]:80", "evil.example", "")]
     [True, True, True, False, False]
@@ -83,7 +83,7 @@ def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
     (False, False)
     """
     name = _name_in(hosts[0]).lower() if len(hosts) == 1 else ""
-    if name and name in ("localhost", told.lower()):
+    if name and name in ("localhost", printed_host.lower()):
         return True
     try:
         ipaddress.ip_address(name)

@@ -44,7 +44,7 @@ class MetricsServer:
     Args:
         registry: The metrics that are served.
         address: The address of the server.
-        tell: Called with remarks for the user.
+        report: Called with remarks for the user.
         limits: The limits of its connections.
 
     Attributes:
@@ -56,10 +56,10 @@ class MetricsServer:
         registry: CollectorRegistry,
         address: ListenAddress,
         *,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         limits: ConnectionLimits | None = None,
     ) -> None:
-        self._registry, self._address, self._tell = registry, address, tell
+        self._registry, self._address, self._report = registry, address, report
         self._limits = limits or ConnectionLimits()
         self._server: _Server | None = None
         self._thread = threading.Thread(target=self._serve, name="kungfu-metrics", daemon=True)
@@ -71,12 +71,12 @@ class MetricsServer:
             listener = listening(address)
         # The port is in use or reserved, or the address does not belong to this machine.
         except OSError as error:
-            self._tell(f"no metrics are served at {address} ({error.strerror}); training continues without them")
+            self._report(f"no metrics are served at {address} ({error.strerror}); training continues without them")
             return self
         self.port = listener.getsockname()[1]
-        self._server = _Server(listener, _handler(self._registry, listener, told=address.host), self._limits)
+        self._server = _Server(listener, _handler(self._registry, listener, printed_host=address.host), self._limits)
         self._thread.start()
-        self._tell(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
+        self._report(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -90,12 +90,12 @@ class MetricsServer:
         self._server.serve_forever(poll_interval=min(0.5, self._limits.lasting_s))
 
 
-def _handler(registry: CollectorRegistry, listener: socket.socket, *, told: str) -> Any:
+def _handler(registry: CollectorRegistry, listener: socket.socket, *, printed_host: str) -> Any:
     from prometheus_client import MetricsHandler  # imported here, since parsing a command line does not need it
 
     class Handler(MetricsHandler):
         def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
-            if is_known(self.headers.get_all("Host", []), listener.getsockname()[0], told=told):
+            if is_known(self.headers.get_all("Host", []), listener.getsockname()[0], printed_host=printed_host):
                 super().do_GET()
             else:
                 self.send_error(421, explain="ask for the metrics by the address that kungfu-run printed")

@@ -30,16 +30,16 @@ class SideProcess:
         arguments: The arguments of the module.
         subject: The function that is lost if the process ends before the job, in words.
         end_within_s: Seconds that it may take after the end of the job.
-        tell: Called with remarks for the user, from another thread.
+        report: Called with remarks for the user, from another thread.
         late: The remark if the process takes longer; empty for none.
     """
 
     def __init__(
         self, name: str, module: str, arguments: Sequence[str], *, subject: str, end_within_s: float,
-        tell: Callable[[str], None], late: str = "",
+        report: Callable[[str], None], late: str = "",
     ) -> None:  # fmt: skip
         self._name, self._command, self._subject = name, (module, *arguments), subject
-        self._end_within_s, self._late, self._tell = end_within_s, late, tell
+        self._end_within_s, self._late, self._report = end_within_s, late, report
         self._process: subprocess.Popen[str] | None = None
         self._listener = threading.Thread(target=self._listen, name=f"kungfu-{name}", daemon=True)
 
@@ -54,7 +54,7 @@ class SideProcess:
             )  # fmt: skip
         # No memory or no process is left: the job has priority.
         except OSError as error:
-            self._tell(f"{self._name}: no process could be started ({error.strerror}); training continues without")
+            self._report(f"{self._name}: no process could be started ({error.strerror}); training continues without")
             return self
         self._listener.start()
         return self
@@ -71,7 +71,7 @@ class SideProcess:
             process.kill()
             process.wait()
             if self._late:
-                self._tell(f"{self._name}: {self._late}")
+                self._report(f"{self._name}: {self._late}")
         self._listener.join(1.0)
         assert process.stdout is not None
         process.stdout.close()
@@ -84,10 +84,10 @@ class SideProcess:
         for line in self._process.stdout:
             last = line.strip() or last
             if not line.startswith((" ", "Traceback")):
-                self._tell(f"{self._name}: {line.strip()}")
+                self._report(f"{self._name}: {line.strip()}")
         if self._process.wait() != 0:
             why = last or "its process was killed"
-            self._tell(f"{self._name}: {self._subject} ends here ({why}); training continues")
+            self._report(f"{self._name}: {self._subject} ends here ({why}); training continues")
 
 
 # ---- inside the process ----------------------------------------------------------------------------------------------

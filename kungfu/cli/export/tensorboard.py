@@ -23,10 +23,10 @@ def check_installed() -> None:
         raise UsageError("TensorBoard is not installed; `pip install tensorboard`")
 
 
-def tensorboard_process(record: Path, target: Path, *, tell: Callable[[str], None]) -> SideProcess:
+def tensorboard_process(record: Path, target: Path, *, report: Callable[[str], None]) -> SideProcess:
     """A side process that writes the run of a record to a folder of TensorBoard while it trains; a context manager."""
     return SideProcess(
-        "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target), tell=tell,
+        "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target), report=report,
         end_within_s=_END_WITHIN_S, late=f"{target} was not written to its end within {_END_WITHIN_S:.0f} s",
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
     check_record(given.folder)
     target = (given.target or given.folder / "tensorboard") / given.folder.absolute().name
     remarks: list[str] = []
-    written = export_record(given.folder, target, is_over=lambda timeout_s: True, tell=remarks.append)
+    written = export_record(given.folder, target, is_over=lambda timeout_s: True, report=remarks.append)
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
     if written is None:

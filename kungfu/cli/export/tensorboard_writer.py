@@ -78,7 +78,7 @@ class EventFile:
 
 
 def export_record(
-    record: Path, target: Path, *, is_over: Callable[[float], bool], tell: Callable[[str], None]
+    record: Path, target: Path, *, is_over: Callable[[float], bool], report: Callable[[str], None]
 ) -> Path | None:
     """Writes a record, and whatever is added to it, until the run is over.
 
@@ -86,7 +86,7 @@ def export_record(
         record: The folder that kungfu-run writes.
         target: The folder of the run in TensorBoard.
         is_over: Waits up to the given seconds for the end of the run, and returns True at the end.
-        tell: Called with a remark when the events cannot be written, and when they can be again.
+        report: Called with a remark when the events cannot be written, and when they can be again.
 
     Returns:
         The folder that was written; ``None`` if none could be written.
@@ -104,12 +104,12 @@ def export_record(
             if pending:
                 file.append(pending)
                 if is_told:
-                    tell(f"{target} can be written again: what was missing is there now")
+                    report(f"{target} can be written again: what was missing is there now")
                     is_told = False
             pending = []
         except OSError as error:
             if not is_told:
-                tell(f"{target} cannot be written ({error.strerror}); training continues, and it is retried")
+                report(f"{target} cannot be written ({error.strerror}); training continues, and it is retried")
             is_told = True
         if follower.has_more and not pending:
             continue
@@ -119,9 +119,9 @@ def export_record(
         ending = is_over(_LOOK_EVERY_S)
     file.close()
     if is_told:
-        tell(f"{target} lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it")
+        report(f"{target} lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it")
     if follower.damaged:
-        tell(f"{follower.damaged} damaged lines of {record} were left out")
+        report(f"{follower.damaged} damaged lines of {record} were left out")
     return file.folder
 
 
@@ -129,7 +129,7 @@ def main(record: Path, target: Path) -> int:
     """Follows a run until standard input closes; prints remarks on standard output."""
     begin_beside()
     try:
-        export_record(record, target, is_over=job_ends, tell=lambda text: print(text, flush=True))
+        export_record(record, target, is_over=job_ends, report=lambda text: print(text, flush=True))
     except KungfuError as error:
         print(error, flush=True)
         return 1

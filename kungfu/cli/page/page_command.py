@@ -18,10 +18,10 @@ _SERVER = "kungfu.cli.page.server"
 _END_WITHIN_S = 10.0
 
 
-def page_process(record: Path, address: ListenAddress, *, tell: Callable[[str], None]) -> SideProcess:
+def page_process(record: Path, address: ListenAddress, *, report: Callable[[str], None]) -> SideProcess:
     """A side process that serves the page of a job while it runs; a context manager."""
     arguments, subject = (str(record.absolute()), address.host, str(address.port)), f"the page at {address}"
-    return SideProcess("page", _SERVER, arguments, subject=subject, tell=tell, end_within_s=_END_WITHIN_S)
+    return SideProcess("page", _SERVER, arguments, subject=subject, report=report, end_within_s=_END_WITHIN_S)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
             f"--port {given.port}: nothing can listen there ({error.strerror}); give another one"
         ) from error
     with listener:
-        server = PageServer(folder, listener, told=address.host)
+        server = PageServer(folder, listener, printed_host=address.host)
         server.feed.look()  # raises here if the record is of another version, before the address is printed
         print(f"the page of {folder} is at {url_of(address, server.port)}; Ctrl-C ends it", flush=True)
         server.run(_waits)

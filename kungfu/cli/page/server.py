@@ -66,7 +66,7 @@ class PageServer:
     """Serves the page of the run in ``folder`` on a listening socket, which it closes at the end.
 
     Args:
-        told: The name or the address in the URL that was printed for users.
+        printed_host: The name or the address in the URL that was printed for users.
         limits: The limits for browsers that show the page.
         quiet: The limits for connections without a request.
 
@@ -80,7 +80,7 @@ class PageServer:
         folder: Path,
         listener: socket.socket,
         *,
-        told: str = LOOPBACK,
+        printed_host: str = LOOPBACK,
         limits: PageLimits | None = None,
         quiet: ConnectionLimits | None = None,
     ) -> None:
@@ -89,7 +89,8 @@ class PageServer:
         self.feed = PageFeed(folder)
         control = JobControl(folder, feed=self.feed)
         app = PageApp(
-            self.feed, control, is_known=lambda hosts: is_known(hosts, host, told=told), limits=limits or PageLimits()
+            self.feed, control, limits=limits or PageLimits(),
+            is_known=lambda hosts: is_known(hosts, host, printed_host=printed_host),
         )  # fmt: skip
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
@@ -143,7 +144,7 @@ def main(record: Path, address: ListenAddress) -> int:
     except OSError as error:
         print(f"no page is served at {address} ({error.strerror}); training continues without it", flush=True)
         return 0
-    server = PageServer(record, listener, told=address.host)
+    server = PageServer(record, listener, printed_host=address.host)
     print(url_of(address, server.port), flush=True)
     try:
         server.run(job_ends)

@@ -43,5 +43,5 @@ def test_a_page_has_a_port_or_none_and_never_takes_the_program_for_one(given: st
 def test_nothing_that_was_not_asked_for_is_opened(tmp_path: Path) -> None:
     told = list[str]()
     assert Exports().tensorboard_run(tmp_path) is None
-    with exporting(Exports(), tmp_path, tell=told.append) as listeners:
+    with exporting(Exports(), tmp_path, report=told.append) as listeners:
         assert (list(listeners), told) == ([], [])

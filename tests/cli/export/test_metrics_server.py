@@ -20,7 +20,7 @@ FREE = ListenAddress("127.0.0.1", 0)
 
 def test_the_newest_metrics_are_served_until_the_block_ends() -> None:
     metrics, told = PrometheusMetrics(), list[str]()
-    with MetricsServer(metrics.registry, FREE, tell=told.append) as server:
+    with MetricsServer(metrics.registry, FREE, report=told.append) as server:
         address = f"http://127.0.0.1:{server.port}/metrics"
         assert told == [f"metrics are served at {address}"]
         metrics.status(measured(7))
@@ -38,7 +38,7 @@ def answer(port: int, request: str) -> str:
 
 def test_connections_that_say_nothing_end_and_keep_nobody_out() -> None:
     limits = ConnectionLimits(most=8, per_address=4, lasting_s=0.2)
-    server = MetricsServer(PrometheusMetrics().registry, FREE, tell=print, limits=limits)
+    server = MetricsServer(PrometheusMetrics().registry, FREE, report=print, limits=limits)
     with ExitStack() as opened, server:
         idle = [opened.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(40)]
         idle[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
@@ -47,7 +47,7 @@ def test_connections_that_say_nothing_end_and_keep_nobody_out() -> None:
 
 
 def test_metrics_are_given_under_the_names_of_the_page_alone_and_by_one_host() -> None:
-    with MetricsServer(PrometheusMetrics().registry, FREE, tell=print) as server:
+    with MetricsServer(PrometheusMetrics().registry, FREE, report=print) as server:
         for hosts in (["evil.example"], [], ["localhost", "evil.example"], ["localhost", "localhost"]):
             named = "".join(f"Host: {host}\r\n" for host in hosts)
             assert answer(server.port, f"GET /metrics HTTP/1.1\r\n{named}\r\n").startswith("HTTP/1.0 421 "), hosts
@@ -70,7 +70,7 @@ def test_an_address_in_use_or_of_another_machine_is_told_and_everything_else_goe
     with socket.create_server(("127.0.0.1", 0)) as other:
         used = ListenAddress("127.0.0.1", other.getsockname()[1])
         for address in (used, ListenAddress("192.0.2.1", 0)):
-            with MetricsServer(PrometheusMetrics().registry, address, tell=told.append) as server:
+            with MetricsServer(PrometheusMetrics().registry, address, report=told.append) as server:
                 assert server.port == 0
     first, second = told
     assert first == f"no metrics are served at {used} (Address already in use); training continues without them"

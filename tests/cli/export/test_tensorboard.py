@@ -32,7 +32,7 @@ STEPS = [
 
 def exported(record: Path, board: Path, *, tell: Callable[[str], None] = print) -> Path:
     """The folder that is written of a run that is over."""
-    folder = export_record(record, board / "run", is_over=lambda timeout_s: True, tell=tell)
+    folder = export_record(record, board / "run", is_over=lambda timeout_s: True, report=tell)
     assert folder is not None
     return folder
 
@@ -130,7 +130,7 @@ def test_a_full_disk_delays_what_is_written_and_no_event_is_cut(tmp_path: Path) 
         yield True
 
     turns = looks()
-    folder = export_record(record, tmp_path / "board" / "run", is_over=lambda _: next(turns), tell=told.append)
+    folder = export_record(record, tmp_path / "board" / "run", is_over=lambda _: next(turns), report=told.append)
     assert folder is not None
     assert "cannot be written (File too large)" in told[0]
     assert "can be written again" in told[1]
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_made_is_told_once_and_not_at_all_written(tmp_pa
     (tmp_path / "file").write_text("no folder")
     ends = iter([False, False, True])
     target = tmp_path / "file" / "run"
-    assert export_record(record, target, is_over=lambda timeout_s: next(ends), tell=told.append) is None
+    assert export_record(record, target, is_over=lambda timeout_s: next(ends), report=told.append) is None
     assert [one.removeprefix(str(target)) for one in told] == [
         " cannot be written (File exists); training continues, and it is retried",
         f" lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it",
@@ -167,7 +167,7 @@ def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(tmp_pa
     here = os.getcwd()
     os.chdir(tmp_path)
     try:
-        with tensorboard_process(record, target, tell=told.append):
+        with tensorboard_process(record, target, report=told.append):
             awaited(lambda: target.is_dir() and scalars_of(target).get("job/loss"), what="steps", deadline_s=60.0)
             with (record / "metrics.jsonl").open("a") as file:
                 file.write('{"time": 2.0, "step": 11, "loss": 0.5}\n')
@@ -176,7 +176,7 @@ def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(tmp_pa
     assert scalars_of(target)["job/loss"][-1] == (11, 0.5), "the rest is written at the end"
     assert told == []
     (record / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
-    with tensorboard_process(record, target, tell=told.append):
+    with tensorboard_process(record, target, report=told.append):
         awaited(lambda: any("ends here" in one for one in told), what="a remark", deadline_s=60.0)
     assert any(f"is of version {RECORD_VERSION + 1}" in one for one in told)
 

@@ -53,8 +53,8 @@ def test_a_page_for_others_is_known_by_the_names_of_its_machine_and_by_no_other(
     own = socket.gethostname()
     assert is_known([own], "0.0.0.0")
     assert not is_known([own], "127.0.0.1") or own == "localhost"
-    assert is_known(["box.example"], "192.0.2.7", told="Box.example")
-    assert not is_known([""], "127.0.0.1", told="")
+    assert is_known(["box.example"], "192.0.2.7", printed_host="Box.example")
+    assert not is_known([""], "127.0.0.1", printed_host="")
     assert not is_known(["evil.example"], "0.0.0.0")
     assert url_of(ListenAddress("0.0.0.0", 0), 80) == f"http://{own}:80/"
 
@@ -63,14 +63,14 @@ def test_a_page_for_others_is_known_by_the_names_of_its_machine_and_by_no_other(
 def test_beside_a_job_a_page_says_where_it_is_and_ends_with_it_and_not_by_a_signal(tmp_path: Path) -> None:
     written(tmp_path, GROWN, metrics=[measured(1)])
     told = list[str]()
-    with page_process(tmp_path, ListenAddress("127.0.0.1", 0), tell=told.append):
+    with page_process(tmp_path, ListenAddress("127.0.0.1", 0), report=told.append):
         awaited(lambda: told, what="its address", deadline_s=120.0)
         address = re.fullmatch(r"page: (http://127\.0\.0\.1:(\d+)/)", told[0])
         assert address
         with urllib.request.urlopen(address[1], timeout=60) as answer:
             assert b'<h1 id="title">' in answer.read()
         taken: list[str] = []
-        with page_process(tmp_path, ListenAddress("127.0.0.1", int(address[2])), tell=taken.append):
+        with page_process(tmp_path, ListenAddress("127.0.0.1", int(address[2])), report=taken.append):
             awaited(lambda: taken, what="its remark", deadline_s=120.0)
         place = f"127.0.0.1:{address[2]}"
         assert taken == [f"page: no page is served at {place} (Address already in use); training continues without it"]
