@@ -42,7 +42,7 @@ _PLANNING = "kungfu.plan"
 # The commands of `kungfu.cli.job.job_commands`.
 _STEERING = (
     ("status", "show the state of a running job"),
-    ("resize", "change a running job to N peers"),
+    ("resize", "resize a running job to N peers"),
     ("scale-out", "add N peers to a running job"),
     ("scale-in", "remove peers from a running job"),
     ("migrate", "replace a peer with a new one on a given host"),
@@ -118,7 +118,7 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         brought = commands.add_parser(name, help=what, description=what)
         if words is None or name in words:  # modules of other commands are not loaded
             _add_module(brought, name=name, module=importlib.import_module(module))
-    what = "plan for a cluster of jobs, or for a hyperparameter search"
+    what = "simulate a cluster's scheduler, or plan a hyperparameter search"
     planning = commands.add_parser("plan", help=what, description=what)
     if words is None or "plan" in words[:1]:
         _add_planning(planning, words or ())

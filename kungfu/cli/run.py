@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line of ``kungfu-run``."""
     parser = argparse.ArgumentParser(
         prog="kungfu-run",
-        description="Start a training program as a job of peers, whose number policies and commands may change.",
+        description="Start a training program as a job of peers. Policies and commands may change the number of peers.",
         epilog=_EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--against", choices=CATALOGUE, help="a second policy to compare with")
     add(
         "--load", type=_each_once(_numbers(float, example="0.6,0.8,1")), metavar="X,..",
-        help="target load: GPU seconds requested / (GPUs, the smallest of --gpus, x arrival period); arrivals are"
-        " rescaled to reach it; several are simulated in turn (as in the trace)",
+        help="target load, requested GPU seconds / (smallest of --gpus x arrival period); arrivals are rescaled;"
+        " several values are simulated in turn (default: the load of the trace)",
     )  # fmt: skip
     add(
         "--p95",
@@ -139,12 +139,12 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     )
     add("--resume", type=float, metavar="S", help="pause of a preempted job when it gets GPUs again (30; 0: free)")
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")
-    add("--overhead", type=float, help="permanent loss of throughput by elasticity, as a fraction (0)")
+    add("--overhead", type=float, help="permanent loss of throughput due to elasticity, as a fraction (0)")
     quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
     add(
         "--quanta",
         type=_numbers(float, example="10000,200000"),
-        help=f"GPU seconds after which a job sinks, comma-separated ({quanta})",
+        help=f"GPU seconds after which a job moves to a lower-priority queue, comma-separated ({quanta})",
     )
     add("--starvation", type=float, help="a preempted job is promoted after waiting this many times its running time")
     add("--pending-over", type=int, help="N of rule R1: shrink when more jobs than this wait (0)")

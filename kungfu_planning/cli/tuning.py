@@ -56,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIN:MAX",
         help="peers to measure (1 to the GPUs of an instance); only with a COMMAND",
     )
-    parser.add_argument(
-        "--measured-only", action="store_true", help="let no trial use a number of GPUs that was not measured"
-    )
+    parser.add_argument("--measured-only", action="store_true", help="restrict trials to measured numbers of GPUs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
         "--plot", nargs="?", const=Path("tuning.png"), type=Path, metavar="FILE", help="draw it (default: %(const)s)"

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule", type=Path, metavar="FILE", help="one fault per line, or a list of faults in YAML or JSON"
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="draw random faults that the job survives from this seed")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed for drawing random faults that the job survives")
     parser.add_argument("--faults", type=int, default=5, metavar="N", help="number of faults to draw (%(default)s)")
     parser.add_argument("--every", type=int, default=100, metavar="K", help="steps between drawn faults (%(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="print the faults without injecting them")
