@@ -70,7 +70,7 @@ def elastic_backfill(*, exact_up_to: int = 16, depth: int = 8) -> ClusterPolicy[
 
 def _deciding(limits: _ForecastLimits) -> Callable[[State, ForecastContext], tuple[SchedulePlan, ForecastContext]]:
     def decide(state: State, context: ForecastContext) -> tuple[SchedulePlan, ForecastContext]:
-        running = Admission(running_now(state), context=context, exact_up_to=limits.exact_up_to)
+        running = Admission(running_now(state, context=context), context=context, exact_up_to=limits.exact_up_to)
         shared = _admitted(running, pending=state.pending, depth=limits.depth).shared
         return SchedulePlan(shared.jobs, shared.held), context
 

@@ -37,10 +37,14 @@ class JobLadder:
 
 @dataclass(frozen=True)
 class ForecastContext:
-    """The constants of a simulation: the jobs, their ladders of saved time, their whole work, and the cluster."""
+    """The constants of a simulation: the jobs, their ladders of saved time, and the cluster.
+
+    Each job has its throughput on the requested GPUs, its whole work, and its minimum number of GPUs.
+    """
 
     workload: Workload
     ladders: Ladders
+    requested_rates: Floats
     work: list[float]
     fewest_gpus: list[int]
     gpus: int
@@ -68,8 +72,9 @@ def prepared(workload: Workload, gpus: int) -> ForecastContext:
     ladders = build_ladders(
         workload.rates, kind=workload.kind, fewest=workload.min_gpus, most=workload.max_gpus, gain=saved_time
     )
-    work = workload.duration_s * workload.rates[workload.kind, workload.gpus]
-    return ForecastContext(workload, ladders, work.tolist(), workload.min_gpus.tolist(), gpus)
+    requested_rates: Floats = workload.rates[workload.kind, workload.gpus]
+    work = (workload.duration_s * requested_rates).tolist()
+    return ForecastContext(workload, ladders, requested_rates, work, workload.min_gpus.tolist(), gpus)
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,10 @@ class RunningJobs:
     held: Ints
 
 
-def running_now(state: State) -> RunningJobs:
+def running_now(state: State, *, context: ForecastContext) -> RunningJobs:
     """The running jobs of a state."""
-    jobs, workload = state.running, state.workload
-    asked_rate = workload.rates[workload.kind[jobs], workload.gpus[jobs]]
-    return RunningJobs(jobs, remaining_s(state, jobs=jobs) * asked_rate, state.progress.gpus[jobs])
+    jobs = state.running
+    return RunningJobs(jobs, remaining_s(state, jobs=jobs) * context.requested_rates[jobs], state.progress.gpus[jobs])
 
 
 def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> RunningJobs:
