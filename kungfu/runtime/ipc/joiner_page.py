@@ -11,7 +11,6 @@ change is lost.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import weakref
@@ -56,7 +55,7 @@ class JoinerPage:
         except OSError:
             return None
         # The creator has ended, and the path names another file; reading memory that can shrink could end this process.
-        if os.fstat(descriptor).st_size != _BYTES or not _is_sealed(descriptor):
+        if not memfd.has_fixed_size(descriptor, _BYTES):
             os.close(descriptor)
             return None
         return cls(descriptor)
@@ -85,10 +84,3 @@ class JoinerPage:
     def _mark(self, peer: int, value: int) -> None:
         with suppress(ValueError):  # the page is closed: a process may end, or a view begin, after that
             self._memory[peer % _BYTES] = value
-
-
-def _is_sealed(descriptor: int) -> bool:
-    try:
-        return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
-    except OSError:
-        return False

@@ -23,6 +23,15 @@ def make(bytes_: int, *, name: str = "kungfu") -> int:
     return descriptor
 
 
+def has_fixed_size(descriptor: int, bytes_: int) -> bool:
+    """True if these are ``bytes_`` sealed bytes; memory that is smaller or can shrink could end a process by SIGBUS."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # another kind of file
+        seals = 0
+    return os.fstat(descriptor).st_size == bytes_ and bool(seals & fcntl.F_SEAL_SHRINK)
+
+
 def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
     """Passes the memory to the peer of ``rank``; raises ``PeerFailure`` if that peer has closed the connection."""
     try:
@@ -50,9 +59,8 @@ def receive(connection: socket.socket, *, bytes_: int, deadline_s: float, rank: 
     # The connection has ended, or delivered a byte without memory.
     if not descriptors:
         raise _hung_up(rank)
-    found = os.fstat(descriptors[0]).st_size
-    # Memory that is too small, or that its creator can still shrink, could end this process by SIGBUS.
-    if found != bytes_ or not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+    if not has_fixed_size(descriptors[0], bytes_):
+        found = os.fstat(descriptors[0]).st_size
         os.close(descriptors[0])
         raise PeerFailure(
             f"rank {rank} passed {found} bytes of memory where {bytes_} sealed ones were expected; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -34,11 +35,11 @@ def test_the_memory_keeps_its_length(bytes_: int) -> None:
     os.close(made)
 
 
-def test_memory_of_another_length_or_unsealed_is_refused() -> None:
-    unsealed = os.memfd_create("unsealed")
-    os.ftruncate(unsealed, 4096)
-    sealed = memfd.make(4096)
-    for descriptor, expected in ((sealed, 8192), (unsealed, 4096)):
+def test_memory_of_another_length_or_unsealed_is_refused(tmp_path: Path) -> None:
+    unsealed, file = os.memfd_create("unsealed"), os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    for descriptor in (unsealed, file):
+        os.ftruncate(descriptor, 4096)
+    for descriptor, expected in ((memfd.make(4096), 8192), (unsealed, 4096), (file, 4096)):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             memfd.send(ours, descriptor=descriptor, rank=1)
