@@ -11,18 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster import placement
+from kungfu.runtime.core.cluster import events, placement
 from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, mark_to_kill
-from kungfu.runtime.core.cluster.events import (
-    AdmitFirstView,
-    Command,
-    ComparePrograms,
-    Fail,
-    Kill,
-    PeerProgressed,
-    ReportMachines,
-    Spawn,
-)
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.view import View
 
@@ -53,7 +43,7 @@ def spawn(
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
     room = {one: count for one, count in room.items() if host in (None, one)}
     starting, of, missing = dict(cluster.starting), dict(hosts.of), dict(cluster.missing)
-    spawns: list[Spawn] = []
+    spawns: list[events.Spawn] = []
     next_id = people.next_id
     for peer, other in enumerate(replacing, start=people.next_id):
         next_id = peer + 1
@@ -65,7 +55,7 @@ def spawn(
         room[free_host] -= 1
         starting[peer], of[peer] = Starting(now, replaces=other), free_host
         giving_way, joins = _peers_giving_way(cluster, free_host, leaving), cluster.view is not None
-        spawns.append(Spawn(peer, free_host, giving_way, joins, hosts.threads))
+        spawns.append(events.Spawn(peer, free_host, giving_way, joins, hosts.threads))
     alive = people.alive | {spawn.peer for spawn in spawns}
     lacked_slot = hosts.lacked_slot or len(missing) > len(cluster.missing)
     people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of, lacked_slot=lacked_slot)
@@ -75,7 +65,7 @@ def spawn(
 def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
     """Kills joiners that are no longer needed."""
     going = list(peers)
-    return mark_to_kill(cluster.without_joiners(going), going), [Kill(peer, reason) for peer in going]
+    return mark_to_kill(cluster.without_joiners(going), going), [events.Kill(peer, reason) for peer in going]
 
 
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
@@ -123,7 +113,7 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
     return offer_if_ready(*spawn(cluster, [None] * (count + given_up), now))
 
 
-def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
+def on_peer_progressed(cluster: Cluster, event: events.PeerProgressed, now: float) -> Transition:
     """Handles a joiner that has attached or is ready."""
     entry = cluster.starting.get(event.peer.id)
     if entry is None or entry.ready is not None:
@@ -145,11 +135,11 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
     usual, machine = cluster.identity.machine, entry.identity.machine
     # A machine that differs from the job's first is reported; for the first view all are reported together.
     differs = cluster.view is not None and machine != usual
-    remarks = [ReportMachines(usual, {event.peer.id: machine})] if differs else []
+    remarks = [events.ReportMachines(usual, {event.peer.id: machine})] if differs else []
     return offer_if_ready(cluster.with_joiner(event.peer.id, replace(entry, ready=now)), remarks)
 
 
-def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transition:
+def offer_if_ready(cluster: Cluster, commands: Sequence[events.Command] = ()) -> Transition:
     """Forms the first view, or offers the joiners to the coordinator, once all of them are ready.
 
     The new commands are appended to ``commands``, the commands of the preceding decision.
@@ -202,7 +192,7 @@ def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
     """Kills a running joiner that is too late or whose program exits; the job continues without it."""
     cluster, commands = on_joiner_lost(mark_to_kill(cluster, [peer]), peer, why, now)
-    return cluster, [Kill(peer, why), *commands]
+    return cluster, [events.Kill(peer, why), *commands]
 
 
 def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
@@ -237,7 +227,7 @@ def form_first_view(cluster: Cluster) -> Transition:
     for peer, entry in zip(peers, entries, strict=True):
         if entry.identity.program != identity.program:
             # The answer names the difference and ends the job.
-            return cluster, [ComparePrograms(peers[:1], peer)]
+            return cluster, [events.ComparePrograms(peers[:1], peer)]
     # A resumed job may begin with a later phase.
     first = entries[0].said
     phases = replace(cluster.phases, number=first.phase if first else 1)
@@ -248,11 +238,11 @@ def form_first_view(cluster: Cluster) -> Transition:
         for peer, entry in zip(peers, entries, strict=True)
         if entry.identity.machine != identity.machine
     }
-    remarks: list[Command] = [ReportMachines(identity.machine, others)] if others else []
-    return cluster, [*remarks, AdmitFirstView(View(1, peers))]
+    remarks: list[events.Command] = [events.ReportMachines(identity.machine, others)] if others else []
+    return cluster, [*remarks, events.AdmitFirstView(View(1, peers))]
 
 
-def compare_waiting(cluster: Cluster) -> list[Command]:
+def compare_waiting(cluster: Cluster) -> list[events.Command]:
     """The comparisons under way, one for each joiner that has reported ready but runs a different program."""
     if cluster.view is None:
         # Before the first view all programs are compared together.
@@ -262,15 +252,15 @@ def compare_waiting(cluster: Cluster) -> list[Command]:
         # No member is left that could describe the job's program.
         return []
     waiting = [entry for _, entry in sorted(cluster.starting.items()) if not entry.ready]
-    return [ComparePrograms(members, entry.peer) for entry in waiting if entry.peer is not None]
+    return [events.ComparePrograms(members, entry.peer) for entry in waiting if entry.peer is not None]
 
 
-def fail_as_different(how: str) -> Fail:
+def fail_as_different(how: str) -> events.Fail:
     """The end of a job whose peers run different programs."""
-    return Fail(-1, f"the peers of this job must run the same program: {how}", code=UNLIKE_CODE)
+    return events.Fail(-1, f"the peers of this job must run the same program: {how}", code=UNLIKE_CODE)
 
 
 def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
     """Dismisses a joiner with a different program; it is not replaced, since a replacement would run the same."""
     cluster = replace(cluster.without_joiners([peer]), missing={**cluster.missing, peer: _ANOTHER})
-    return mark_to_kill(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]
+    return mark_to_kill(cluster, [peer]), [events.Kill(peer, f"{_ANOTHER}: {how}")]

@@ -23,17 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster import events
 from kungfu.runtime.core.cluster.cluster import Cluster, Phases, Starting, Transition, mark_to_kill
-from kungfu.runtime.core.cluster.events import (
-    AdmitPhase,
-    AnnounceFailure,
-    Command,
-    ComparePrograms,
-    Fail,
-    Kill,
-    PeerProgressed,
-    PeersLost,
-)
 from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_different, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.recovery import within_budgets
 from kungfu.runtime.core.view import View
@@ -55,7 +46,7 @@ def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transi
     return replace(cluster, processes=replace(people, finished=people.finished | {peer})), []
 
 
-def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
+def on_peer_ready_for_phase(cluster: Cluster, event: events.PeerProgressed, now: float) -> Transition:
     """Handles a former member or a joiner that is ready, between two phases."""
     peer, phases = event.peer.id, cluster.phases
     if event.phase != phases.number + 1:
@@ -106,10 +97,10 @@ def _in_rank_order(cluster: Cluster) -> list[Starting]:
     return [ready[peer] for peer in order]
 
 
-def _comparison(reference: Starting, other: Starting) -> list[Command]:
+def _comparison(reference: Starting, other: Starting) -> list[events.Command]:
     assert reference.peer is not None
     assert other.peer is not None
-    return [ComparePrograms((reference.peer,), other.peer)]
+    return [events.ComparePrograms((reference.peer,), other.peer)]
 
 
 def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Transition:
@@ -129,7 +120,7 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
         root = min(cluster.phases.lost, default=-1)
         left = f"{view.size} peer{'' if view.size == 1 else 's'} came to phase {cluster.phases.number + 1}"
         reason = f"{lost.pop(root, '')}; ".lstrip("; ") + f"{left}, fewer than --min {cluster.limits.minimum}"
-        return cluster, [Fail(root, reason, others=lost)]
+        return cluster, [events.Fail(root, reason, others=lost)]
     # The training continues, so peers lost between the phases have not failed after its end.
     losses = replace(losses, broken_after={})
     phases = Phases(cluster.phases.number + 1, is_forming=True, since=now, replaced=replaced)
@@ -151,14 +142,14 @@ def on_phase_began(cluster: Cluster, now: float) -> Transition:
     return offer_if_ready(*spawn(cluster, replaced, now))
 
 
-def repeat_admission(cluster: Cluster) -> list[Command]:
+def repeat_admission(cluster: Cluster) -> list[events.Command]:
     """Repeats the admission to the view of a phase for peers that may have missed it, if the view is forming."""
     view, phases = cluster.view, cluster.phases
     if not phases.is_forming or view is None:
         # No admission is to be repeated.
         return []
     coming = _number_coming(cluster, view, phases.replaced)
-    return [AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
+    return [events.AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
 
 
 def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int:
@@ -193,7 +184,7 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
             f"{how}, while phase {phases.number} of the job began with its state, which no other peer holds; go on "
             "from a checkpoint (kungfu-run --resume)"
         )
-        return cluster, [Fail(peer, reason)]
+        return cluster, [events.Fail(peer, reason)]
     smaller = View(view.version + 1, tuple(one for one in view.peers if one.id != peer), begins_phase=True)
     losses = cluster.losses
     if peer not in cluster.starting:
@@ -203,10 +194,10 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
     phases = replace(phases, since=now)
     cluster = replace(cluster.without_joiners([peer]), view=smaller, phases=phases, losses=losses)
     # Peers that have begun to enter the view leave it; the others do not know of it.
-    return cluster, [AnnounceFailure(peer, view.version, how), *repeat_admission(cluster)]
+    return cluster, [events.AnnounceFailure(peer, view.version, how), *repeat_admission(cluster)]
 
 
-def on_reported_while_forming(cluster: Cluster, event: PeersLost) -> Transition:
+def on_reported_while_forming(cluster: Cluster, event: events.PeersLost) -> Transition:
     """Handles a peer that could not enter the view of its phase: kills hanging peers; their ends form the next view."""
     report, view = event.report, cluster.view
     assert view is not None
@@ -215,9 +206,9 @@ def on_reported_while_forming(cluster: Cluster, event: PeersLost) -> Transition:
         return cluster, []
     suspects = [peer for peer in report.suspects if peer in cluster.alive and peer != event.peer]
     if not suspects:
-        return cluster, [Fail(event.peer, report.error, late=True, kind="loss")]
+        return cluster, [events.Fail(event.peer, report.error, late=True, kind="loss")]
     # The suspects hang. When they have ended, the others form another view.
-    return mark_to_kill(cluster, suspects), [Kill(peer, report.error) for peer in suspects]
+    return mark_to_kill(cluster, suspects), [events.Kill(peer, report.error) for peer in suspects]
 
 
 def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
@@ -226,7 +217,7 @@ def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
     if phases.is_forming and now - phases.since > _FORMING_WAITS * deadlines.wait_s:
         # All peers of the view are held up.
         late = f"phase {phases.number} of the job had not begun {now - phases.since:.0f} s after all were ready for it"
-        return cluster, [Fail(-1, late, late=True)]
+        return cluster, [events.Fail(-1, late, late=True)]
     first = min((entry.since for entry in phases.ready.values()), default=now)
     missing = sorted((cluster.between_phases | {*cluster.members}) - phases.ready.keys() - cluster.processes.to_kill)
     if not phases.is_over or now - first <= deadlines.ready_s or not missing:
@@ -234,4 +225,4 @@ def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
         return cluster, []
     why = f"the others have waited {now - first:.0f} s for it to begin phase {phases.number + 1}"
     people = replace(cluster.processes, to_kill=cluster.processes.to_kill | {*missing})
-    return replace(cluster, processes=people), [Kill(peer, why) for peer in missing]
+    return replace(cluster, processes=people), [events.Kill(peer, why) for peer in missing]

@@ -12,17 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster import events
 from kungfu.runtime.core.cluster.cluster import Cluster, Losses, Regrouping, Transition
-from kungfu.runtime.core.cluster.events import (
-    AdmitSurvivors,
-    AnnounceFailure,
-    Command,
-    Fail,
-    Kill,
-    LossReport,
-    PeersLost,
-    ViewStarted,
-)
 from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_if_ready, spawn
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
@@ -55,20 +46,20 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
         return cluster, [failed]
     # The others may have reported already, and wait only for this peer's end.
     cluster, commands = form_view(cluster, now)
-    return cluster, [AnnounceFailure(peer, version, how), *commands]
+    return cluster, [events.AnnounceFailure(peer, version, how), *commands]
 
 
-def _nobody_left(cluster: Cluster) -> Fail | None:
+def _nobody_left(cluster: Cluster) -> events.Fail | None:
     """The end of a job whose last member was lost while it trained; ``None`` if others are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _is_trained(cluster):
         # Members are left, or nothing is left to train.
         return None
     (root, why), *rest = lost.items()
-    return Fail(root, why, others=dict(rest))
+    return events.Fail(root, why, others=dict(rest))
 
 
-def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
+def on_peers_lost(cluster: Cluster, event: events.PeersLost, now: float) -> Transition:
     """Handles a peer's report that it lost others."""
     peer, report = event.peer, event.report
     if peer not in cluster.alive:
@@ -76,7 +67,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
         return cluster, []
     if cluster.view is None:
         # The first view broke before it trained: there is nothing to recover.
-        return cluster, [Fail(peer, report.error, late=report.late, kind="loss")]
+        return cluster, [events.Fail(peer, report.error, late=report.late, kind="loss")]
     if peer not in cluster.members:
         # A joiner waits, and is offered again when a view has begun.
         return cluster, []
@@ -94,7 +85,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     cluster = replace(cluster, losses=cluster.losses.with_failed(*quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
     # The first report is announced to the members that have not noticed the loss.
-    announced = [AnnounceFailure(-1, version, report.error)] if not regrouping.reports else []
+    announced = [events.AnnounceFailure(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
     cluster, kills = _dismiss_stalled(replace(cluster, regrouping=regrouping), report, now)
@@ -102,9 +93,9 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
     return cluster, [*announced, *kills, *commands]
 
 
-def _dismiss_stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
+def _dismiss_stalled(cluster: Cluster, report: events.LossReport, now: float) -> Transition:
     """Dismisses joiners that delayed a view until its deadline; ended processes are reported separately."""
-    commands: list[Command] = []
+    commands: list[events.Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
         cluster, more = give_up_joiner(cluster, peer, report.error, now)
         commands += more
@@ -142,11 +133,11 @@ def form_view(cluster: Cluster, now: float) -> Transition:
     return cluster, [_admit_survivors(cluster, view)]
 
 
-def _admit_survivors(cluster: Cluster, view: View) -> AdmitSurvivors:
+def _admit_survivors(cluster: Cluster, view: View) -> events.AdmitSurvivors:
     regrouping, coming = cluster.regrouping, _number_coming(cluster)
     assert regrouping is not None
     sources = tuple(view.ids.index(peer) for peer in _most_advanced(regrouping.reports, view.ids))
-    return AdmitSurvivors(view, sources, view.size + coming if coming else 0, regrouping.lost)
+    return events.AdmitSurvivors(view, sources, view.size + coming if coming else 0, regrouping.lost)
 
 
 def resume(cluster: Cluster, now: float) -> Transition:
@@ -156,10 +147,10 @@ def resume(cluster: Cluster, now: float) -> Transition:
     if (failed := _nobody_left(cluster)) is not None:
         return cluster, [failed]
     # Some members may not know of the loss.
-    gone = [AnnounceFailure(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
+    gone = [events.AnnounceFailure(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
     if not gone and regrouping.reports:
         # A view broke although no process has ended.
-        gone = [AnnounceFailure(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
+        gone = [events.AnnounceFailure(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
         # The view is formed: its coordinator may not know of its role.
         return cluster, [_admit_survivors(cluster, regrouping.formed)]
@@ -181,10 +172,10 @@ def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
     reports = {peer: report for peer, report in regrouping.reports.items() if peer != coordinator}
     regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {coordinator})
     why = f"it did not answer when it was to lead view {view.version}"
-    return replace(cluster, regrouping=regrouping), [Kill(coordinator, why)]
+    return replace(cluster, regrouping=regrouping), [events.Kill(coordinator, why)]
 
 
-def _reason_to_fail(cluster: Cluster) -> Fail | None:
+def _reason_to_fail(cluster: Cluster) -> events.Fail | None:
     """The end of the job if the survivors can form no view; else ``None``."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
@@ -193,15 +184,15 @@ def _reason_to_fail(cluster: Cluster) -> Fail | None:
     late = all(report.late for report in regrouping.reports.values()) and not regrouping.lost
     if not any(report.holds for report in regrouping.reports.values()):
         # The only peers left are joiners that have not received all of the state.
-        return Fail(root, f"{how}, and {_NO_HOLDER}", others=others)
+        return events.Fail(root, f"{how}, and {_NO_HOLDER}", others=others)
     if regrouping.stuck >= STUCK:
         # Each view broke before it trained, and so would the next.
-        return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
+        return events.Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
     expected = len(members) + _number_coming(cluster)
     if expected < cluster.limits.minimum and not _is_trained(cluster):
         # The job would continue below its minimum of peers.
         left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.limits.minimum}"
-        return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
+        return events.Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
     return None
 
 
@@ -210,7 +201,7 @@ def _is_trained(cluster: Cluster) -> bool:
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
-def _most_advanced(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
+def _most_advanced(reports: Mapping[int, events.LossReport], members: tuple[int, ...]) -> list[int]:
     """The most advanced of the members that hold the state; they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     step, stage = max((reports[peer].step, reports[peer].stage) for peer in holders)
@@ -249,7 +240,7 @@ def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tup
     return failed[over_failures:] + preempted[over_preemptions:]
 
 
-def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
+def on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> Transition:
     """Handles a view that has begun to train; if it is the view of the survivors, lost peers are replaced now."""
     fresh = {peer for peer in event.view.ids if peer in cluster.starting}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
@@ -298,14 +289,14 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
         return _count_as_lost(cluster, strayed, now)
     why = next(iter(regrouping.reports.values())).error
     why = f"it did not regroup with the others within {waited:.1f} s; {why}"
-    kills: list[Command] = [Kill(peer, why) for peer in silent if peer not in regrouping.killed]
+    kills: list[events.Command] = [events.Kill(peer, why) for peer in silent if peer not in regrouping.killed]
     regrouping = replace(regrouping, killed=regrouping.killed | set(silent))
     return replace(cluster, regrouping=regrouping), kills
 
 
 def _count_as_lost(cluster: Cluster, strayed: list[int], now: float) -> Transition:
     """Counts members that left their training loops as lost, although their programs continue."""
-    commands: list[Command] = []
+    commands: list[events.Command] = []
     for peer in strayed:
         losses = cluster.losses
         departure = losses.exiting[peer]

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster import joiners, phases, placement, program_exits, recovery
+from kungfu.runtime.core.cluster import events, joiners, phases, placement, program_exits, recovery
 from kungfu.runtime.core.cluster.cluster import (
     PREEMPTED,
     Cluster,
@@ -42,28 +42,6 @@ from kungfu.runtime.core.cluster.cluster import (
     Starting,
     Transition,
     exit_in_words,
-)
-from kungfu.runtime.core.cluster.events import (
-    AnnounceFailure,
-    Command,
-    CoordinatorUnreachable,
-    Done,
-    Event,
-    Fail,
-    HostJoined,
-    HostLost,
-    HostNoticed,
-    Kill,
-    LeaderTookOver,
-    PeerNoticed,
-    PeerProgressed,
-    PeersLost,
-    ProcessEnded,
-    ProgramDiffers,
-    ProgramExiting,
-    Tick,
-    TrainingFinished,
-    ViewStarted,
 )
 from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
@@ -82,66 +60,67 @@ def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None =
     return joiners.spawn(Cluster(limits, hosts=hosts or Hosts()), [None] * size, now)
 
 
-def react(cluster: Cluster, event: Event, now: float) -> Transition:
+def react(cluster: Cluster, event: events.Event, now: float) -> Transition:
     """The next cluster, and the commands to perform, in this order; ``now`` is in seconds of the agent's clock."""
     cluster, commands = _react(cluster, event, now)
     # The programs are compared once, when the last peer is ready.
-    cluster, forms = (cluster, []) if isinstance(event, Tick | ProgramDiffers) else phases.form_phase(cluster, now)
+    may_form = not isinstance(event, events.Tick | events.ProgramDiffers)
+    cluster, forms = phases.form_phase(cluster, now) if may_form else (cluster, [])
     cluster, spawns = joiners.spawn_queued(cluster, now)
     cluster, releases = placement.release_empty_hosts(cluster)
     return cluster, [*commands, *forms, *spawns, *releases]
 
 
-def _react(cluster: Cluster, event: Event, now: float) -> Transition:
+def _react(cluster: Cluster, event: events.Event, now: float) -> Transition:
     match event:
         # No phase is under way: ready peers wait for the next phase.
-        case PeerProgressed(ready=True) if cluster.phases.is_over:
+        case events.PeerProgressed(ready=True) if cluster.phases.is_over:
             return phases.on_peer_ready_for_phase(cluster, event, now)
-        case PeerProgressed():
+        case events.PeerProgressed():
             return joiners.on_peer_progressed(cluster, event, now)
-        case ProgramDiffers(peer, how) if cluster.phases.is_over:
+        case events.ProgramDiffers(peer, how) if cluster.phases.is_over:
             return phases.on_phase_differs(cluster, peer, how)
-        case ProgramDiffers(peer, how):
+        case events.ProgramDiffers(peer, how):
             return joiners.on_program_differs(cluster, peer, how)
         case Decision():
             return joiners.on_decision(cluster, event, now)
-        case ViewStarted():
+        case events.ViewStarted():
             return _on_view_started(cluster, event, now)
-        case TrainingFinished(peer, False, phase) if phase:
+        case events.TrainingFinished(peer, False, phase) if phase:
             return phases.on_phase_over(cluster, peer, phase, now)
-        case TrainingFinished(peer, leaving):
+        case events.TrainingFinished(peer, leaving):
             return _on_training_finished(cluster, peer, now, leaving=leaving)
-        case PeersLost() if cluster.phases.is_forming:
+        case events.PeersLost() if cluster.phases.is_forming:
             return phases.on_reported_while_forming(cluster, event)
-        case PeersLost():
+        case events.PeersLost():
             return recovery.on_peers_lost(cluster, event, now)
-        case CoordinatorUnreachable(view):
+        case events.CoordinatorUnreachable(view):
             return recovery.on_coordinator_unreachable(cluster, view)
-        case PeerNoticed(peer):
+        case events.PeerNoticed(peer):
             return _on_peers_noticed(cluster, peer)
         # The peer's host was given up, or the report is repeated.
-        case ProcessEnded(peer, _) if peer not in cluster.alive:
+        case events.ProcessEnded(peer, _) if peer not in cluster.alive:
             return cluster, []
-        case ProcessEnded(peer, code):
+        case events.ProcessEnded(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
             return _on_process_ended(
                 program_exits.with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now
             )
-        case ProgramExiting():
+        case events.ProgramExiting():
             return program_exits.on_program_exiting(cluster, event, now)
-        case HostJoined(host, slots):
+        case events.HostJoined(host, slots):
             return _on_host_joined(cluster, host, slots)
-        case HostNoticed(host):
+        case events.HostNoticed(host):
             return _on_host_noticed(cluster, host, now)
-        case HostLost(host, how):
+        case events.HostLost(host, how):
             return _on_host_lost(cluster, host, how, now)
-        case LeaderTookOver():
+        case events.LeaderTookOver():
             return _on_leader_took_over(cluster, now)
-        case Tick():
+        case events.Tick():
             return _on_tick(cluster, now)
 
 
-def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
+def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> Transition:
     """Handles a view that trains; requests the removal of members with a notice that could not be removed earlier."""
     left = _removed_peers(cluster, event.view)
     # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
@@ -189,7 +168,7 @@ def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
     return cluster, [] if is_idle else _request_leave(cluster, news)
 
 
-def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
+def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[events.Command]:
     """Asks the coordinator to remove peers, with replacements within the budget of preemptions."""
     if not peers:
         # No peer is to be removed.
@@ -204,7 +183,7 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
     """Handles a new leader: repeats commands for peers, which detect repetitions by version or id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
-    kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
+    kills = [events.Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
     if cluster.regrouping is not None:
         # In the middle of a recovery.
         cluster, commands = recovery.resume(cluster, now)
@@ -253,7 +232,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     there = placement.peers_on(cluster, host)
     if cluster.view is None:
         # There is no coordinator that could remove its peers.
-        return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
+        return cluster, [events.Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
     cluster, spawns = joiners.spawn(cluster, coming.values(), now)
@@ -267,9 +246,9 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
     cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:
         # The first view cannot be formed without its peers.
-        return cluster, [Fail(-1, how)]
+        return cluster, [events.Fail(-1, how)]
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
-    commands: list[Command] = []
+    commands: list[events.Command] = []
     for peer in there:
         cluster, more = _on_process_ended(cluster, peer, _KILLED, now, how=how)
         commands += more
@@ -323,7 +302,7 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
     if code == 0 and cluster.regrouping is None:
         # The script ended without a report. If others continue to train, they will report the loss.
         cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
-        return _end_if_nobody_trains(cluster, [AnnounceFailure(peer, 0, recovery.QUIT)])
+        return _end_if_nobody_trains(cluster, [events.AnnounceFailure(peer, 0, recovery.QUIT)])
     # A member was lost while it trained.
     cluster, commands = recovery.on_member_lost(
         replace(cluster, losses=cluster.losses.with_ended(peer, code)), peer, how, now
@@ -342,22 +321,22 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
     if cluster.view is None and code == 0:
         # The script does not train at all.
-        return cluster, [Fail(peer, _no_training_reason(entry), code=2)]
+        return cluster, [events.Fail(peer, _no_training_reason(entry), code=2)]
     if cluster.view is None:
         # The first view cannot be formed without the joiner.
         departure = cluster.losses.exiting.get(peer)
         said = f"{how}: {departure.exit.error}" if departure is not None and departure.exit.error else how
-        return cluster, [program_exits.chosen_failure(cluster, peer, said) or Fail(peer, how)]
+        return cluster, [program_exits.chosen_failure(cluster, peer, said) or events.Fail(peer, how)]
     if cluster.phases.is_over and code == 0:
         # The joiner skipped all phases and reached the end of its program: no phase was left to join.
         return _end_if_nobody_trains(cluster.without_joiners([peer]), [])
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = joiners.on_joiner_lost(cluster, peer, why, now)
     # Peers in a view may wait for the joiner: they are notified of its end.
-    return _end_if_nobody_trains(cluster, [*([AnnounceFailure(peer, 0, how)] if version else []), *commands])
+    return _end_if_nobody_trains(cluster, [*([events.AnnounceFailure(peer, 0, how)] if version else []), *commands])
 
 
-def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transition:
+def _end_if_nobody_trains(cluster: Cluster, commands: list[events.Command]) -> Transition:
     """Ends the job if no process runs, and dismisses the joiners if no member runs."""
     if not cluster.alive:
         # The last process has ended.
@@ -369,19 +348,19 @@ def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transiti
     return joiners.dismiss(cluster, cluster.starting, "no peer that trains is left")
 
 
-def _job_end(cluster: Cluster) -> Command:
+def _job_end(cluster: Cluster) -> events.Command:
     """The end of a job whose processes have all ended."""
     broken, people = dict(cluster.losses.broken_after), cluster.processes
     if not broken and people.finished | people.ended_well:
         # Peers have trained to the end, and every script has ended well.
-        return Done()
+        return events.Done()
     if not broken:
         # Every peer was removed.
-        return Fail(-1, _NOBODY_ENDED)
+        return events.Fail(-1, _NOBODY_ENDED)
     # Scripts failed after their training.
     root = min(broken)
     how = f"{broken.pop(root)}, after its training was over"
-    return program_exits.chosen_failure(cluster, root, how, others=broken) or Fail(root, how, others=broken)
+    return program_exits.chosen_failure(cluster, root, how, others=broken) or events.Fail(root, how, others=broken)
 
 
 def _no_training_reason(entry: Starting) -> str:
@@ -404,6 +383,6 @@ def _on_tick(cluster: Cluster, now: float) -> Transition:
     peer, why = late
     if cluster.view is None:
         # The first view waits for all its peers.
-        return cluster, [Fail(peer, why, late=True)]
+        return cluster, [events.Fail(peer, why, late=True)]
     cluster, commands = joiners.give_up_joiner(cluster, peer, why, now)
     return cluster, [*kills, *commands]
