@@ -21,7 +21,7 @@ from types import TracebackType
 
 from kungfu.errors import KungfuError
 from kungfu.runtime.core.cluster.events import ProgramExiting
-from kungfu.runtime.core.exit import Exit, kind_of
+from kungfu.runtime.core.failure import Exit, kind_of
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.runtime.core.exit import ExitKind
-from kungfu.runtime.core.failure import EXIT_CODES, Failure, find_root_cause
+from kungfu.runtime.core.failure import EXIT_CODES, ExitKind, Failure, find_root_cause
 
 LOST = ["Traceback (most recent call last):", "kungfu.errors.PeerFailure: lost rank 1 (peer 1)"]
 WAITED = ["kungfu.errors.DeadlineExceeded: waited 60.0 s at barrier 3 for rank 1"]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kungfu.errors import DeadlineExceeded, PolicyError, UsageError
-from kungfu.runtime.core.exit import Exit, described
+from kungfu.runtime.core.failure import Exit, described
 from kungfu.runtime.peer.exit_report import exit_of
 
 

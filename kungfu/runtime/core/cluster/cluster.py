@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from signal import Signals
 
 from kungfu.runtime.core.cluster.events import Command, LossReport, PeerProgressed
-from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.failure import Exit
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kungfu.runtime.core.exit import Exit, ExitKind
+from kungfu.runtime.core.failure import Exit, ExitKind
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked

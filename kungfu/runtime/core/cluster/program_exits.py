@@ -21,7 +21,7 @@ from kungfu.runtime.core.cluster.cluster import PREEMPTED, Cluster, Departure, T
 from kungfu.runtime.core.cluster.events import AnnounceFailure, Command, Fail, Kill, ProgramExiting
 from kungfu.runtime.core.cluster.joiners import give_up_joiner
 from kungfu.runtime.core.cluster.recovery import on_member_lost
-from kungfu.runtime.core.exit import Exit, described
+from kungfu.runtime.core.failure import Exit, described
 
 _USAGE = 2
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from kungfu.runtime.core.cluster import events
 from kungfu.runtime.core.cluster.cluster import Cluster, Losses, Regrouping, Transition
 from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_if_ready, spawn
-from kungfu.runtime.core.exit import described
+from kungfu.runtime.core.failure import described
 from kungfu.runtime.core.view import View
 
 # The description of the end of a peer whose script ended while the other peers needed the peer.

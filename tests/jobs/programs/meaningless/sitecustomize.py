@@ -8,7 +8,7 @@ from typing import Any
 
 import kungfu.errors
 from kungfu.native import builder
-from kungfu.runtime.core import exit as exits
+from kungfu.runtime.core import failure
 from kungfu.runtime.core.cluster import cluster as state
 
 runpy.run_path(str(Path(__file__).parents[1] / "lean" / "sitecustomize.py"))
@@ -32,5 +32,5 @@ def _misleading(functions: ctypes.CDLL, types: Mapping[str, Any]) -> ctypes.CDLL
 
 builder._typed = _misleading
 kungfu.errors.KungfuError.__str__ = _said
-for function in (exits.described, state.exit_in_words):  # others have imported them by name
+for function in (failure.described, state.exit_in_words):  # others have imported them by name
     function.__code__ = _said.__code__

@@ -26,7 +26,7 @@ from kungfu.runtime.core.cluster.events import (
     ViewStarted,
 )
 from kungfu.runtime.core.cluster.placement import free_slots
-from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.failure import Exit
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import View

@@ -26,7 +26,7 @@ from kungfu.runtime.core.cluster.events import (
     TrainingFinished,
     ViewStarted,
 )
-from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.failure import Exit
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import (
