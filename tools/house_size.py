@@ -24,7 +24,7 @@ from rich.table import Column, Table
 
 # The classes (and, as pb.X, the messages) that hold a request or its answer, from the rule that fires to the view with
 # the joiner; the second list is for commits with `Asked`. A class that a commit lacks does not count, and neither does
-# a message that no module on the walk names: it is its class's encoding, made by `ipc/codec.py`.
+# a message that no module on the walk names: it is its class's encoding, made by `ipc/convert.py`.
 # The files of the walk are the modules that name one of these, except for imports and `View`. The modules of `OUTSIDE`
 # receive and store requests of people and schedulers: these enter the walk as `Asked`, and rules' requests never do.
 WALK = """FiredRule RescaleRequest BarrierRequests Merged Situation Decision pb.PrepareRequest SizeWanted Starting Spawn

@@ -1,10 +1,17 @@
-"""Converts the values that peers and agents exchange to messages, and back; no other module handles both."""
+"""Converts the values that peers and agents exchange to messages, and back; no other module handles both.
+
+A record converts to a message with fields of the same names according to the types of the fields. It is a dataclass or
+a struct of `msgspec`. A word of a ``Literal`` is sent as a value of its field's enum, a tuple as a repeated field, a
+record as a nested message, a union of records as a ``oneof``, and ``None`` as an unset field.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.cluster.events import ReportedEvent, Spawn
@@ -14,12 +21,152 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.codec import converters, union_converters
+
+Value = TypeVar("Value")
+Message = TypeVar("Message")
+_Convert = Callable[[Any], Any]
+
+
+def converters(
+    kind: type[Value], message: type[Message], *, unspecified: Mapping[str, str] = types.MappingProxyType({})
+) -> tuple[Callable[[Value], Message], Callable[[Message], Value]]:
+    """The functions that convert a value to its message, and a message to its value.
+
+    Args:
+        kind: The class of the records.
+        message: Its message class, which may have further fields. A field of ``kind`` that the message lacks is not
+            sent, and gets its default.
+        unspecified: The words for the zero value of an enum, by field, also within nested records. In other fields, the
+            zero value raises a ``UsageError``, as does an unknown value of a newer version.
+    """
+    hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
+    sent = {*wire.fields_by_name, *wire.oneofs_by_name}
+    names = [name for name in inspect.signature(kind).parameters if name in sent]
+    parts = [_field(hints[name], wire, name, unspecified) for name in names]
+
+    def to_message(value: Value) -> Message:
+        given: dict[str, Any] = {}
+        for name, (encode, _) in zip(names, parts, strict=True):
+            given |= encode(getattr(value, name))
+        return message(**given)
+
+    def to_value(message: Message) -> Value:
+        return kind(**{name: decode(message) for name, (_, decode) in zip(names, parts, strict=True)})
+
+    return to_message, to_value
+
+
+def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any], Message], Callable[[Message], Any]]:
+    """The `converters` of a union of records; its message is a ``oneof``."""
+    wire: Any = message
+    encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
+    return lambda value: message(**encode(value)), decode
+
+
+def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None = None) -> tuple[_Convert, _Convert]:
+    """The functions that convert a word of a ``Literal`` to its enum value, and an enum value to its word.
+
+    The name of a value follows from its word: ``"carried out"`` of ``RequestState`` is ``REQUEST_STATE_CARRIED_OUT``.
+    Both functions raise a ``UsageError`` for an unknown argument, which a newer version may have sent.
+
+    Args:
+        enum: The generated enum; the name of its zero value ends in ``_UNSPECIFIED``.
+        words: All words, one for each nonzero value.
+        unspecified: The word for the zero value; if ``None``, the zero value is refused.
+
+    >>> to_value, to_word = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
+    >>> to_value("ended") == pb.HOST_EVENT_KIND_ENDED, to_word(pb.HOST_EVENT_KIND_ENDED)
+    (True, 'ended')
+    """
+    name, prefix = enum.DESCRIPTOR.name, enum.Name(0).removesuffix("UNSPECIFIED")
+    values = {word: enum.Value(prefix + word.upper().replace(" ", "_").replace("-", "_")) for word in words}
+    known = {value: word for word, value in values.items()}
+    # Otherwise a value of the enum without a word would be refused like one of a newer version.
+    assert {0, *known} == set(enum.values()), f"{name} has other values than {', '.join(words)}"
+    known |= {} if unspecified is None else {0: unspecified}
+
+    def to_value(word: str) -> Any:
+        if word not in values:
+            raise UsageError(f"{name} {word!r} is not known; there are {', '.join(values)}")
+        return values[word]
+
+    def to_word(value: int) -> str:
+        if value in known:
+            return known[value]
+        if value == 0:
+            raise UsageError(f"a message came without its {name}; it is one of {', '.join(values)}")
+        raise UsageError(
+            f"{name} {value} is not known to kungfu {installed_version()}; it knows {', '.join(values)}: run the same "
+            "version on all hosts"
+        )
+
+    return to_value, to_word
+
+
+def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
+    """The functions that convert a value to fields of the message, and read the value from the message."""
+    if name in wire.oneofs_by_name:
+        return _one_of(hint, wire.oneofs_by_name[name], unspecified)
+    field = wire.fields_by_name[name]
+    known = [one for one in get_args(hint) if one is not type(None)]
+    is_optional = len(known) < len(get_args(hint))
+    encode, decode = _part(known[0] if is_optional else hint, field, unspecified)
+
+    def from_value(value: Any) -> dict[str, Any]:
+        return {} if value is None else {name: encode(value)}
+
+    def to_value(message: Any) -> Any:
+        return None if is_optional and not message.HasField(name) else decode(getattr(message, name))
+
+    return from_value, to_value
+
+
+def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
+    """The `_field` functions of a union of record classes; the message has a field for each class."""
+    kinds = {one.__name__: one for one in get_args(hint)}
+    rows = {field.name: (kinds[field.message_type.name], field) for field in wire.fields}
+    parts = {name: (kind, *_part(kind, field, unspecified)) for name, (kind, field) in rows.items()}
+    names = {kind: name for name, (kind, _, _) in parts.items()}
+
+    def from_value(value: Any) -> dict[str, Any]:
+        name = names[type(value)]
+        return {name: parts[name][1](value)}
+
+    def to_value(message: Any) -> Any:
+        name = message.WhichOneof(wire.name)
+        if name is None:
+            raise UsageError(
+                f"a message came without its {wire.name}, or with one that is not known to kungfu "
+                f"{installed_version()}; it is one of {', '.join(parts)}: run the same version on all hosts"
+            )
+        return parts[name][2](getattr(message, name))
+
+    return from_value, to_value
+
+
+def _part(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
+    """The functions that encode and decode a value of this type."""
+    if get_origin(hint) is Literal:
+        enum = getattr(pb, wire.enum_type.name)
+        return word_converters(enum, get_args(hint), unspecified=unspecified.get(wire.name))
+    if get_origin(hint) is tuple:
+        encode, decode = _part(get_args(hint)[0], wire, unspecified)
+        return lambda values: [encode(one) for one in values], lambda values: tuple(decode(one) for one in values)
+    if get_origin(hint) is Mapping:
+        return dict, dict
+    if wire.message_type is not None:
+        return converters(hint, getattr(pb, wire.message_type.name), unspecified=unspecified)
+    return _same, _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
 
 # The integers that fit into a field of a message.
 _INT64 = range(-(1 << 63), 1 << 63)
-
-Value = TypeVar("Value")
 
 
 def _of_its_name(kind: type[Value], **unspecified: str) -> tuple[Callable[[Value], Any], Callable[[Any], Value]]:

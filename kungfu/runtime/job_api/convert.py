@@ -7,8 +7,7 @@ from dataclasses import replace
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import AGENT, Asked, in_words
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.codec import converters
-from kungfu.runtime.ipc.convert import from_asked, to_asked
+from kungfu.runtime.ipc.convert import converters, from_asked, to_asked
 from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 

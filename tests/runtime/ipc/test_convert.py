@@ -25,7 +25,6 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.codec import word_converters
 
 counts, seconds, texts = st.integers(0, 2**40), st.floats(0, 1e6), st.text(max_size=9)
 PLAIN = {int: counts, float: seconds, str: texts, bool: st.booleans(), type(None): st.none()}
@@ -113,14 +112,14 @@ def test_a_request_without_its_kind_is_refused_with_the_known_ones(of_a_newer_ve
 
 
 def test_the_words_of_an_enum_are_its_values_and_no_others() -> None:
-    to_value, to_word = word_converters(pb.Keep, get_args(Keep))
+    to_value, to_word = convert.word_converters(pb.Keep, get_args(Keep))
     assert tuple(to_word(to_value(word)) for word in get_args(Keep)) == get_args(Keep)
     with pytest.raises(UsageError, match="Keep 'loss' is not known; there are local_batch_size, global_batch_size"):
         to_value("loss")
     with pytest.raises(AssertionError, match="Keep has other values"):
-        word_converters(pb.Keep, ["local_batch_size"])
+        convert.word_converters(pb.Keep, ["local_batch_size"])
     with pytest.raises(ValueError, match="KEEP_SOMETHING"):
-        word_converters(pb.Keep, ["local_batch_size", "global_batch_size", "something"])
+        convert.word_converters(pb.Keep, ["local_batch_size", "global_batch_size", "something"])
 
 
 def test_every_request_has_one_row_of_the_codec_of_merge_and_in_words() -> None:

@@ -14,7 +14,7 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.codec import word_converters
+from kungfu.runtime.ipc.convert import word_converters
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 

@@ -8,7 +8,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.codec import converters
+from kungfu.runtime.ipc.convert import converters
 from kungfu.runtime.state.compare import ROUNDING, VariableGap, differing_variables
 
 _MOST_NAMED = 3
