@@ -23,9 +23,9 @@ from kungfu.runtime.core.requests.request_log import (
     StepsMeasured,
     current,
     first_answer,
+    react,
     refusal_of_id,
 )
-from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics

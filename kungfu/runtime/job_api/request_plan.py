@@ -16,8 +16,7 @@ from kungfu.runtime.core.cluster.joiners import on_decision
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, Keep, Resize, in_words
 from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
-from kungfu.runtime.core.requests.request_log import RequestLog, first_answer, refusal_of_id
-from kungfu.runtime.core.requests.request_transitions import react
+from kungfu.runtime.core.requests.request_log import RequestLog, first_answer, react, refusal_of_id
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 

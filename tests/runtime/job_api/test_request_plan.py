@@ -10,8 +10,7 @@ import pytest
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes, Starting
 from kungfu.runtime.core.request import Asked, Leave, Migrate, Request, Resize, SaveCheckpoint, ScaleOut
 from kungfu.runtime.core.requests.admission import AdmissionContext
-from kungfu.runtime.core.requests.request_log import RequestLog
-from kungfu.runtime.core.requests.request_transitions import react
+from kungfu.runtime.core.requests.request_log import RequestLog, react
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.request_plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
 from kungfu.runtime.settings import Deadlines, Limits

@@ -1,4 +1,19 @@
-"""The request log, as values: the requests, their answers, and the events that concern them."""
+"""The request log: the requests to a job, their answers, and their lifecycle as a pure function of the job's events.
+
+``react(log, event, context, now)`` returns the next log and the external requests to send to the coordinator.
+A request has one of these states:
+
+| state       | reason                                                                                       |
+| ----------- | -------------------------------------------------------------------------------------------- |
+| accepted    | the job can carry it out: it was sent to the coordinator                                     |
+| carried out | the view is as requested, the coordinator reported it, or training is over (``stop``)        |
+| refused     | it does not fit the job; or later: the coordinator refused, the job ended, a ``stop`` came   |
+| expired     | none of these happened within the job's patience; the job may still carry it out             |
+
+One request at a time is under way; only ``stop`` does not wait, but replaces it. A repeated id has no effect, however
+old the id is. A view that is not yet as requested may have a new coordinator, so the request is sent again; a
+coordinator that has received it before recognizes the external request by its id.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +23,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from msgspec import structs
+
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
-from kungfu.runtime.core.request import Asked, StopTraining, in_words
-from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Migrate,
+    Profile,
+    Request,
+    Resize,
+    SaveCheckpoint,
+    ScaleOut,
+    SetValue,
+    StopTraining,
+    in_words,
+)
+from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
+from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep, start_survey, with_measured
+from kungfu.runtime.core.view import View
 
 RequestState = Literal["accepted", "carried out", "refused", "expired"]
 
@@ -130,3 +161,178 @@ def _digest(name: str) -> str:
     """The line of an id. All lines have the same length, so that a search matches only at the beginning of a line."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"
+
+
+# ---- the lifecycle ---------------------------------------------------------------------------------------------------
+
+LogTransition = tuple[RequestLog, list[Asked]]
+
+
+def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
+    """The next log, and the requests to send to the coordinator; ``context`` is the state after the event."""
+    if isinstance(event, Asked):
+        return _on_submitted(log, event, context, now)
+    entry = current(log)
+    if entry is None:
+        # No request is under way that the event could concern.
+        return log, []
+    match event:
+        case ViewStarted():
+            return _on_view_changed(log, entry, context, now)
+        case CoordinatorReplied():
+            return _on_coordinator_replied(log, entry, event, context)
+        # Steps count for a profile while the view has the size to measure.
+        case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
+            return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
+        # Training, or a phase of it, has ended, as a stop requested.
+        case TrainingFinished(leaving=False) if isinstance(entry.request.what, StopTraining):
+            return _with_end(log, entry, "carried out", "training has ended", context), []
+        # Other requests wait for the next phase; without a next phase they can no longer be carried out.
+        case TrainingFinished(leaving=False, phase=0):
+            return _with_end(log, entry, "refused", context.end_reason, context), []
+        # The request has expired: its sender need not wait any longer.
+        case Tick() if now > entry.until:
+            why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
+            return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
+        case _:
+            return log, []
+
+
+def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
+    if request.id in log.entries or refusal_of_id(log, request) is not None:
+        # The id is known: the sender receives its first answer, or the reason to choose another id.
+        return log, []
+    version = context.view.version if context.view else 0
+    refusal = refusal_of(request, context) or _blocking_request(log, request, now)
+    if refusal:
+        # The job cannot accept the request, or another one is under way.
+        answer = Answer("refused", refusal, version)
+        return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
+    if (displaced := current(log)) is not None:
+        # Only a stop gets here while another request is under way.
+        log = _with_end(log, displaced, "refused", "the job was told to stop", context)
+    return _accept(log, request, context, now)
+
+
+def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None:
+    """The reason why the request under way blocks this one; ``None`` if it does not."""
+    other = current(log)
+    if other is None:
+        # No request is under way.
+        return None
+    if isinstance(request.what, StopTraining) and not isinstance(other.request.what, StopTraining):
+        # A stop does not wait: it replaces the request under way.
+        return None
+    since = now - other.asked_at
+    return f"{in_words(other.request.what)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
+
+
+def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
+    assert context.view is not None
+    size = context.view.size
+    survey = start_survey(request.what, initial_size=size) if isinstance(request.what, Profile) else None
+    external = _resolved(request, size=size, hosts=context.hosts)
+    answer = Answer("accepted", "", context.view.version)
+    entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
+    log = replace(with_entry(log, entry), under_way=request.id)
+    if survey is None and _is_met(external, context.view):
+        # The view is already as requested.
+        log = _with_end(log, entry, "carried out", "it was so already", context)
+    return log, [external]  # always sent: a policy may be about to change the view
+
+
+def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
+    """Converts a request to its first external request, with absolute sizes, host numbers and the command's name."""
+    what: Request | SetValue = request.what
+    name = request.id
+    match what:
+        case Resize(target, keep):
+            what = Resize(target, keep)  # only a policy limits the global batch
+        case ScaleOut(count, keep):
+            what = Resize(size + count, keep)
+        case Leave(peers, "now", keep=keep):
+            going = tuple(dict.fromkeys(peers))
+            what = Leave(going, "now", size - len(going), keep)
+        case Migrate(peer, host):
+            what = Leave((peer,), "replaced", size, host=hosts[host])
+        case Profile(_, maximum, _, keep):
+            what, name = Resize(maximum, keep), f"{name}/0"
+    return Asked(what, f"kungfu {in_words(request.what)}", id=name)
+
+
+def _is_met(external: Asked | None, view: View | None) -> bool:
+    """True if the view is as requested; always False for a checkpoint or a stop, whose completion is an event."""
+    if view is None or external is None:
+        return False
+    match external.what:
+        case Resize(size):
+            return view.size == size
+        case Leave(peers):
+            return all(view.rank_of(peer) is None for peer in peers)
+        case _:
+            return False
+
+
+def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
+    if not _is_met(entry.external, context.view):
+        # The view is not as requested: it may have a new coordinator, which needs the request.
+        return log, [entry.external] if entry.external else []
+    if entry.survey is not None:
+        # A profile has reached its next size.
+        return _advance_profile(log, entry, context, now)
+    return _with_end(log, entry, "carried out", "", context), []
+
+
+def _on_coordinator_replied(
+    log: RequestLog, entry: LoggedRequest, event: CoordinatorReplied, context: AdmissionContext
+) -> LogTransition:
+    if entry.external is None or entry.external.id != event.external:
+        # The answer is to an older request.
+        return log, []
+    if event.refusal:
+        # The coordinator cannot carry it out: the disk for a checkpoint is full, for example.
+        return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
+    if not isinstance(entry.external.what, SaveCheckpoint):
+        # The view, or the end of training, shows when other requests are carried out.
+        return log, []
+    return _with_end(log, entry, "carried out", event.result, context), []
+
+
+def _with_end(
+    log: RequestLog, entry: LoggedRequest, state: RequestState, reason: str, context: AdmissionContext
+) -> RequestLog:
+    version = context.view.version if context.view else 0
+    found = entry.survey.measured if entry.survey else ()
+    return replace(with_entry(log, replace(entry, newest=Answer(state, reason, version, found))), under_way=None)
+
+
+def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
+    """Continues a profile after its next size was reached, or more steps were measured."""
+    survey, external = entry.survey, entry.external
+    assert survey is not None
+    assert external is not None
+    assert isinstance(external.what, Resize)
+    newest = replace(entry.newest, points=survey.measured)
+    entry = replace(entry, newest=newest, until=now + context.patience_s)
+    if survey.goal != external.what.size:
+        # This size is measured: the coordinator is sent the next size, or the initial size.
+        name, what = f"{entry.request.id}/{len(survey.measured)}", structs.replace(external.what, size=survey.goal)
+        external = replace(external, id=name, what=what)
+        entry = replace(entry, external=external)
+        if not _is_met(external, context.view):
+            # The job does not have that size yet.
+            return with_entry(log, entry), [external]
+    if survey.is_measured and _is_met(external, context.view):
+        # All sizes are measured, and the job is back at its initial size.
+        return _with_end(log, entry, "carried out", "", context), []
+    return with_entry(log, entry), []
+
+
+def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
+    """The request that returns the job of an unfinished profile to its initial size."""
+    if entry.survey is None or entry.external is None or not isinstance(entry.external.what, Resize):
+        # Only a profile changes the size temporarily.
+        return []
+    why = "back to the size before a profile that did not come to its end"
+    what = structs.replace(entry.external.what, size=entry.survey.initial_size)
+    return [replace(entry.external, what=what, by=why, id=f"{entry.request.id}/home")]

@@ -32,9 +32,9 @@ from kungfu.runtime.core.requests.request_log import (
     StepsMeasured,
     current,
     first_answer,
+    react,
     refusal_of_id,
 )
-from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -105,6 +105,8 @@ def size_of(external: Asked) -> int:
     ("action", "external", "after"),
     [
         (Resize(3), Asked(Resize(3), "kungfu resize 3", id="r"), (0, 1, 2)),
+        # only a policy limits the global batch
+        (Resize(3, max_global_batch=0), Asked(Resize(3), "kungfu resize 3", id="r"), (0, 1, 2)),
         (
             ScaleOut(2, keep="local_batch_size"),
             Asked(Resize(4, keep="local_batch_size"), "kungfu scale-out 2", id="r"),
@@ -203,31 +205,24 @@ def test_an_id_that_was_given_to_another_request_is_refused_and_changes_nothing(
     assert job.log == log
 
 
-def test_the_request_log_forgets_the_oldest_requests_but_never_the_one_under_way() -> None:
+def test_the_log_forgets_the_oldest_answers_but_no_id_and_not_what_is_under_way() -> None:
     job = Job()
+    job.asked("0", StopTraining())
+    job.hears(CoordinatorReplied("0", refusal="not now"))
     job.asked("under way", Resize(3))
-    for name in range(REMEMBERED + 5):
+    for name in range(1, REMEMBERED + 5):
         job.asked(str(name), Resize(9))
-    assert len(job.log.entries) == REMEMBERED
-    assert "under way" in job.log.entries
-    assert "5" not in job.log.entries
-    assert str(REMEMBERED + 4) in job.log.entries
-
-
-def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
-    job = Job()
-    for name in range(REMEMBERED + 5):
-        job.asked(str(name), StopTraining() if name == 0 else Resize(9))
-        job.hears(CoordinatorReplied("0", refusal="not now"))
-    told, log = list(job.told), job.log
-    assert "0" not in log.entries
+    kept = [name in job.log.entries for name in ("0", "5", "under way", str(REMEMBERED + 4))]
+    assert kept == [False, False, True, True]
+    messages, log = list(job.told), job.log
+    assert len(log.entries) == REMEMBERED
     for action in (StopTraining(), Resize(3)):
         request = Asked(action, id="0")
         assert job.hears(request) == []
         assert refusal_of_id(job.log, request) == (
             "the id '0' was given to a request of this job that ended long ago; choose a new one"
         )
-    assert (job.told, job.log) == (told, log)
+    assert (job.told, job.log) == (messages, log)
 
 
 def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
@@ -371,9 +366,3 @@ def test_what_a_request_asks_of_the_coordinator_keeps_to_the_limits_of_the_job(e
             continue
         happens(job, event)
     assert all(2 <= one.what.size <= 3 for one in job.told if isinstance(one.what, Resize))
-
-
-def test_a_size_from_outside_leaves_the_limit_of_a_policy_in_force() -> None:
-    job = Job()
-    job.asked("r", Resize(3, "local_batch_size", max_global_batch=0))
-    assert [one.what for one in job.told] == [Resize(3, "local_batch_size")]
