@@ -10,18 +10,7 @@ from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalB
 from kungfu.control.hook import Control, HookRequest, HookRequestKind
 from kungfu.errors import PolicyError
 from kungfu.policy_definition.policy import in_brackets
-from kungfu.runtime.core.request import (
-    Asked,
-    Leave,
-    Request,
-    Resize,
-    SaveCheckpoint,
-    SetBatch,
-    SetRate,
-    SetValue,
-    StopTraining,
-    When,
-)
+from kungfu.runtime.core import request
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View, is_slow
 from kungfu.runtime.settings import Limits
@@ -109,7 +98,7 @@ def requests_of(
     *,
     call: Callable[[FiredRule, Call], Iterable[HookRequest]],
     speeds: Callable[[], Mapping[int, float]] = dict,
-) -> Iterator[Asked]:
+) -> Iterator[request.Asked]:
     """Yields the requests of fired rules to a barrier of ``view``, in the order of the policies.
 
     Args:
@@ -121,11 +110,11 @@ def requests_of(
     """
     for one in fired:
         if isinstance(one.action, Call):
-            requests = [_of_hook(request, view) for request in call(one, one.action)]
+            requests = [_of_hook(made, view) for made in call(one, one.action)]
         else:
             requests = [_of_rule(within_replacements(one, view, speeds), view)]
         # A mask may name ranks that have left in the meantime.
-        yield from (asked_by(one, request) for request in requests if request is not None)
+        yield from (asked_by(one, what) for what in requests if what is not None)
 
 
 def rescale_sources(
@@ -150,10 +139,10 @@ def rescale_sources(
     }
 
 
-def asked_by(fired: FiredRule, request: Request | SetValue | None = None) -> Asked:
-    """A request with the rule or hook that made it; without ``request``, the setting of a rule on a rescale."""
-    what = _setting(fired) if request is None else request
-    return Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
+def asked_by(fired: FiredRule, what: request.Request | request.SetValue | None = None) -> request.Asked:
+    """A request with the rule or hook that made it; without ``what``, the setting of a rule on a rescale."""
+    what = _setting(fired) if what is None else what
+    return request.Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
@@ -167,51 +156,51 @@ def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mappi
     return replace(fired, ranks=tuple(sorted(order[:left])))
 
 
-def _of_rule(fired: FiredRule, view: View) -> Request | None:
+def _of_rule(fired: FiredRule, view: View) -> request.Request | None:
     match fired.action:
         case Rescale(keep=keep, max_global_batch=most):
-            return Resize(round(fired.value), keep, most)
+            return request.Resize(round(fired.value), keep, most)
         case Evict():
             return _leave(view, fired.ranks, when="now")
         case Replace():
             return _leave(view, fired.ranks, when="replaced")
         case Checkpoint():
-            return SaveCheckpoint()
+            return request.SaveCheckpoint()
     return _setting(fired)
 
 
-def _setting(fired: FiredRule) -> Request:
+def _setting(fired: FiredRule) -> request.Request:
     """The setting requested by a rule that fired."""
     match fired.action:
         case SetLearningRate(ramp_length=length, unit=unit):
-            return SetRate(fired.value, length, unit)
+            return request.SetRate(fired.value, length, unit)
         case SetGlobalBatchSize():
-            return SetBatch(fired.value)
-    return StopTraining()
+            return request.SetBatch(fired.value)
+    return request.StopTraining()
 
 
-def _of_hook(request: HookRequest, view: View) -> Request | SetValue | None:
-    match request.kind:
+def _of_hook(made: HookRequest, view: View) -> request.Request | request.SetValue | None:
+    match made.kind:
         case "rescale":
-            return Resize(request.value, request.keep)
+            return request.Resize(made.value, made.keep)
         case "evict":
-            return _leave(view, request.ranks, when="now")
+            return _leave(view, made.ranks, when="now")
         case "replace":
-            return _leave(view, request.ranks, when="replaced")
+            return _leave(view, made.ranks, when="replaced")
         case "checkpoint":
-            return SaveCheckpoint()
+            return request.SaveCheckpoint()
         case "set_value":
-            return SetValue(request.name, request.value)
+            return request.SetValue(made.name, made.value)
         case "set_global_batch_size":
-            return SetBatch(request.value)
+            return request.SetBatch(made.value)
         case "set_learning_rate":
-            return SetRate(request.value, request.ramp_length, request.unit)
+            return request.SetRate(made.value, made.ramp_length, made.unit)
         case "stop":
-            return StopTraining()
+            return request.StopTraining()
 
 
-def _leave(view: View, ranks: Iterable[int], *, when: When) -> Leave | None:
+def _leave(view: View, ranks: Iterable[int], *, when: request.When) -> request.Leave | None:
     """The departure of the peers with these ranks, by id; ``None`` if the view has none of these ranks."""
     peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
     size = view.size - len(peers) if when == "now" else view.size
-    return Leave(peers, when, size, "local_batch_size") if peers else None
+    return request.Leave(peers, when, size, "local_batch_size") if peers else None

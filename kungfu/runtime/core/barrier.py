@@ -39,41 +39,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kungfu.runtime.core.next_membership import (
-    BarrierInput,
-    Decision,
-    JoinerOffer,
-    is_under_way,
-    next_membership,
-    without_joiners,
-)
-from kungfu.runtime.core.request import (
-    Asked,
-    Leave,
-    Retry,
-    SetBatch,
-    SetRate,
-    Setting,
-    StopTraining,
-    changes_membership,
-    merge,
-)
+from kungfu.runtime.core import request
+from kungfu.runtime.core.next_membership import BarrierInput, Decision, JoinerOffer, is_under_way, next_membership
 from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, meant_size
 from kungfu.runtime.core.view import View, is_slow
 
-__all__ = [
-    "Adjust",
-    "BarrierInput",
-    "BarrierResult",
-    "Decision",
-    "JoinerOffer",
-    "LossRecovery",
-    "apply_settings",
-    "as_decided",
-    "decide",
-    "with_requests",
-    "with_settings",
-]
+# The values of the decision are part of this module's interface.
+# mypy: implicit-reexport
 
 
 @dataclass(frozen=True)
@@ -121,7 +93,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
         at: The view that holds the barrier, with the other inputs of the decision.
         adjust: Computes the terms once the membership is decided; see `with_settings`.
 
-    >>> from kungfu.runtime.core.request import Resize
+    >>> from kungfu.runtime.core.request import Asked, Resize
     >>> from kungfu.runtime.core.view import Peer
     >>> from kungfu.runtime.settings import Limits
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
@@ -130,14 +102,14 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     4
     """
     at = replace(at, terms=_without_refusals(at.terms, at.requests))
-    merged = merge(one for one in at.requests if not is_under_way(one, at))
-    ends = any(isinstance(one.what, StopTraining) and not one.superseded_by for one in merged)
-    requests = tuple(one for one in merged if changes_membership(one) and not one.superseded_by)
+    merged = request.merge(one for one in at.requests if not is_under_way(one, at))
+    ends = any(isinstance(one.what, request.StopTraining) and not one.superseded_by for one in merged)
+    requests = tuple(one for one in merged if request.changes_membership(one) and not one.superseded_by)
     # Training that ends needs no joiners.
     at = replace(at, requests=requests, offer=None if ends else at.offer)
     view, terms, decision = at.view, at.terms, next_membership(at)
     if ends:
-        decision = without_joiners(decision, preparing=terms.target_size > 0)
+        decision = _without_joiners(decision, preparing=terms.target_size > 0)
     if decision.view.version != view.version:
         # The peers or their hosts have changed: slots may be free.
         decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))
@@ -147,13 +119,13 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     return replace(decision, terms=adjust(view, decision))
 
 
-def with_requests(decision: Decision, merged: Sequence[Asked]) -> Decision:
+def with_requests(decision: Decision, merged: Sequence[request.Asked]) -> Decision:
     """The decision with the requests from ``merge``: membership requests, settings, and superseded requests."""
     chosen = [one for one in merged if not one.superseded_by]
     return replace(
         decision,
-        requests=tuple(one for one in chosen if changes_membership(one)),
-        settings=tuple(one for one in chosen if isinstance(one.what, Setting)),
+        requests=tuple(one for one in chosen if request.changes_membership(one)),
+        settings=tuple(one for one in chosen if isinstance(one.what, request.Setting)),
         superseded=tuple(one for one in merged if one.superseded_by),
     )
 
@@ -163,7 +135,7 @@ def with_settings(
     *,
     before: tuple[View, Terms],
     position: RunPosition,
-    on_rescale: Callable[[int, int], Sequence[Asked]],
+    on_rescale: Callable[[int, int], Sequence[request.Asked]],
 ) -> Terms:
     """Applies the settings for a rescale, then the decision's own settings, to its terms; returns the new terms.
 
@@ -171,14 +143,14 @@ def with_settings(
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
     terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)
-    if any(isinstance(one.what, SetBatch) for one in on_rescale_settings):
+    if any(isinstance(one.what, request.SetBatch) for one in on_rescale_settings):
         # The next rescale starts from the same batch as this one, so that growing and shrinking back restores it.
         batch, peers = before[1].base(previous)
         terms = replace(terms, base_batch=batch, base_size=peers)
     return apply_settings(terms, decision.settings, position, size=size)
 
 
-def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPosition, *, size: int) -> Terms:
+def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: RunPosition, *, size: int) -> Terms:
     """The terms with these settings applied; later settings override earlier ones.
 
     Args:
@@ -189,33 +161,40 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
         size: The number of peers.
 
     >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
-    >>> apply_settings(Terms(64, 16.0), [Asked(SetBatch(128.4), "rule", 39)], position, size=4).batch_per_peer
+    >>> setting = request.Asked(request.SetBatch(128.4), "rule", 39)
+    >>> apply_settings(Terms(64, 16.0), [setting], position, size=4).batch_per_peer
     32.0
     """
     for setting in settings:
         match setting.what:
-            case SetBatch(samples):
+            case request.SetBatch(samples):
                 # A step has at least one sample per peer, and at most the samples of an epoch.
                 most = position.epoch_samples or round(samples)
                 whole = max(size, min(round(samples), most))
                 terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
                 terms = replace(terms, base_batch=0, base_size=0)
-            case SetRate(rate, over, unit):
+            case request.SetRate(rate, over, unit):
                 # A ramp begins at the current rate, even in the middle of another ramp.
                 since = position.steps if unit == "steps" else position.samples
                 terms = replace(terms, ramp=Ramp(position.learning_rate, rate, since, over, unit))
-            case StopTraining():
+            case request.StopTraining():
                 # Training ends at this barrier.
                 terms = replace(terms, stopped=True)
     return terms
 
 
-def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
+def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
     """The terms without outdated refusals: `Retry` clears all refusals, a request from outside that of replacements."""
-    if any(isinstance(one.what, Retry) for one in requests):
+    if any(isinstance(one.what, request.Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
-    asked = any(one.is_outside and changes_membership(one) for one in requests)
+    asked = any(one.is_outside and request.changes_membership(one) for one in requests)
     return replace(terms, replacement_refused=False) if asked else terms
+
+
+def _without_joiners(decision: Decision, *, preparing: bool) -> Decision:
+    """The decision without a change under way, since training ends: joiners on their way are dismissed."""
+    terms = replace(decision.terms, target_size=0, leaving=())
+    return replace(decision, terms=terms, prepare=decision.view.size if preparing else None)
 
 
 def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> int:
@@ -227,7 +206,7 @@ def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> in
 def _slow_leavers(at: BarrierInput, after: View) -> dict[int, float]:
     """The speeds of the slow peers that a shrink removes, by id, in the order of removal."""
     view, terms, speeds = at.view, at.terms, at.speeds
-    named = {peer for one in at.requests if isinstance(one.what, Leave) for peer in one.what.peers}
+    named = {peer for one in at.requests if isinstance(one.what, request.Leave) for peer in one.what.peers}
     # A peer whose replacement joins leaves for that reason, not because the job shrinks.
     joined = any(view.rank_of(peer) is None for peer in after.ids)
     named |= {*terms.departing, *(terms.leaving if joined else ())}

@@ -160,12 +160,6 @@ def is_under_way(asked: Asked, at: BarrierInput) -> bool:
     return same_terms and target == terms.target_size
 
 
-def without_joiners(decision: Decision, *, preparing: bool) -> Decision:
-    """The decision without a change under way, since training ends: joiners on their way are dismissed."""
-    terms = replace(decision.terms, target_size=0, leaving=())
-    return replace(decision, terms=terms, prepare=decision.view.size if preparing else None)
-
-
 def _resize(at: BarrierInput, request: Resize) -> Decision:
     """Handles a request for a size only: it replaces the size under way."""
     preparing, asked = at.terms.target_size > 0, _under_way(at.view, at.terms)

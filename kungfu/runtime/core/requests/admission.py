@@ -6,20 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kungfu.runtime.core.request import (
-    Asked,
-    Keep,
-    Leave,
-    Migrate,
-    Profile,
-    Request,
-    Resize,
-    SaveCheckpoint,
-    ScaleOut,
-    SetValue,
-    StopTraining,
-    in_words,
-)
+from kungfu.runtime.core import request
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 
@@ -41,16 +28,17 @@ class AdmissionContext:
     free: Mapping[int, int] = field(default_factory=dict)  # the free slots of the hosts, by number
 
 
-def refusal_of(request: Asked, context: AdmissionContext) -> str | None:
+def refusal_of(asked: request.Asked, context: AdmissionContext) -> str | None:
     """The reason to refuse this request, regardless of other requests; ``None`` if the job can accept it.
 
     Args:
-        request: The request.
+        asked: The request.
         context: The present state of the job.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
-    >>> refusal_of(Asked(Leave((1,)), id="r"), AdmissionContext(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
+    >>> leave = request.Asked(request.Leave((1,)), id="r")
+    >>> refusal_of(leave, AdmissionContext(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
     if context.end_reason:
@@ -60,33 +48,33 @@ def refusal_of(request: Asked, context: AdmissionContext) -> str | None:
         # The first peers are getting ready.
         return "the job does not train yet: its first peers are getting ready; ask again in a moment"
     version = context.view.version
-    if request.if_view is not None and request.if_view != version:
+    if asked.if_view is not None and asked.if_view != version:
         # The sender based its decision on a view that is no longer in force.
-        return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
+        return f"the job is in view {version}, not in view {asked.if_view} as the request presumes; look again"
     # An inelastic job accepts only checkpoints and stops.
-    if context.scaling == "inelastic" and not isinstance(request.what, SaveCheckpoint | StopTraining):
+    if context.scaling == "inelastic" and not isinstance(asked.what, request.SaveCheckpoint | request.StopTraining):
         return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
-    return _refusal_of_what(request.what, context.view, context)
+    return _refusal_of_what(asked.what, context.view, context)
 
 
-def _refusal_of_what(what: Request | SetValue, view: View, context: AdmissionContext) -> str | None:
+def _refusal_of_what(what: request.Request | request.SetValue, view: View, context: AdmissionContext) -> str | None:
     match what:
-        case Resize(size, keep):
+        case request.Resize(size, keep):
             return _out_of_reach(size, keep, context)
-        case ScaleOut(count) if count < 1:
+        case request.ScaleOut(count) if count < 1:
             return f"scale-out by {count}: give how many peers shall come, 1 or more"
-        case ScaleOut(count, keep):
+        case request.ScaleOut(count, keep):
             return _out_of_reach(view.size + count, keep, context)
-        case Leave(peers, "now"):
+        case request.Leave(peers, "now"):
             return _cannot_leave(peers, view, context.limits)
-        case Migrate(peer, host):
+        case request.Migrate(peer, host):
             return _not_in_view((peer,), view) or _no_such_host(host, context)
-        case Profile():
+        case request.Profile():
             return _cannot_profile(what, context)
-        case SaveCheckpoint() | StopTraining():
+        case request.SaveCheckpoint() | request.StopTraining():
             return None
         case _:
-            return f"{in_words(what)!r} may not be asked for from outside the training graph"
+            return f"{request.in_words(what)!r} may not be asked for from outside the training graph"
 
 
 def _out_of_limits(size: int, limits: Limits) -> str | None:
@@ -95,7 +83,7 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
     return f"a size of {size}: this job takes {limits.minimum} to {limits.maximum} (kungfu-run --min, --max)"
 
 
-def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | None:
+def _out_of_reach(size: int, keep: request.Keep, context: AdmissionContext) -> str | None:
     """The reason why the job cannot reach this size; a constant global batch needs a sample for each peer."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
@@ -147,7 +135,7 @@ def _names_of(number: int, context: AdmissionContext) -> list[str]:
     return sorted(name for name, one in context.hosts.items() if one == number)
 
 
-def _cannot_profile(action: Profile, context: AdmissionContext) -> str | None:
+def _cannot_profile(action: request.Profile, context: AdmissionContext) -> str | None:
     if not 1 <= action.minimum <= action.maximum:
         return f"sizes from {action.minimum} to {action.maximum}: give 1 <= MIN <= MAX"
     if not 1 <= action.steps <= MOST_STEPS:
