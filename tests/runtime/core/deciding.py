@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.next_membership import BarrierInput, is_under_way
 from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.settings import Limits
 
 LIMITS = Limits(1, 6)
@@ -43,11 +44,12 @@ def decided(
     asked: Asked | Requests | None = None,
     outside: Asked | None = None,
     offer: JoinerOffer | None = None,
+    speeds: Mapping[int, float] = NO_SPEEDS,
 ) -> Decision:
     """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
     given = requests if outside is None else (replace(outside, id="r"), *requests)
-    at = BarrierInput(view, terms, limits, given, offer)
+    at = BarrierInput(view, terms, limits, given, offer, speeds)
     decision = decide(at)
     news = [one for one in given if not is_under_way(one, at)]
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, news))

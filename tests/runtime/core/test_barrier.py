@@ -1,16 +1,18 @@
-"""What a barrier decides: the table of the module, and the arithmetic of the batch."""
+"""What a barrier decides: joiners that are offered, the arithmetic of the batch, and requests made together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, JoinerOffer, apply_settings
-from kungfu.runtime.core.request import Asked, Keep, Leave, SetBatch
-from kungfu.runtime.core.terms import RunPosition, Terms
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, apply_settings, decide
+from kungfu.runtime.core.next_membership import BarrierInput
+from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, SetBatch, StopTraining, When, merge
+from kungfu.runtime.core.terms import RunPosition, Terms, meant_size
 from kungfu.runtime.settings import Limits
 from tests.runtime.core.deciding import LIMITS, admitted, decided, leaving, peers, size_request, terms_of, view_of
 
@@ -31,17 +33,18 @@ def test_a_newer_request_for_more_waits_for_more_instead_of_calling_itself_refus
     assert decision == Decision(view_of(2), terms_of(2, target=6), prepare=6)
 
 
-@pytest.mark.parametrize("older", [JoinerOffer(peers(7), missing=(8,)), JoinerOffer(peers(7, 8, 9))])
-def test_an_offer_that_was_made_for_an_older_request_is_passed_over_for_a_new_one(older: JoinerOffer) -> None:
-    waiting = terms_of(2, target=3) if len(older.ready) == 3 else terms_of(2, target=6)
-    decision = decided(view_of(2), waiting, offer=older)
-    assert decision == Decision(view_of(2), waiting, prepare=waiting.target_size)
-
-
-def test_an_offer_of_a_peer_that_is_in_the_view_by_now_is_passed_over_for_a_new_one() -> None:
-    survivors, terms = view_of(3), terms_of(3, target=4)  # one of four was lost after the last of them had joined
-    decision = decided(survivors, terms, offer=JoinerOffer(survivors.peers[-1:]))
-    assert decision == Decision(survivors, terms, prepare=4)
+@pytest.mark.parametrize(
+    ("terms", "offer"),
+    [
+        # made for an older request
+        (terms_of(2, target=6), JoinerOffer(peers(7), missing=(8,))),
+        (terms_of(2, target=3), JoinerOffer(peers(7, 8, 9))),
+        # of a peer that is in the view by now: a peer was lost after the last joiner had come
+        (terms_of(2, target=3), JoinerOffer(peers(1))),
+    ],
+)
+def test_an_outdated_offer_is_passed_over_for_a_new_one(terms: Terms, offer: JoinerOffer) -> None:
+    assert decided(view_of(2), terms, offer=offer) == Decision(view_of(2), terms, prepare=terms.target_size)
 
 
 def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_request() -> None:
@@ -235,3 +238,101 @@ def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
     assert decision.prepare is None or limits.minimum <= decision.prepare <= limits.maximum
     assert decision.terms.target_size == 0 or decision.terms.target_size > after.size
     assert decision.terms.target_size == 0 or after == view
+
+
+# ---- requests of several rules and from outside ---------------------------------------------------------------------
+
+
+def sized(number: int, *, rule: str = "grow") -> Asked:
+    return Asked(Resize(number, "local_batch_size"), rule, 7)
+
+
+def named(*ids: int, when: When = "now", rule: str = "slow", host: int | None = None, of: int = 4) -> Asked:
+    left = of - (len(ids) if when == "now" else 0)
+    return Asked(Leave(ids, when, left, "local_batch_size", host=host), rule, 7)
+
+
+END = Asked(StopTraining(), "end", 7)
+
+
+def from_outside(asked: Asked | None) -> list[Asked]:
+    return [] if asked is None else [replace(asked, id="r")]
+
+
+TWO_FROM_OUTSIDE = from_outside(named(2, when="replaced", rule="move")) + from_outside(sized(5, rule="older"))
+
+
+def rules_of(requests: Iterable[Asked]) -> list[str]:
+    return [one.by for one in requests]
+
+
+@pytest.mark.parametrize(
+    ("rules", "outside", "taken", "superseded"),
+    [
+        ([], None, [], []),
+        ([sized(3)], None, ["grow"], []),
+        ([named(1), sized(3)], None, ["grow", "slow"], []),
+        ([named(1), named(2, when="replaced", rule="worn")], None, ["slow", "worn"], []),
+        ([sized(3), sized(5, rule="hook")], None, ["grow"], [("hook", "grow")]),
+        ([sized(3), named(1)], sized(2, rule="resize"), ["resize", "slow"], [("grow", "resize")]),
+        ([sized(3), named(1)], named(2, rule="scale-in"), ["scale-in", "slow"], [("grow", "scale-in")]),
+        (
+            [sized(3), named(1, when="replaced"), named(3, rule="worn")],
+            named(2, when="replaced", rule="migrate", host=1),
+            ["migrate", "worn"],
+            [("grow", "migrate"), ("slow", "migrate")],
+        ),
+        ([sized(3), named(1)], named(2, when="replaced", rule="migrate"), ["grow", "migrate", "slow"], []),
+        ([sized(3)], named(2, when="noticed", rule="notice"), ["grow", "notice"], []),
+        ([], named(2, when="noticed", rule="notice"), ["notice"], []),
+        ([sized(3), sized(5, rule="hook"), END], None, ["end"], [("grow", "end"), ("hook", "end")]),
+        ([*TWO_FROM_OUTSIDE, sized(3)], None, ["move"], [("older", "move"), ("grow", "move")]),
+        ([sized(3), END], sized(5, rule="resize"), ["end"], [("resize", "end"), ("grow", "end")]),
+    ],
+)
+def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_superseded(
+    rules: list[Asked], outside: Asked | None, taken: list[str], superseded: list[tuple[str, str]]
+) -> None:
+    merged = merge([*rules, *from_outside(outside)])
+    assert rules_of(merged)[: len(taken)] == taken
+    assert [(one.by, one.superseded_by) for one in merged[len(taken) :]] == superseded
+
+
+def test_what_was_merged_can_be_merged_again() -> None:
+    rules = merge([named(1), sized(3)])
+    merged = merge([*rules, *from_outside(sized(5, rule="resize"))])
+    assert (rules_of(merged[:2]), merged[2:]) == (["resize", "slow"], (replace(sized(3), superseded_by="resize"),))
+
+
+masks = st.sets(st.integers(0, 6)).map(sorted)
+rules_called = st.sampled_from("abc")
+naming = st.builds(
+    lambda ids, when, rule: named(*ids, when=when, rule=rule), masks, st.sampled_from(When.__args__), rules_called
+)
+anything = st.lists(st.builds(sized, st.integers(-2, 9), rule=rules_called) | naming, max_size=4)
+
+
+@given(st.integers(1, 6), anything, st.none() | st.builds(sized, st.integers(1, 6), rule=st.just("resize")))
+def test_requests_made_together_are_taken_or_superseded_and_leave_work(
+    peers_now: int, rules: list[Asked], outside: Asked | None
+) -> None:
+    given_ones = [*rules, *from_outside(outside)]
+    merged = merge(given_ones)
+    parts = [one for one in merged if not one.superseded_by]
+    alike = (replace(one, superseded_by="") for one in merged)
+    assert sorted(map(repr, alike)) == sorted(map(repr, given_ones))
+    assert not any(isinstance(one.what, Resize) for one in parts[1:]), "the only one that asks for a size leads"
+    decision = decide(BarrierInput(view_of(peers_now), terms_of(peers_now), LIMITS, requests=given_ones))
+    assert (*decision.requests, *decision.superseded) == merged
+    now, terms = decision.view, decision.terms
+    assert now.size >= 1
+    assert terms.global_batch_size >= now.size
+    assert {*terms.leaving} <= {*now.ids}
+    assert not terms.target_size or terms.target_size > now.size or terms.leaving
+    if terms.target_size:
+        coming = terms.target_size - now.size + len(terms.leaving)
+        assert decision.prepare == peers_now + coming, "the agent counts those who leave, and those who come"
+        offer = JoinerOffer(peers(*range(90, 90 + coming)))
+        reached = decide(BarrierInput(now, terms, LIMITS, offer=offer))
+        assert meant_size(reached.view, reached.terms) == terms.target_size
+        assert {*terms.leaving} & {*reached.view.ids} == {*reached.terms.departing}

@@ -1,25 +1,20 @@
-"""What a barrier decides about peers that leave by name: at once, for a notice, or when others have come."""
+"""What a barrier decides about peers that leave: by name or by a shrink, in which order, and how many are replaced."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, JoinerOffer
-from kungfu.runtime.core.request import Asked, Keep
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
+from kungfu.runtime.core.next_membership import BarrierInput
+from kungfu.runtime.core.request import Asked, Keep, Leave, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
-from tests.runtime.core.deciding import (
-    Requests,
-    decided,
-    leaving,
-    peers,
-    size_request,
-    terms_of,
-    view_of,
-)
+from tests.runtime.core.deciding import LIMITS, Requests, decided, leaving, peers, size_request, terms_of, view_of
 
 
 def test_named_peers_leave_at_once_rank_0_included_as_far_as_the_minimum_allows() -> None:
@@ -186,3 +181,170 @@ def test_the_batch_stays_while_others_come_for_a_peer_that_was_taken_away() -> N
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
     joined = decided(decision.view, decision.terms, offer=JoinerOffer(peers(7, 8)))
     assert joined.terms == terms_of(5)
+
+
+# ---- the order in which a shrink removes peers -----------------------------------------------------------------------
+
+SPEEDS = {0: 0.6, 1: 1.0, 2: 0.7, 3: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "speeds", "ids", "slow"),
+    [
+        # nothing is measured: the newest go, as ever
+        (size_request(2), {}, (0, 1), {}),
+        # rank 0 is the straggler
+        (size_request(2), {0: 0.51, 1: 1.0, 2: 1.0, 3: 1.0}, (1, 2), {0: 0.51}),
+        (size_request(2), {0: 0.7, 1: 0.5, 2: 1.0, 3: 1.2}, (2, 3), {1: 0.5, 0: 0.7}),
+        # below the least size nobody else leaves
+        (size_request(0), {1: 0.5}, (0,), {1: 0.5}),
+        # named peers leave before slow ones, and do not count as slow
+        (together(3, leaving(3, when="replaced")), SPEEDS, (0, 1, 2), {}),
+        (together(2, leaving(3, when="replaced")), SPEEDS, (1, 2), {0: 0.6}),
+        (together(2, leaving(2)), SPEEDS, (1, 3), {0: 0.6}),
+        (together(2, leaving(1, when="noticed")), SPEEDS, (2, 3), {0: 0.6}),
+        # without a request nobody leaves for being slow
+        ((), {0: 0.1, 1: 0.1}, (0, 1, 2, 3), {}),
+    ],
+)
+def test_named_and_then_slow_peers_go_first(
+    asked: Asked | Requests, speeds: dict[int, float], ids: tuple[int, ...], slow: dict[int, float]
+) -> None:
+    decision = decided(view_of(4), terms_of(4), asked=asked, speeds=speeds)
+    assert decision.view.ids == ids
+    assert (decision.slow, list(decision.slow)) == (slow, list(slow))
+    assert decision.terms.global_batch_size == 32 * len(ids)
+
+
+def test_a_shrink_from_outside_lets_slow_peers_go_first_too() -> None:
+    decision = decided(view_of(4), terms_of(4), outside=size_request(3), speeds={1: 0.5})
+    assert (decision.view.ids, decision.slow) == ((0, 2, 3), {1: 0.5})
+
+
+def test_those_under_way_are_dismissed_before_anybody_leaves() -> None:
+    under_way, offer = terms_of(4, target=6), JoinerOffer(peers(8, 9))
+    dismissed = decided(view_of(4), under_way, asked=size_request(4), speeds={1: 0.5}, offer=offer)
+    assert (dismissed.view, dismissed.prepare, dismissed.slow) == (view_of(4), 4, {})
+    fewer = decided(view_of(4), under_way, asked=size_request(5), speeds={1: 0.5}, offer=offer)
+    assert (fewer.view.ids, fewer.slow) == ((0, 1, 2, 3, 8), {})
+
+
+def test_a_slow_peer_whose_replacement_has_come_left_for_it_and_not_by_a_shrink() -> None:
+    terms = replace(terms_of(4, target=4), leaving=(1,))
+    decision = decided(view_of(4), terms, speeds={1: 0.5}, offer=JoinerOffer(peers(9)))
+    assert (decision.view.ids, decision.slow) == ((0, 2, 3, 9), {})
+    # It was to be replaced, and the job shrinks before anybody has come.
+    shrunk = decided(view_of(4), terms, asked=size_request(3), speeds={1: 0.5})
+    assert (shrunk.view.ids, shrunk.slow, shrunk.prepare) == ((0, 2, 3), {1: 0.5}, 3)
+
+
+def test_a_peer_that_stays_until_others_hold_the_state_is_no_straggler_that_left() -> None:
+    terms = Terms(96, 32.0, departing=(0,))
+    decision = decided(view_of(4), terms, asked=size_request(2), speeds={0: 0.3, 2: 0.5})
+    assert (decision.view.ids, decision.slow) == ((1, 3), {2: 0.5})
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(0, 6),
+    st.dictionaries(st.integers(0, 7), st.floats()),
+    st.sets(st.integers(0, 6)),
+    st.sampled_from(When.__args__),
+)
+def test_whatever_the_speeds_as_many_leave_and_whoever_stays_keeps_its_place(
+    size: int, target: int, speeds: dict[int, float], named: set[int], when: When
+) -> None:
+    asked = together(target, *([leaving(*sorted(named), when=when)] if named else []))
+    by_speed, by_age = (decided(view_of(size), terms_of(size), asked=asked, speeds=one) for one in (speeds, {}))
+    assert by_speed.view.size == by_age.view.size
+    assert by_speed.terms.global_batch_size == by_age.terms.global_batch_size
+    assert list(by_speed.view.ids) == sorted(by_speed.view.ids)
+    assert set(by_speed.slow) <= set(view_of(size).ids) - set(by_speed.view.ids) - named
+    assert by_age.slow == {}
+
+
+# ---- the number of replaced peers ------------------------------------------------------------------------------------
+
+
+def replaced(*ids: int) -> Asked:
+    return leaving(*ids, when="replaced")
+
+
+def held(before: Decision, *asked: Asked, offer: JoinerOffer | None = None) -> Decision:
+    """The barrier after a decision."""
+    return decide(BarrierInput(before.view, before.terms, LIMITS, requests=asked, offer=offer))
+
+
+def start(size: int, *, replaced: int = 0) -> Decision:
+    return Decision(view_of(size), replace(terms_of(size), replaced_peers=replaced))
+
+
+def offered(asked: Decision, *, ready: int, missing: int = 0) -> Decision:
+    """The peers that were asked for are offered."""
+    return held(asked, offer=JoinerOffer(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))))
+
+
+def counts(*decisions: Decision) -> list[int]:
+    return [one.terms.replaced_peers for one in decisions]
+
+
+MOVE = Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 a", id="r")
+NOTICE = Asked(Leave((1,), "noticed", 3, "local_batch_size"), "notice", 10)
+
+
+@pytest.mark.parametrize(
+    ("size", "requests", "ready", "missing", "ids", "count"),
+    [
+        (3, [replaced(0, 2)], 2, 0, (1, 50, 51), 2),
+        (3, [replaced(0, 2)], 1, 1, (1, 2, 50), 1),  # only those that have come count
+        (3, [replaced(0, 2)], 0, 2, (0, 1, 2), 0),
+        (2, [size_request(4)], 2, 0, (0, 1, 50, 51), 0),  # a change of the size replaces nobody
+        (3, [size_request(4), replaced(0)], 2, 0, (1, 2, 50, 51), 1),
+        (3, [size_request(4), leaving(0)], 2, 0, (1, 2, 50, 51), 0),  # the job was smaller before they came
+        (2, [replaced(0, 1)], 2, 0, (0, 50, 51), 2),  # one stays for another barrier, and counts once
+        (2, [MOVE], 1, 0, (0, 50), 1),  # from outside
+        (3, [NOTICE], 1, 0, (0, 2, 50), 0),  # makes the job smaller
+    ],
+)
+def test_each_peer_that_is_replaced_counts_once_its_replacement_joins(
+    size: int, requests: list[Asked], ready: int, missing: int, ids: tuple[int, ...], count: int
+) -> None:
+    asked = held(start(size, replaced=4), *requests)
+    done = offered(asked, ready=ready, missing=missing)
+    assert done.view.ids == ids
+    assert counts(asked, done, held(done), held(done, size_request(1))) == [4, *[4 + count] * 3]
+
+
+def test_those_who_come_for_lost_peers_replace_nobody() -> None:
+    # Of three peers one was lost, and the survivors wait for another one.
+    survivors = Decision(View(7, peers(0, 2)), Terms(96, 48.0, target_size=3, replaced_peers=2))
+    assert counts(offered(survivors, ready=1)) == [2]
+    # An exchange was under way: the newcomer that it asked for comes for the lost peer.
+    exchanging = held(start(3, replaced=2), replaced(1))
+    lost = replace(exchanging, view=View(7, peers(0, 1)), terms=replace(exchanging.terms, leaving=()))
+    assert counts(offered(lost, ready=1)) == [2]
+
+
+@given(st.data(), st.integers(1, 4))
+def test_in_any_history_a_view_keeps_a_holder_and_the_replaced_are_counted(data: st.DataObject, size: int) -> None:
+    now, spare = start(size), 50
+    for _ in range(data.draw(st.integers(1, 8))):
+        kind = data.draw(st.sampled_from(["size", "now", "noticed", "replaced", None]))
+        named, wanted = sorted(data.draw(st.sets(st.sampled_from(now.view.ids)))), data.draw(st.integers(0, 6))
+        asked = size_request(wanted) if kind == "size" else leaving(*named, when=kind, size=wanted)
+        offer, coming = None, now.terms.target_size - now.view.size + len(now.terms.leaving)
+        if now.terms.target_size and data.draw(st.booleans()):
+            ready = data.draw(st.integers(0, max(0, coming)))
+            offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
+            spare += ready
+        after = held(now, *([] if kind is None else [asked]), offer=offer)
+        assert set(after.view.ids) & set(now.view.ids), "nobody would hold the state"
+        assert after.view.version == now.view.version + (after.view.ids != now.view.ids)
+        assert after.terms.global_batch_size > 0
+        assert not set(after.terms.departing) - set(after.view.ids)
+        more = after.terms.replaced_peers - now.terms.replaced_peers
+        new = set(after.view.ids) - set(now.view.ids)
+        assert 0 <= more <= len(new)
+        if after.view.size - len(after.terms.departing) == now.view.size - len(now.terms.departing):
+            assert more == len(new)
+        now = after
