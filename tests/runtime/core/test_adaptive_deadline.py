@@ -31,14 +31,14 @@ def test_the_deadline_is_that_computed_by_hand(steps_s: list[float], longest_s: 
 
 
 @settings(deadline=None)
-@given(steps, seconds, seconds, seconds)
+@given(st.lists(seconds, max_size=256), st.just(0.0) | seconds, seconds, st.just(0.0) | seconds)
 def test_the_deadline_stays_between_its_bounds_and_above_the_pauses_so_far(
     steps_s: list[float], more_s: float, floor_s: float, span_s: float
 ) -> None:
-    longest, ceiling = max(steps_s) + more_s, floor_s + span_s
+    """Equal bounds fix the deadline."""
+    longest, ceiling = max(steps_s, default=0.0) + more_s, floor_s + span_s
     found = plausible_wait_s(steps_s, longest_s=longest, floor_s=floor_s, ceiling_s=ceiling)
-    assert floor_s <= found <= ceiling
-    assert found >= min(longest, ceiling)
+    assert min(max(longest, floor_s), ceiling) <= found <= ceiling
 
 
 @settings(deadline=None)
@@ -47,13 +47,6 @@ def test_slower_steps_are_never_given_less_time(steps_s: list[float], factor: fl
     slower = [factor * step for step in steps_s]
     quick, slow = (plausible_wait_s(times, longest_s=max(times), **BOUNDS) for times in (steps_s, slower))
     assert slow >= quick
-
-
-@settings(deadline=None)
-@given(st.lists(seconds, max_size=40), seconds)
-def test_equal_bounds_fix_it(steps_s: list[float], fixed_s: float) -> None:
-    longest = max(steps_s, default=0.0)
-    assert plausible_wait_s(steps_s, longest_s=longest, floor_s=fixed_s, ceiling_s=fixed_s) == fixed_s
 
 
 @settings(deadline=None)

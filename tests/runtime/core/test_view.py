@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import InternalError
-from kungfu.runtime.core.view import Peer, is_slow, spread
+from kungfu.runtime.core.view import Peer, spread
 from tests.runtime.core.cluster.cluster_steps import view_of
 
 
@@ -51,16 +51,6 @@ def test_any_history_keeps_ids_unique_stayers_in_order_and_versions_rising(
 )
 def test_clearly_slow_peers_leave_first_and_then_the_newest(speeds: dict[int, float], order: tuple[int, ...]) -> None:
     assert view_of(4, 2, 9).leave_order(speeds) == order
-
-
-@given(st.permutations(range(6)), st.dictionaries(st.integers(0, 7), st.floats()))
-def test_everybody_has_one_place_in_the_order_of_leaving(ids: list[int], speeds: dict[int, float]) -> None:
-    order = view_of(*ids).leave_order(speeds)
-    assert sorted(order) == sorted(ids)
-    slow = [peer for peer in order if is_slow(peer, speeds)]
-    assert list(order[: len(slow)]) == slow
-    assert [speeds[peer] for peer in slow] == sorted(speeds[peer] for peer in slow)
-    assert [peer for peer in order if peer not in slow] == [peer for peer in reversed(ids) if peer not in slow]
 
 
 def test_a_view_of_nobody_or_with_a_peer_twice_is_refused() -> None:
