@@ -8,8 +8,6 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded
 
-__all__ = ["expired_at"]
-
 _DEADLINES_S = (0.3, 1.2, 4.8, 19.2)
 
 

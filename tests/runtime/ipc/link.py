@@ -12,8 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-__all__ = ["Link", "link"]
-
 _RESENT_S, _ASKED_AGAIN_S = 0.2, 1.0
 
 

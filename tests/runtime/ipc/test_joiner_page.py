@@ -65,10 +65,9 @@ def test_where_there_is_no_page_nobody_knows(monkeypatch: pytest.MonkeyPatch) ->
     assert JoinerPage.open(f"/proc/{os.getpid()}/fd/99999") is None
 
 
-@pytest.mark.parametrize("bytes_", [4096, 8192])
-def test_other_memory_under_the_path_is_refused(bytes_: int) -> None:
+def test_other_memory_under_the_path_is_refused() -> None:
     unsealed = os.memfd_create("unsealed")
-    os.ftruncate(unsealed, bytes_)
+    os.ftruncate(unsealed, 4096)
     larger = memfd.make(8192)
     for descriptor in (unsealed, larger):
         assert JoinerPage.open(f"/proc/{os.getpid()}/fd/{descriptor}") is None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -19,17 +18,12 @@ from tests.runtime.ipc.link import link
 from tests.runtime.ipc.test_rpc import SECRET, served
 
 
-@contextmanager
-def line_to(address: str, *, again_s: float) -> Iterator[Persistent]:
+def line_to(address: str, *, again_s: float) -> closing[Persistent]:
     def method(channel: Any) -> rpc.Method:
         admit: rpc.Method = PeerServiceStub(channel).Admit
         return admit
 
-    line = Persistent(address, secret=SECRET, method=method, again_s=again_s)
-    try:
-        yield line
-    finally:
-        line.close()
+    return closing(Persistent(address, secret=SECRET, method=method, again_s=again_s))
 
 
 def test_many_tries_may_fail_before_one_is_answered() -> None:

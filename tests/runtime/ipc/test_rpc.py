@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
+from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import (
@@ -29,6 +30,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
 from tests.runtime.ipc.link import link
 
 SECRET = "c0ffee"
+connected = partial(rpc.connect, secret=SECRET)
 
 
 @dataclass
@@ -116,15 +118,15 @@ def test_silent_connections_are_ended_beyond_those_that_an_address_may_have() ->
         server.end_strangers(per_address=3, silent_s=60.0)
         assert len(os.listdir("/proc/self/fd")) == before
         server.end_strangers(per_address=3, silent_s=0.0)
-        assert _open_ones(silent) == 3
-        assert _open_ones([speaks]) == 1
+        assert sum(map(_is_open, silent)) == 3
+        assert _is_open(speaks)
 
 
 def test_connections_that_spoke_without_the_secret_are_ended_and_those_of_peers_stay() -> None:
     """One on which a call was refused is a stranger's; an idle one and one whose call waits are a peer's."""
     service = Service()
     with serving(service) as server, ExitStack() as stack:
-        idle, waits = (stack.enter_context(rpc.connect(server.address, secret=SECRET, shared=False)) for _ in range(2))
+        idle, waits = (stack.enter_context(connected(server.address, shared=False)) for _ in range(2))
         for one in (idle, waits):
             rpc.call(PeerServiceStub(one).Admit, pb.Admission(), deadline_s=60.0, what="rank 1")
         answer = PeerServiceStub(waits).Arrive.future(pb.BarrierArrival(), timeout=60.0)
@@ -137,7 +139,7 @@ def test_connections_that_spoke_without_the_secret_are_ended_and_those_of_peers_
         server.end_strangers(per_address=3)
         assert len(_callers(server.address)) == 10, "a call may wait for a thread yet"
         server.end_strangers(per_address=3, spoken_s=0.0)
-        assert _open_ones(strangers) == 3
+        assert sum(map(_is_open, strangers)) == 3
         assert peers <= _callers(server.address)
         service.may_end.set()
         assert answer.result() is not None
@@ -170,12 +172,8 @@ def _await_refusal(connection: socket.socket) -> None:
         refused += connection.recv(1 << 16)
 
 
-def _open_ones(connections: Sequence[socket.socket]) -> int:
-    """The number of connections on which the server does not hang up within 0.2 s each."""
-    return sum(map(_is_open, connections))
-
-
 def _is_open(connection: socket.socket) -> bool:
+    """True if the server does not hang up within 0.2 s."""
     connection.settimeout(0.2)
     try:
         while connection.recv(1 << 10):
@@ -246,19 +244,19 @@ atexit.register(rpc.serve(host="127.0.0.1", secret="ab", threads=1).stop)
 
 def test_a_deadline_names_whom_we_waited_for_and_how_long() -> None:
     waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.2 s for rank 0 at barrier 3 and had no answer$")
-    with served() as (_, address), rpc.connect(address, secret=SECRET) as channel, waited as late:
+    with served() as (_, address), connected(address) as channel, waited as late:
         arrive(channel, deadline_s=0.2, what="rank 0 at barrier 3", peer=4)
     assert (late.value.peers, late.value.waited_s) == ((4,), 0.2)
 
 
 def test_a_server_that_goes_while_it_is_asked_is_named() -> None:
     service = Service()
-    with serving(service, threads=2) as server, rpc.connect(server.address, secret=SECRET) as channel:
-        thread, came = asking(partial(arrive, channel))
+    with ThreadPoolExecutor(1) as calls, serving(service, threads=2) as server, connected(server.address) as channel:
+        call = calls.submit(arrive, channel)
         assert service.inside.wait(180.0)
         server.stop()
-        thread.join(180.0)
-    assert [str(error).startswith("lost rank 0: ") for error in came] == [True]
+        with pytest.raises(PeerFailure, match=r"^lost rank 0: "):
+            call.result(180.0)
 
 
 def test_calls_are_answered_over_a_slow_network() -> None:
@@ -268,49 +266,33 @@ def test_calls_are_answered_over_a_slow_network() -> None:
         assert service.admitted == [0, 1, 2, 3, 4]
 
 
-def asking(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """The call, under way in a thread, and what came of it."""
-    came: list[object] = []
-
-    def ask() -> None:
-        try:
-            came.append(call())
-        except KungfuError as error:
-            came.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    return thread, came
-
-
 def test_a_call_waits_for_its_connection_until_its_deadline() -> None:
-    with served() as (service, address), link(address) as broken:
+    with ThreadPoolExecutor(1) as calls, served() as (service, address), link(address) as broken:
         broken.down()
-        thread, came = asking(partial(admit, broken.address, secret=SECRET))
+        call = calls.submit(admit, broken.address, secret=SECRET)
         assert broken.reached.wait(180.0)
         broken.up()
-        thread.join(180.0)
-        assert (came, service.admitted) == ([None], [3])
+        call.result(180.0)
+        assert service.admitted == [3]
         broken.down()
         waited = pytest.raises(DeadlineExceeded, match=r"^waited 0\.3 s for rank 0 and had no answer$")
-        with rpc.connect(broken.address, secret=SECRET) as channel, waited:
+        with connected(broken.address) as channel, waited:
             arrive(channel, deadline_s=0.3)
 
 
 def test_a_call_whose_connection_breaks_is_made_again() -> None:
-    held = Service()
-    with served(held) as (_, address), link(address) as net, rpc.connect(net.address, secret=SECRET) as channel:
+    with served() as (held, address), link(address) as net, connected(net.address) as channel:
         for options in ({}, {"abandoned": lambda: None}):
             held.inside.clear()
             held.may_end.clear()
-            thread, came = asking(partial(arrive, channel, **options))
-            assert held.inside.wait(180.0)
-            held.inside.clear()
-            net.cut()
-            assert held.inside.wait(180.0), "the barrier hears of it once more"
-            held.may_end.set()
-            thread.join(180.0)
-            assert came == [pb.Admission()]
+            with ThreadPoolExecutor(1) as calls:
+                call = calls.submit(arrive, channel, **options)
+                assert held.inside.wait(180.0)
+                held.inside.clear()
+                net.cut()
+                assert held.inside.wait(180.0), "the barrier hears of it once more"
+                held.may_end.set()
+                assert call.result(180.0) == pb.Admission()
 
 
 def test_nobody_waits_for_a_port_that_refuses() -> None:
@@ -319,13 +301,13 @@ def test_nobody_waits_for_a_port_that_refuses() -> None:
     began = time.monotonic()
     with pytest.raises(PeerFailure, match=r"^lost rank 1: "):
         admit(address, secret=SECRET)
-    with rpc.connect(address, secret=SECRET) as channel, pytest.raises(PeerFailure, match=r"^lost rank 0: "):
+    with connected(address) as channel, pytest.raises(PeerFailure, match=r"^lost rank 0: "):
         arrive(channel, abandoned=lambda: None)
     assert time.monotonic() - began < 60.0, "of the 120 s that they had"
 
 
 def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None:
-    with served() as (_, address), link(address) as broken, rpc.connect(broken.address, secret=SECRET) as channel:
+    with served() as (_, address), link(address) as broken, connected(broken.address) as channel:
         broken.down()
         gone = PeerFailure("its process has ended", peers=[5])
         with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$") as lost:
