@@ -13,18 +13,8 @@ from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call, Evict, Replace, Rescale
 from kungfu.control.hook import Control, HookRequest
 from kungfu.errors import PolicyError
-from kungfu.rule_requests import call_hook, requests_of
-from kungfu.runtime.core.request import (
-    Asked,
-    Leave,
-    Resize,
-    SaveCheckpoint,
-    SetBatch,
-    SetRate,
-    StopTraining,
-    When,
-    merge,
-)
+from kungfu.rule_requests import HookAnswer, call_hook, requests_of
+from kungfu.runtime.core import request
 from kungfu.runtime.core.view import Peer, View
 from kungfu.signal import Constant
 
@@ -39,14 +29,13 @@ def marked(action: Any, *ranks: int, rule: str = "slow") -> FiredRule:
     return FiredRule(7, rule, action(Constant(False)), math.nan, {}, ranks)
 
 
-def leave(*peers: int, when: When = "now") -> Leave:
+def leave(*peers: int, when: request.When = "now") -> request.Leave:
     size = VIEW.size - len(peers) if when == "now" else VIEW.size
-    return Leave(peers, when, size, "local_batch_size")
+    return request.Leave(peers, when, size, "local_batch_size")
 
 
-def asked(fired: list[FiredRule], *, hook: int | None = None, hooks: Sequence[HookRequest] = ()) -> tuple[Asked, ...]:
-    requests = hooks if hook is None else (HookRequest("rescale", hook),)
-    return tuple(requests_of(fired, VIEW, call=lambda *_: requests))
+def asked(fired: list[FiredRule], *, hooks: Sequence[HookRequest] = ()) -> tuple[request.Asked, ...]:
+    return tuple(requests_of(fired, VIEW, call=lambda *_: hooks))
 
 
 SETTINGS: list[tuple[HookRequest, HookRequest]] = [
@@ -61,7 +50,7 @@ def test_of_two_hooks_that_set_one_thing_the_first_is_taken_and_the_other_told(
     one: HookRequest, other: HookRequest
 ) -> None:
     later = replace(HOOK, rule="later")
-    found = merge((*asked([HOOK], hooks=[one]), *asked([later], hooks=[other])))
+    found = request.merge((*asked([HOOK], hooks=[one]), *asked([later], hooks=[other])))
     assert [(one.by, one.what) for one in found[:1]] == [("hook", asked([HOOK], hooks=[one])[0].what)]
     assert [(one.by, one.superseded_by) for one in found if one.superseded_by] == [("later", "hook")]
 
@@ -69,17 +58,20 @@ def test_of_two_hooks_that_set_one_thing_the_first_is_taken_and_the_other_told(
 def test_two_values_checkpoints_and_stops_are_carried_out_beside_each_other() -> None:
     values = [HookRequest("set_value", 1, name="ema"), HookRequest("set_value", 1, name="decay")]
     several = [*values, *[HookRequest("checkpoint"), HookRequest("stop")] * 2]
-    assert not any(one.superseded_by for one in merge(asked([HOOK], hooks=several)))
+    assert not any(one.superseded_by for one in request.merge(asked([HOOK], hooks=several)))
 
 
 # ---- hooks -----------------------------------------------------------------------------------------------------------
 
 
-def called(hook: Any, *, over_budget: bool = False) -> tuple[Asked, ...]:
+def answer_of(hook: Any, **budget: Any) -> HookAnswer:
+    fired = replace(HOOK, action=Call(hook, ()), **budget)
+    return call_hook(fired, fired.action, size=VIEW.size)
+
+
+def called(hook: Any, **budget: Any) -> tuple[request.Asked, ...]:
     """What a barrier is asked for by a rule that calls this hook, between two others."""
-    fired = replace(HOOK, action=Call(hook, ()), over_budget=over_budget)
-    answer = call_hook(fired, fired.action, size=VIEW.size)
-    return asked([GROW, fired, marked(Evict, 0)], hooks=answer.requests)
+    return asked([GROW, HOOK, marked(Evict, 0)], hooks=answer_of(hook, **budget).requests)
 
 
 def test_a_hook_asks_for_what_rules_ask_for_in_the_order_of_the_policies() -> None:
@@ -93,13 +85,13 @@ def test_a_hook_asks_for_what_rules_ask_for_in_the_order_of_the_policies() -> No
 
     found = [(one.by, one.what) for one in called(hook)]
     assert found == [
-        ("grow", Resize(6, "global_batch_size", 0)),
-        ("hook", SetRate(0.5, 640, "samples")),
-        ("hook", SetBatch(128)),
-        ("hook", SaveCheckpoint()),
+        ("grow", request.Resize(6, "global_batch_size", 0)),
+        ("hook", request.SetRate(0.5, 640, "samples")),
+        ("hook", request.SetBatch(128)),
+        ("hook", request.SaveCheckpoint()),
         ("hook", leave(7, when="replaced")),
-        ("hook", Resize(3, "global_batch_size")),
-        ("hook", StopTraining()),
+        ("hook", request.Resize(3, "global_batch_size")),
+        ("hook", request.StopTraining()),
         ("slow", leave(5)),
     ]
 
@@ -110,10 +102,8 @@ def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() ->
         control.evict([3])
         control.rescale(4)
 
-    fired = replace(HOOK, action=Call(hook, ()))
-    answer = call_hook(fired, fired.action, size=VIEW.size)
-    lead, other = merge(asked([fired], hooks=answer.requests))
-    assert (lead.what, other.what) == (Resize(4, "local_batch_size"), leave(6, 8))
+    lead, other = request.merge(asked([HOOK], hooks=answer_of(hook).requests))
+    assert (lead.what, other.what) == (request.Resize(4, "local_batch_size"), leave(6, 8))
 
 
 def test_a_used_up_budget_passes_over_changes_of_the_cluster_only() -> None:
@@ -125,9 +115,9 @@ def test_a_used_up_budget_passes_over_changes_of_the_cluster_only() -> None:
         control.checkpoint()
 
     found = called(hook, over_budget=True)
-    assert [(one.by, type(one.what)) for one in found] == [("grow", Resize), ("hook", SaveCheckpoint), ("slow", Leave)]
-    fired = replace(HOOK, action=Call(hook, ()), over_budget=True)
-    answer = call_hook(fired, fired.action, size=4)
+    assert [one.by for one in found] == ["grow", "hook", "slow"]
+    assert [type(one.what) for one in found] == [request.Resize, request.SaveCheckpoint, request.Leave]
+    answer = answer_of(hook, over_budget=True)
     assert (answer.asked, answer.ignored) == (4, "its budget of rescales is used up")
 
 
@@ -137,7 +127,7 @@ def test_the_slowest_peers_are_replaced_if_too_few_replacements_are_left() -> No
     def replaced(speeds: dict[int, float], *, left: int | None) -> tuple[int, ...]:
         fired = replace(marked(Replace, 0, 1, 3), replacements_left=left)
         (one,) = requests_of([fired], VIEW, call=lambda *_: (), speeds=lambda: speeds)
-        assert isinstance(one.what, Leave)
+        assert isinstance(one.what, request.Leave)
         return one.what.peers
 
     # Of the peers 5, 6, 7 and 8 the rule names 5, 6 and 8.
@@ -165,8 +155,7 @@ def test_a_hook_replaces_as_many_peers_as_its_budget_allows() -> None:
         control.replace([0, 2, 3])
 
     def answer(*, left: int | None, over_budget: bool = False) -> tuple[list[str], str]:
-        fired = replace(HOOK, action=Call(hook, ()), replacements_left=left, over_budget=over_budget)
-        found = call_hook(fired, fired.action, size=VIEW.size)
+        found = answer_of(hook, replacements_left=left, over_budget=over_budget)
         return [str(one) for one in found.requests], found.ignored
 
     assert answer(left=3) == (["rescale(6)", "replace([0, 2, 3])"], "")

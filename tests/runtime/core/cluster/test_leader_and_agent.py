@@ -13,26 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import JoinerOffer, decide
-from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits
-from kungfu.runtime.core.cluster.events import (
-    AdmitFirstView,
-    Command,
-    Event,
-    Fail,
-    Kill,
-    PeerNoticed,
-    PeerProgressed,
-    ProcessEnded,
-    Tick,
-    TrainingFinished,
-    ViewStarted,
-)
-from kungfu.runtime.core.cluster.transitions import react, start_job
+from kungfu.runtime.core.cluster import events
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts
+from kungfu.runtime.core.cluster.transitions import react
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.settings import Deadlines, Limits
+from kungfu.runtime.core.view import View
+from kungfu.runtime.settings import Limits
+from tests.runtime.core.cluster.cluster_steps import ready, training, view_of
 
 LIMITS = Limits(1, 6)
 
@@ -45,23 +34,23 @@ class World:
     view: View
     terms: Terms
     offer: JoinerOffer | None = None
-    now: float = 0.0
+    now: float = 1.0
     wanted: int = 0
     killed: set[int] = field(default_factory=set)
     forwarded: Asked | None = None
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: events.Event) -> None:
         self.cluster, commands = react(self.cluster, event, self.now)
         for command in commands:
             self.perform(command)
 
-    def perform(self, command: Command) -> None:
-        assert not isinstance(command, Fail | AdmitFirstView)
+    def perform(self, command: events.Command) -> None:
+        assert not isinstance(command, events.Fail | events.AdmitFirstView)
         if isinstance(command, JoinerOffer):
             self.offer = command
         elif isinstance(command, Asked):
             self.forwarded = command
-        elif isinstance(command, Kill):
+        elif isinstance(command, events.Kill):
             assert command.peer not in self.view.ids
             self.killed.add(command.peer)
 
@@ -70,28 +59,22 @@ class World:
 
 
 def begun(size: int, hosts: Hosts | None = None) -> World:
-    cluster, _ = start_job(size, limits=JobLimits(Deadlines(ready_s=100.0)), now=0.0, hosts=hosts)
-    view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
-    for peer in view.peers:
-        cluster, _ = react(cluster, PeerProgressed(peer, ready=True), 0.0)
-    cluster, _ = react(cluster, ViewStarted(view), 0.0)
-    return World(cluster, view, Terms(8 * size, 8.0), wanted=size)
+    return World(training(*range(size), hosts=hosts), view_of(*range(size)), Terms(8 * size, 8.0), wanted=size)
 
 
 def happen(world: World, what: str, which: int) -> None:
     """Something between two barriers: a joiner gets ready or ends, time goes by, the killed are gone."""
     on_the_way = world.on_the_way()
     if what == "ready" and on_the_way:
-        joiner = on_the_way[which % len(on_the_way)]
-        world.tell(PeerProgressed(Peer(joiner, f"host:{joiner}"), ready=True))
+        world.tell(ready(on_the_way[which % len(on_the_way)]))
     elif what == "ends" and on_the_way:
-        world.tell(ProcessEnded(on_the_way[which % len(on_the_way)], 1))
+        world.tell(events.ProcessEnded(on_the_way[which % len(on_the_way)], 1))
     elif what == "late":
         world.now += 70.0
-        world.tell(Tick())
+        world.tell(events.Tick())
     elif what == "gone":
         for peer in sorted(world.killed & world.cluster.alive):
-            world.tell(ProcessEnded(peer, -9))
+            world.tell(events.ProcessEnded(peer, -9))
 
 
 Wish = int | Literal["evict", "replace", "stop"] | None
@@ -126,13 +109,13 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
     world.terms = decision.terms
     if decision.view != world.view:
         world.view = decision.view
-        world.tell(ViewStarted(decision.view))
+        world.tell(events.ViewStarted(decision.view))
         assert meanwhile or not (joining and world.offer), (
             "who has joined is not offered again: that would be one barrier more"
         )
     for peer in sorted(leaving):
-        world.tell(TrainingFinished(peer, leaving=True))
-        world.tell(ProcessEnded(peer, 0))
+        world.tell(events.TrainingFinished(peer, leaving=True))
+        world.tell(events.ProcessEnded(peer, 0))
 
 
 happenings = st.lists(
@@ -172,7 +155,7 @@ def test_whoever_is_taken_away_from_full_hosts_is_replaced(
     for peer in noticed:
         # The only one that is left of the job would wait for its own slot: nobody could come for it.
         if peer in world.view.ids and world.view.size > 1:
-            world.tell(PeerNoticed(peer))
+            world.tell(events.PeerNoticed(peer))
             hold_barrier(world, asked=None, meanwhile=[one for one in meanwhile if one[0] == "ready"])
             settle(world)
     assert world.view.size == 3

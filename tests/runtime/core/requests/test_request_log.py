@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -20,21 +20,9 @@ from kungfu.runtime.core.request import (
     ScaleOut,
     StopTraining,
 )
+from kungfu.runtime.core.requests import request_log
 from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, TimedStep
-from kungfu.runtime.core.requests.request_log import (
-    MOST_FORGOTTEN,
-    REMEMBERED,
-    Answer,
-    CoordinatorReplied,
-    Event,
-    RequestLog,
-    StepsMeasured,
-    current,
-    first_answer,
-    react,
-    refusal_of_id,
-)
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -48,27 +36,27 @@ def view(version: int, *peers: int) -> View:
 
 @dataclass
 class Job:
-    """A job as its agent knows it, and what the coordinator was told."""
+    """A job as its agent knows it, and the requests that were sent to its coordinator."""
 
     view: View = field(default_factory=lambda: view(1, 0, 1))
     limits: Limits = field(default_factory=lambda: Limits(1, 4))
-    log: RequestLog = field(default_factory=RequestLog)
-    told: list[Asked] = field(default_factory=list)
+    log: request_log.RequestLog = field(default_factory=request_log.RequestLog)
+    sent: list[Asked] = field(default_factory=list)
     now: float = 0.0
     end_reason: str = ""
 
-    def hears(self, event: Event) -> list[Asked]:
+    def hears(self, event: request_log.Event) -> list[Asked]:
         context = AdmissionContext(
             self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9}
         )
-        self.log, externals = react(self.log, event, context, self.now)
-        self.told += externals
+        self.log, externals = request_log.react(self.log, event, context, self.now)
+        self.sent += externals
         return externals
 
-    def asked(self, name: str, action: Request, *, if_view: int | None = None) -> Answer:
+    def asked(self, name: str, action: Request, *, if_view: int | None = None) -> request_log.Answer:
         request = Asked(action, id=name, if_view=if_view)
         self.hears(request)
-        answer = first_answer(self.log, request)
+        answer = request_log.first_answer(self.log, request)
         assert answer is not None
         return answer
 
@@ -80,7 +68,7 @@ class Job:
     def trained(self, steps: int) -> list[Asked]:
         """So many steps of the size that the job has; at size n one takes 1/n s."""
         size = self.view.size
-        return self.hears(StepsMeasured((TimedStep(size, 6, 1 / size),) * steps))
+        return self.hears(request_log.StepsMeasured((TimedStep(size, 6, 1 / size),) * steps))
 
     def state(self, name: str) -> str:
         return self.log.entries[name].newest.state
@@ -113,28 +101,24 @@ def size_of(external: Asked) -> int:
             (0, 1, 2, 3),
         ),
         (Leave((0, 0)), Asked(Leave((0,), "now", 1), "kungfu scale-in 0 0", id="r"), (1,)),
-        (
-            Migrate(1, "a"),
-            Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 -> a", id="r"),
-            (0, 2),
-        ),
+        (Migrate(1, "a"), Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 -> a", id="r"), (0, 2)),
     ],
 )
 def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
     action: Request, external: Asked, after: tuple[int, ...]
 ) -> None:
     job = Job()
-    assert job.asked("r", action) == Answer("accepted", view=1)
-    assert job.told == [external]
+    assert job.asked("r", action) == request_log.Answer("accepted", view=1)
+    assert job.sent == [external]
     job.moved(*after)
-    assert job.log.entries["r"].newest == Answer("carried out", view=2)
-    assert current(job.log) is None
+    assert job.log.entries["r"].newest == request_log.Answer("carried out", view=2)
+    assert request_log.current(job.log) is None
 
 
 def test_a_view_that_is_not_as_asked_for_may_have_a_new_coordinator_who_is_told_too() -> None:
     job = Job()
     job.asked("r", Resize(4))
-    assert job.moved(1) == job.told[:1]
+    assert job.moved(1) == job.sent[:1]
     assert job.state("r") == "accepted"
     job.moved(1, 2, 3, 4)
     assert job.state("r") == "carried out"
@@ -142,26 +126,26 @@ def test_a_view_that_is_not_as_asked_for_may_have_a_new_coordinator_who_is_told_
 
 def test_a_request_for_the_present_size_is_carried_out_and_still_forwarded() -> None:
     job = Job()
-    assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
+    assert job.asked("r", Resize(2)) == request_log.Answer("accepted", view=1)
     assert job.outcome("r") == ("carried out", "it was so already")
-    assert [size_of(external) for external in job.told] == [2]
+    assert [size_of(external) for external in job.sent] == [2]
 
 
 def test_a_checkpoint_is_done_when_the_coordinator_says_so() -> None:
     job = Job()
     job.asked("r", SaveCheckpoint())
-    assert job.moved(1) == job.told[:1], "another coordinator may not know of it"
-    job.hears(CoordinatorReplied("another"))
+    assert job.moved(1) == job.sent[:1], "another coordinator may not know of it"
+    job.hears(request_log.CoordinatorReplied("another"))
     assert job.state("r") == "accepted"
-    job.hears(CoordinatorReplied("r", result="written to ckpt-4"))
+    job.hears(request_log.CoordinatorReplied("r", result="written to ckpt-4"))
     assert job.outcome("r") == ("carried out", "written to ckpt-4")
 
 
 def test_what_the_coordinator_cannot_do_is_refused_with_its_reason() -> None:
     job = growing()
-    job.hears(CoordinatorReplied("r"))
+    job.hears(request_log.CoordinatorReplied("r"))
     assert job.state("r") == "accepted", "only its view shows that it is carried out"
-    job.hears(CoordinatorReplied("r", refusal="peer 2: ended (exit code 5)"))
+    job.hears(request_log.CoordinatorReplied("r", refusal="peer 2: ended (exit code 5)"))
     assert job.outcome("r") == ("refused", "peer 2: ended (exit code 5)")
     assert job.asked("s", Resize(1)).state == "accepted"
 
@@ -170,7 +154,7 @@ def test_only_one_request_is_under_way_and_the_other_hears_which() -> None:
     job = growing()
     job.now = 4.0
     assert job.asked("s", Leave((1,))).reason == "resize 3 is under way, asked for 4 s ago as 'r'"
-    assert len(job.told) == 1
+    assert len(job.sent) == 1
 
 
 def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_over() -> None:
@@ -201,34 +185,35 @@ def test_an_id_that_was_given_to_another_request_is_refused_and_changes_nothing(
     job = growing()
     log = job.log
     answer = job.asked("r", Resize(4))
-    assert answer == Answer("refused", "the id 'r' was given to another request, resize 3; choose a new one")
+    reason = "the id 'r' was given to another request, resize 3; choose a new one"
+    assert answer == request_log.Answer("refused", reason)
     assert job.log == log
 
 
 def test_the_log_forgets_the_oldest_answers_but_no_id_and_not_what_is_under_way() -> None:
     job = Job()
     job.asked("0", StopTraining())
-    job.hears(CoordinatorReplied("0", refusal="not now"))
+    job.hears(request_log.CoordinatorReplied("0", refusal="not now"))
     job.asked("under way", Resize(3))
-    for name in range(1, REMEMBERED + 5):
+    for name in range(1, request_log.REMEMBERED + 5):
         job.asked(str(name), Resize(9))
-    kept = [name in job.log.entries for name in ("0", "5", "under way", str(REMEMBERED + 4))]
+    kept = [name in job.log.entries for name in ("0", "5", "under way", str(request_log.REMEMBERED + 4))]
     assert kept == [False, False, True, True]
-    messages, log = list(job.told), job.log
-    assert len(log.entries) == REMEMBERED
+    messages, log = list(job.sent), job.log
+    assert len(log.entries) == request_log.REMEMBERED
     for action in (StopTraining(), Resize(3)):
         request = Asked(action, id="0")
         assert job.hears(request) == []
-        assert refusal_of_id(job.log, request) == (
+        assert request_log.refusal_of_id(job.log, request) == (
             "the id '0' was given to a request of this job that ended long ago; choose a new one"
         )
-    assert (job.told, job.log) == (messages, log)
+    assert (job.sent, job.log) == (messages, log)
 
 
 def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
-    job = Job(log=RequestLog(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
+    job = Job(log=request_log.RequestLog(forgotten="11-byte-id.\n" * request_log.MOST_FORGOTTEN))
     assert job.hears(Asked(Resize(3), id="new")) == []
-    assert "takes only stop" in (refusal_of_id(job.log, Asked(Resize(3), id="new")) or "")
+    assert "takes only stop" in (request_log.refusal_of_id(job.log, Asked(Resize(3), id="new")) or "")
     assert [external.what for external in job.hears(Asked(StopTraining(), id="end"))] == [StopTraining()]
 
 
@@ -238,18 +223,18 @@ def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() 
 def test_a_profile_goes_up_and_down_through_the_sizes_and_home_again() -> None:
     job = Job(limits=Limits(1, 3))
     job.asked("p", Profile(1, 3, 2))
-    assert [(external.id, size_of(external)) for external in job.told] == [("p/0", 3)]
+    assert [(external.id, size_of(external)) for external in job.sent] == [("p/0", 3)]
     job.trained(50)  # not of the size that is asked for
     job.moved(0, 1, 2)
     job.trained(WARM_UP_STEPS + 1)
     job.trained(1)
-    assert [(external.id, size_of(external)) for external in job.told[1:]] == [("p/1", 2)]
+    assert [(external.id, size_of(external)) for external in job.sent[1:]] == [("p/1", 2)]
     job.moved(0, 1)
     job.trained(WARM_UP_STEPS + 2)
     job.moved(0)
     job.trained(WARM_UP_STEPS + 2)
     assert job.state("p") == "accepted"
-    assert [size_of(external) for external in job.told] == [3, 2, 1, 2]
+    assert [size_of(external) for external in job.sent] == [3, 2, 1, 2]
     job.moved(0, 3)
     answer = job.log.entries["p"].newest
     assert answer.state == "carried out"
@@ -261,14 +246,14 @@ def test_a_profile_of_the_present_size_alone_changes_nothing() -> None:
     job.asked("p", Profile(2, 2, 4))
     job.trained(WARM_UP_STEPS + 4)
     assert job.state("p") == "carried out"
-    assert [size_of(external) for external in job.told] == [2]
+    assert [size_of(external) for external in job.sent] == [2]
 
 
 def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() -> None:
     job = Job()
     job.asked("p", Profile(1, 2, 1))
     job.trained(WARM_UP_STEPS + 1)
-    assert job.hears(CoordinatorReplied("p/1", refusal="it cannot be")) == [
+    assert job.hears(request_log.CoordinatorReplied("p/1", refusal="it cannot be")) == [
         Asked(Resize(2), "back to the size before a profile that did not come to its end", id="p/home")
     ]
     answer = job.log.entries["p"].newest
@@ -305,9 +290,9 @@ NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "x", "y/home"])
 EVENTS = st.one_of(
     REQUESTS,
     VIEWS,
-    st.builds(CoordinatorReplied, NAMES, st.sampled_from(["", "it cannot be"])),
+    st.builds(request_log.CoordinatorReplied, NAMES, st.sampled_from(["", "it cannot be"])),
     st.builds(
-        StepsMeasured,
+        request_log.StepsMeasured,
         st.lists(st.builds(TimedStep, st.integers(1, 4), st.just(6), st.just(0.5)), max_size=9).map(tuple),
     ),
     st.just(ENDED),
@@ -315,7 +300,10 @@ EVENTS = st.one_of(
 )
 
 
-def happens(job: Job, event: Event | list[int]) -> None:
+Events = list[request_log.Event | list[int]]  # a list of peers is a new view
+
+
+def happens(job: Job, event: request_log.Event | list[int]) -> None:
     job.now += 5.0
     if isinstance(event, list):
         job.moved(*event)
@@ -325,9 +313,9 @@ def happens(job: Job, event: Event | list[int]) -> None:
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_at_most_one_request_is_under_way_and_an_end_is_final(events: list[Event | list[int]]) -> None:
+def test_at_most_one_request_is_under_way_and_an_end_is_final(events: Events) -> None:
     job = Job()
-    ended: dict[str, Answer] = {}
+    ended: dict[str, request_log.Answer] = {}
     for event in events:
         happens(job, event)
         entries = job.log.entries
@@ -341,28 +329,28 @@ def test_at_most_one_request_is_under_way_and_an_end_is_final(events: list[Event
 
 @given(st.lists(EVENTS, max_size=40), st.data())
 def test_a_repeated_request_gets_the_first_answer_again_and_changes_nothing(
-    events: list[Event | list[int]], data: st.DataObject
+    events: Events, data: st.DataObject
 ) -> None:
-    job, first = Job(), dict[str, tuple[Asked, Answer]]()
+    job, first = Job(), dict[str, tuple[Asked, request_log.Answer]]()
     for event in events:
         happens(job, event)
         if isinstance(event, Asked) and event.id not in first:
-            answer = first_answer(job.log, event)
+            answer = request_log.first_answer(job.log, event)
             assert answer is not None
             first[event.id] = event, answer
         if first and data.draw(st.booleans()):
             request, answer = first[data.draw(st.sampled_from(sorted(first)))]
-            log, told = job.log, len(job.told)
+            log, count = job.log, len(job.sent)
             job.hears(request)
-            assert (job.log, len(job.told)) == (log, told)
-            assert first_answer(job.log, request) == answer
+            assert (job.log, len(job.sent)) == (log, count)
+            assert request_log.first_answer(job.log, request) == answer
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_what_a_request_asks_of_the_coordinator_keeps_to_the_limits_of_the_job(events: list[Event | list[int]]) -> None:
-    job = Job(limits=Limits(2, 3), view=replace(view(1, 0, 1)))
+def test_what_a_request_asks_of_the_coordinator_keeps_to_the_limits_of_the_job(events: Events) -> None:
+    job = Job(limits=Limits(2, 3))
     for event in events:
         if isinstance(event, list) and not 2 <= len(event) <= 3:
             continue
         happens(job, event)
-    assert all(2 <= one.what.size <= 3 for one in job.told if isinstance(one.what, Resize))
+    assert all(2 <= one.what.size <= 3 for one in job.sent if isinstance(one.what, Resize))
