@@ -126,10 +126,7 @@ def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_mo
     ("request_", "after"),
     [
         (size_request(6), Terms(100, 32.0, max_global_batch=100)),
-        (
-            size_request(6, "global_batch_size"),
-            Terms(64, 64 / 6, keep="global_batch_size", max_global_batch=100),
-        ),
+        (size_request(6, "global_batch_size"), Terms(64, 64 / 6, keep="global_batch_size", max_global_batch=100)),
         (size_request(6, most=0), Terms(192, 32.0)),  # without a limit
     ],
 )

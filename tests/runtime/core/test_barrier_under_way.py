@@ -66,10 +66,8 @@ def in_words(asked: tuple[Asked, ...], before: Terms, decision: Decision) -> str
     """What became of a request in a view of three, in the words of the table."""
     view, after = view_of(3), decision.view
     left, joined = set(view.ids) - set(after.ids), set(after.ids) - set(view.ids)
-    still, surplus = (
-        coming(after.size, decision.terms),
-        coming(3, before) - len(joined) - coming(after.size, decision.terms),
-    )
+    still = coming(after.size, decision.terms)
+    surplus = coming(3, before) - len(joined) - still
     if decision.prepare is not None:
         # The agent counts those who leave; where nobody comes, any number up to the members dismisses all.
         assert decision.prepare == 3 + still or (not still and decision.prepare <= 3)

@@ -10,15 +10,15 @@ LOST = ["Traceback (most recent call last):", "kungfu.errors.PeerFailure: lost r
 WAITED = ["kungfu.errors.DeadlineExceeded: waited 60.0 s at barrier 3 for rank 1"]
 RAISED = ["Traceback (most recent call last):", "ValueError: no such layer"]
 USAGE = ["kungfu.errors.PolicyError: rescale takes an agreed signal; write ops.all_reduce(x)"]
-RANKS, FAILED = {0: 0, 1: 1}, "exit code 1"
-# What a peer tells of its end that has printed these lines; the others were killed before they could tell anything.
-TOLD: list[tuple[list[str], ExitKind]] = [(LOST, "loss"), (WAITED, "deadline"), (RAISED, "exception"), (USAGE, "usage")]
+RANKS, FAILED, KILLED = {0: 0, 1: 1}, "exit code 1", "killed by SIGKILL"
+# The reported exit of a peer, by the last line that it printed; the others were killed before they could report.
+KINDS: dict[str, ExitKind] = {LOST[-1]: "loss", WAITED[-1]: "deadline", RAISED[-1]: "exception", USAGE[-1]: "usage"}
 
 
 def root(tails: dict[int, list[str]], *, first: int = 0, late: bool = False, **ended: str) -> Failure:
-    ends = dict.fromkeys(tails, "exit code 1") | {int(peer[1:]): how for peer, how in ended.items()}
-    told = {peer: kind for peer, tail in tails.items() for said, kind in TOLD if tail == said}
-    return find_root_cause(ends, tails, ranks=RANKS, first=first, late=late, exit_kinds=told)
+    ends = dict.fromkeys(tails, FAILED) | {int(peer[1:]): how for peer, how in ended.items()}
+    reported = {peer: KINDS[tail[-1]] for peer, tail in tails.items() if tail and tail[-1] in KINDS}
+    return find_root_cause(ends, tails, ranks=RANKS, first=first, late=late, exit_kinds=reported)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_the_headline_and_the_whole_output_come_along() -> None:
 
 def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
     lost = {-1: "lost rank 1 (peer 1) to take Admit: connection refused"}
-    found = find_root_cause(lost | {1: "killed by SIGKILL"}, {1: []}, ranks=RANKS, first=-1, late=False, exit_kinds={})
-    assert (found.peer, found.text, found.code) == (1, "rank 1 (peer 1): killed by SIGKILL", 1)
+    found = find_root_cause(lost | {1: KILLED}, {1: []}, ranks=RANKS, first=-1, late=False, exit_kinds={})
+    assert (found.peer, found.text, found.code) == (1, f"rank 1 (peer 1): {KILLED}", 1)
     alone = find_root_cause(lost, {}, ranks=RANKS, first=-1, late=False, exit_kinds={})
     assert (alone.peer, alone.text, alone.code) == (-1, lost[-1], 1)
 
@@ -62,21 +62,9 @@ def test_what_the_agent_lost_yields_to_the_end_that_explains_it() -> None:
         # a loss while the first view was formed yields to the peer that ended
         ({0: "lost rank 1, about to install view 1", 1: "exit code 0"}, {}, {0: "loss"}, "exit code 0", 1),
         # a peer that was killed, whatever it had printed before
-        (
-            {0: "exit code 1", 1: "killed by SIGKILL"},
-            {0: LOST, 1: LOST},
-            {0: "loss"},
-            "killed by SIGKILL: " + LOST[1],
-            1,
-        ),
+        ({0: FAILED, 1: KILLED}, {0: LOST, 1: LOST}, {0: "loss"}, f"{KILLED}: {LOST[1]}", 1),
         # what a peer reported counts, and not what it printed
-        (
-            dict.fromkeys((0, 1), "exit code 1"),
-            {0: RAISED, 1: LOST},
-            {0: "loss", 1: "usage"},
-            "exit code 1: " + LOST[1],
-            2,
-        ),
+        ({0: FAILED, 1: FAILED}, {0: RAISED, 1: LOST}, {0: "loss", 1: "usage"}, f"{FAILED}: {LOST[1]}", 2),
     ],
 )
 def test_reports_decide_and_outputs_do_not(
@@ -89,11 +77,11 @@ def test_reports_decide_and_outputs_do_not(
 @pytest.mark.parametrize(
     ("tail", "how", "late", "code"),
     [
-        (RAISED, "exit code 1", False, 1),
-        ([], "killed by SIGKILL", False, 1),
-        (LOST, "exit code 1", False, 1),
-        (USAGE, "exit code 1", False, 2),
-        (WAITED, "exit code 1", False, 3),
+        (RAISED, FAILED, False, 1),
+        ([], KILLED, False, 1),
+        (LOST, FAILED, False, 1),
+        (USAGE, FAILED, False, 2),
+        (WAITED, FAILED, False, 3),
         ([], "waited 300 s for peer 0; it has called kf.attach()", True, 3),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.transfer import SourceSlice, Transfer, near_of, plan, queue_of
+from kungfu.runtime.core.transfer import Transfer, near_of, plan, queue_of
 from kungfu.runtime.core.view import Peer, View
 
 
@@ -90,13 +90,6 @@ def links(view: View, transfers: dict[int, Transfer], turn: int) -> Counter[str]
 def test_a_giver_knows_who_comes_over_the_network_in_which_order_and_who_over_memory() -> None:
     view = view_of("abcabb")
     transfers = plan(view, [0], total_bytes=8)
-    assert transfers == {
-        1: Transfer(0, (SourceSlice(0, 0, 8),)),
-        2: Transfer(1, (SourceSlice(0, 0, 4), SourceSlice(1, 4, 8))),
-        3: Transfer(0, (SourceSlice(0, 0, 8),)),
-        4: Transfer(1, (SourceSlice(1, 0, 8),)),
-        5: Transfer(1, (SourceSlice(1, 0, 8),)),
-    }
     assert (queue_of(0, view, transfers), near_of(0, view, transfers)) == ((1, 2), (3,))
     assert (queue_of(1, view, transfers), near_of(1, view, transfers)) == ((2,), (4, 5))
     assert (queue_of(5, view, transfers), near_of(5, view, transfers)) == ((), ())

@@ -56,8 +56,7 @@ def first_of_phase(*ids: int, version: int) -> View:
 def in_second(*ids: int, limits: JobLimits = JOB_LIMITS) -> Cluster:
     """These peers train the second phase."""
     cluster, commands = after(training(*ids, limits=limits), *over(*ids), *(ready(id_, 2) for id_ in ids))
-    admission = sole(AdmitPhase, commands)
-    return after(cluster, ViewStarted(admission.view))[0]
+    return after(cluster, ViewStarted(sole(AdmitPhase, commands).view))[0]
 
 
 def test_former_members_form_the_next_first_view_when_the_last_one_is_ready() -> None:

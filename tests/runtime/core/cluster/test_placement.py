@@ -40,7 +40,6 @@ from tests.runtime.core.cluster.cluster_steps import (
     after,
     all_of,
     formed,
-    one_of,
     peer,
     ready,
     sole,
@@ -60,9 +59,13 @@ def report(version: int = 1, step_: int = 40) -> LossReport:
     return LossReport(version, step_, True, "peer rank=0 died during gradients")
 
 
+def let_go(peer: int, *others: int) -> list[Event]:
+    """A view of the others begins, and the process of this peer ends."""
+    return [TrainingFinished(peer, leaving=True), ViewStarted(view_of(*others, version=2)), ProcessEnded(peer, 0)]
+
+
 def test_the_slot_of_a_straggler_that_was_let_go_is_avoided_for_a_while() -> None:
-    evicted, left = TrainingFinished(1, leaving=True), ViewStarted(view_of(0, 2, version=2))
-    cluster, _ = after(training(3, 2, 2), evicted, left, ProcessEnded(1, 0), now=10.0)
+    cluster, _ = after(training(3, 2, 2), *let_go(1, 0, 2), now=10.0)
     assert after(cluster, wants(3), now=20.0)[1] == [Spawn(3, 1)]
     assert after(cluster, wants(4), now=20.0)[1] == [Spawn(3, 1), Spawn(4, 0)], "there is no other"
     assert after(cluster, wants(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
@@ -76,24 +79,14 @@ def test_a_slot_is_avoided_as_soon_as_the_view_has_begun() -> None:
     assert said.hosts.departures == {1: (0, 10.0)}, "one departure, told twice"
 
 
-def test_the_slot_of_a_peer_that_was_lost_is_not_avoided() -> None:
-    lost, reports = ProcessEnded(1, -9), [PeersLost(id, report()) for id in (0, 2)]
-    cluster, commands = after(training(3, 2, 2), lost, *reports, now=10.0)
-    view = one_of(AdmitSurvivors, commands).view
-    assert view.ids == (0, 2)
-    cluster, commands = after(cluster, ViewStarted(view), now=11.0)
+def test_the_slot_of_a_peer_that_was_lost_or_taken_away_is_not_avoided() -> None:
+    reports = [PeersLost(id, report()) for id in (0, 2)]
+    cluster, _ = after(training(3, 2, 2), ProcessEnded(1, -9), *reports, now=10.0)
+    assert formed(cluster).ids == (0, 2)
+    cluster, commands = after(cluster, ViewStarted(formed(cluster)), now=11.0)
     assert cluster.hosts.departures == {}
     assert Spawn(3, 0) in commands
-
-
-def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
-    away = [
-        PeerNoticed(1),
-        TrainingFinished(1, leaving=True),
-        ViewStarted(view_of(0, 2, version=2)),
-        ProcessEnded(1, 0),
-    ]
-    cluster, _ = after(training(3, 2, 2), *away, now=10.0)
+    cluster, _ = after(training(3, 2, 2), PeerNoticed(1), *let_go(1, 0, 2), now=10.0)
     assert Spawn(3, 0) in after(cluster, wants(3), now=20.0)[1]
 
 
@@ -111,8 +104,7 @@ def test_who_comes_in_place_of_another_starts_on_another_host_while_there_is_one
 
 
 def test_another_slot_of_its_host_comes_before_one_that_a_straggler_was_let_go_from() -> None:
-    evicted, left = TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2))
-    cluster, _ = after(training(3, 2, 1), evicted, left, ProcessEnded(2, 0), now=10.0)
+    cluster, _ = after(training(3, 2, 1), *let_go(2, 0, 1), now=10.0)
     cluster = replace(cluster, hosts=replace(cluster.hosts, slots={0: 3, 1: 1}))
     assert after(cluster, wants(3, leaving=(0,)), now=20.0)[1] == [Spawn(3, 0, leaving=(0,))]
 
@@ -247,9 +239,7 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
 
 
 def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> None:
-    shrunk, _ = after(
-        training(2, 1, 1), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)), ProcessEnded(1, 0)
-    )
+    shrunk, _ = after(training(2, 1, 1), *let_go(1, 0))
     assert after(shrunk, HostJoined(2, 4))[1] == []
 
 

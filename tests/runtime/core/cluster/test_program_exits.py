@@ -53,8 +53,7 @@ def missing(id_: int, other: int, *, version: int = 1, step: int = 5) -> PeersLo
 
 
 def view_led(commands: list[Command]) -> View:
-    lead = one_of(AdmitSurvivors, commands)
-    return lead.view
+    return one_of(AdmitSurvivors, commands).view
 
 
 def replaced(cluster: Cluster, commands: list[Command]) -> tuple[Cluster, int]:

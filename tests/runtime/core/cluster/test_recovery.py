@@ -286,20 +286,15 @@ def test_a_coordinator_that_dies_when_the_others_are_through_fails_no_job() -> N
     )
 
 
-def test_a_peer_that_missed_the_leaders_last_word_ends_alone() -> None:
-    limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0), minimum=2)
+NO_FAILURES = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0), minimum=2)
+
+
+@pytest.mark.parametrize("limits", [JOB_LIMITS, NO_FAILURES])
+def test_a_peer_that_missed_the_leaders_last_word_ends_alone_and_nobody_is_replaced(limits: JobLimits) -> None:
     cluster, _ = after(training(0, 1, 2, limits=limits), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
     assert commands == [AdmitSurvivors(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]
-
-
-def test_nobody_is_replaced_when_others_are_through() -> None:
-    cluster, commands = after(
-        training(0, 1, 2), ProcessEnded(0, -9), lost(2), TrainingFinished(1, leaving=False), Tick()
-    )
-    lead = one_of(AdmitSurvivors, commands)
-    assert lead.target == 0
-    assert after(cluster, ViewStarted(lead.view))[1] == []
+    assert after(cluster, ViewStarted(view_of(2, version=3)))[1] == []
 
 
 # ---- any history ----------------------------------------------------------------------------------------------------
