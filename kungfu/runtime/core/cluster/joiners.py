@@ -221,24 +221,18 @@ def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
 
 def form_first_view(cluster: Cluster) -> Transition:
     """Forms the first view once all first peers are ready, if they run the same program."""
-    entries = [entry for _, entry in sorted(cluster.starting.items())]
-    peers = tuple(entry.peer for entry in entries if entry.peer is not None)
-    identity = entries[0].identity
-    for peer, entry in zip(peers, entries, strict=True):
-        if entry.identity.program != identity.program:
+    reports = [entry.said for _, entry in sorted(cluster.starting.items()) if entry.said is not None]
+    first, peers = reports[0], tuple(report.peer for report in reports)
+    for report in reports:
+        if report.identity.program != first.identity.program:
             # The answer names the difference and ends the job.
-            return cluster, [events.ComparePrograms(peers[:1], peer)]
+            return cluster, [events.ComparePrograms(peers[:1], report.peer)]
     # A resumed job may begin with a later phase.
-    first = entries[0].said
-    phases = replace(cluster.phases, number=first.phase if first else 1)
-    cluster = replace(cluster, identity=identity, phases=phases)
+    cluster = replace(cluster, identity=first.identity, phases=replace(cluster.phases, number=first.phase))
     # Machines may differ, although they may round differently: the user is notified.
-    others = {
-        peer.id: entry.identity.machine
-        for peer, entry in zip(peers, entries, strict=True)
-        if entry.identity.machine != identity.machine
-    }
-    remarks: list[events.Command] = [events.ReportMachines(identity.machine, others)] if others else []
+    usual = first.identity.machine
+    others = {report.peer.id: report.identity.machine for report in reports if report.identity.machine != usual}
+    remarks: list[events.Command] = [events.ReportMachines(usual, others)] if others else []
     return cluster, [*remarks, events.AdmitFirstView(View(1, peers))]
 
 

@@ -72,41 +72,36 @@ def form_phase(cluster: Cluster, now: float) -> Transition:
     if not phases.is_over or not phases.ready or cluster.members or cluster.between_phases - phases.ready.keys():
         # No phase is over, or some peers have not reached the next phase.
         return cluster, []
-    entries = _in_rank_order(cluster)
-    if not entries:
+    reports = _in_rank_order(cluster)
+    if not reports:
         # All ready peers have ended.
         return cluster, []
-    reference = entries[0]
-    for entry in entries[1:]:
-        if entry.identity.program != reference.identity.program:
+    reference = reports[0]
+    for report in reports:
+        if report.identity.program != reference.identity.program:
             # The answer names the difference and ends the job.
-            return cluster, _comparison(reference, entry)
-    waiting = [entry for _, entry in sorted(cluster.starting.items()) if entry.ready is not None]
-    alike = [entry for entry in waiting if entry.identity.program == reference.identity.program]
+            return cluster, [events.ComparePrograms((reference.peer,), report.peer)]
+    waiting = [entry.said for _, entry in sorted(cluster.starting.items()) if entry.ready is not None and entry.said]
+    alike = [report for report in waiting if report.identity.program == reference.identity.program]
     # Joiners with another program are dismissed when the difference is known.
-    others = [command for entry in waiting if entry not in alike for command in _comparison(reference, entry)]
-    cluster, commands = _with_view(cluster, [*entries, *alike], now)
+    others = [events.ComparePrograms((reference.peer,), report.peer) for report in waiting if report not in alike]
+    cluster, commands = _with_view(cluster, [*reports, *alike], now)
     return cluster, [*others, *commands]
 
 
-def _in_rank_order(cluster: Cluster) -> list[Starting]:
-    """The running former members that are ready, in the order of the last view and then of their ids."""
+def _in_rank_order(cluster: Cluster) -> list[events.PeerProgressed]:
+    """The reports of the running former members that are ready, in the order of the last view and then of their ids."""
     ids = cluster.view.ids if cluster.view else ()
-    ready = {peer: entry for peer, entry in cluster.phases.ready.items() if peer in cluster.between_phases}
-    order = sorted(ready, key=lambda peer: (ids.index(peer) if peer in ids else len(ids), peer))
+    ready = {peer: entry.said for peer, entry in cluster.phases.ready.items() if entry.said}
+    between = cluster.between_phases & ready.keys()
+    order = sorted(between, key=lambda peer: (ids.index(peer) if peer in ids else len(ids), peer))
     return [ready[peer] for peer in order]
 
 
-def _comparison(reference: Starting, other: Starting) -> list[events.Command]:
-    assert reference.peer is not None
-    assert other.peer is not None
-    return [events.ComparePrograms((reference.peer,), other.peer)]
-
-
-def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Transition:
+def _with_view(cluster: Cluster, reports: Sequence[events.PeerProgressed], now: float) -> Transition:
     """Begins the next phase with these peers in its first view."""
     assert cluster.view is not None
-    view = View(cluster.view.version + 1, tuple(entry.peer for entry in entries if entry.peer), begins_phase=True)
+    view = View(cluster.view.version + 1, tuple(report.peer for report in reports), begins_phase=True)
     losses = cluster.losses
     for peer, code in cluster.phases.lost.items():
         losses = losses.with_ended(peer, code)
@@ -127,7 +122,7 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
     people = replace(cluster.processes, finished=frozenset())
     cluster = replace(
         cluster, view=view, phases=phases, processes=people, losses=losses, regrouping=None,
-        identity=entries[0].identity,
+        identity=reports[0].identity,
     )  # fmt: skip
     return cluster, repeat_admission(cluster)
 
