@@ -37,15 +37,11 @@ def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
     Returns:
         A function that restores the default: SIGTERM ends the process at once.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return _nothing
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return _nothing
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        # No handler is installed.
+        return lambda: None
     return _PreemptionSignal(on_notice).close
-
-
-def _nothing() -> None:
-    """Does nothing, since no handler was installed."""
 
 
 @final

@@ -110,12 +110,11 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     view, terms, decision = at.view, at.terms, next_membership(at)
     if ends:
         decision = _without_joiners(decision, preparing=terms.target_size > 0)
-    if decision.view.version != view.version:
-        # The peers or their hosts have changed: slots may be free.
-        decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))
     replaced = terms.replaced_peers + _replaced_peers((view, terms), (decision.view, decision.terms))
-    decision = replace(decision, terms=replace(decision.terms, replaced_peers=replaced))
-    decision = replace(with_requests(decision, merged), slow=_slow_leavers(at, decision.view))
+    # If the peers or their hosts have changed, slots may be free.
+    refused = decision.terms.replacement_refused and decision.view.version == view.version
+    terms = replace(decision.terms, replaced_peers=replaced, replacement_refused=refused)
+    decision = replace(with_requests(decision, merged), terms=terms, slow=_slow_leavers(at, decision.view))
     return replace(decision, terms=adjust(view, decision))
 
 

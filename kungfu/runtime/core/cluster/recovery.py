@@ -81,7 +81,8 @@ def on_peers_lost(cluster: Cluster, event: events.PeersLost, now: float) -> Tran
         # The report was sent before its peer was admitted to the view of the survivors.
         return cluster, []
     # Members whose programs exited unnoticed now count as lost.
-    quitters = {id_: _departure_text(cluster, id_) for id_ in _departed_members(cluster) if id_ not in regrouping.lost}
+    exits, departed = cluster.losses.exiting, [id_ for id_ in _departed_members(cluster) if id_ not in regrouping.lost]
+    quitters = {id_: described(exits[id_].exit) if id_ in exits else QUIT for id_ in departed}
     cluster = replace(cluster, losses=cluster.losses.with_failed(*quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
     # The first report is announced to the members that have not noticed the loss.
@@ -108,11 +109,6 @@ def _departed_members(cluster: Cluster) -> list[int]:
     people, exits = cluster.processes, cluster.losses.exiting
     gone = {peer for peer, one in exits.items() if one.is_gone} | set(cluster.view.ids) - people.alive
     return [peer for peer in cluster.view.ids if peer in gone - people.released - people.finished]
-
-
-def _departure_text(cluster: Cluster, peer: int) -> str:
-    departure = cluster.losses.exiting.get(peer)
-    return QUIT if departure is None else described(departure.exit)
 
 
 def form_view(cluster: Cluster, now: float) -> Transition:
