@@ -11,7 +11,7 @@ THREE = parse_hosts("10.0.0.1:2,10.0.0.2:1,node-c:4", port=28100)
 NAMES = {"10.0.0.1": ["10.0.0.1"], "10.0.0.2": ["10.0.0.2"], "node-c": ["10.0.0.3", "192.168.0.3"]}
 
 
-def place(named: str | None = None, *, local: set[str], names: dict[str, list[str]] = NAMES) -> int:
+def index(named: str | None = None, *, local: set[str], names: dict[str, list[str]] = NAMES) -> int:
     return own_index(THREE, named, local_addresses=local, resolve=lambda name: names.get(name, []))
 
 
@@ -57,28 +57,28 @@ def test_a_port_that_no_host_could_know_of_is_refused(port):
 
 
 def test_this_machine_is_the_host_whose_name_is_one_of_its_addresses():
-    assert place(local={"127.0.0.1", "10.0.0.2"}) == 1
-    assert place(local={"127.0.0.1", "192.168.0.3"}) == 2
+    assert index(local={"127.0.0.1", "10.0.0.2"}) == 1
+    assert index(local={"127.0.0.1", "192.168.0.3"}) == 2
 
 
 def test_the_name_that_is_given_counts_and_not_the_addresses():
-    assert place("node-c", local={"10.0.0.1"}) == 2
+    assert index("node-c", local={"10.0.0.1"}) == 2
     with pytest.raises(UsageError, match=r"--self node-d: is none of the hosts 10\.0\.0\.1, 10\.0\.0\.2, node-c"):
-        place("node-d", local={"10.0.0.1"})
+        index("node-d", local={"10.0.0.1"})
 
 
 def test_none_or_several_of_the_hosts_is_an_error_that_says_what_to_give():
     with pytest.raises(UsageError, match=r"\(10.0.0.9\) this machine is none of .* --self HOST"):
-        place(local={"10.0.0.9"})
+        index(local={"10.0.0.9"})
     with pytest.raises(UsageError, match=r"several of the hosts, 10.0.0.1, 10.0.0.2; .* --self HOST"):
-        place(local={"10.0.0.1", "10.0.0.2"})
+        index(local={"10.0.0.1", "10.0.0.2"})
     loopback = {**NAMES, "10.0.0.1": ["127.0.0.1"], "10.0.0.2": ["127.0.0.2"]}
     with pytest.raises(UsageError, match="several of the hosts"):
-        place(local={"127.0.0.1"}, names=loopback)
+        index(local={"127.0.0.1"}, names=loopback)
 
 
 def test_a_name_that_is_unknown_here_is_another_machine():
-    assert place(local={"10.0.0.1"}, names={"10.0.0.1": ["10.0.0.1"]}) == 0
+    assert index(local={"10.0.0.1"}, names={"10.0.0.1": ["10.0.0.1"]}) == 0
     assert addresses_of("no-such-host.invalid") == frozenset()
 
 
