@@ -95,10 +95,10 @@ def plan_request(
         speeds: The speeds of peers by id, as fractions of the median peer's, if known.
         now: The time on the agent's clock, in seconds.
     """
-    view = context.view or View(0, ())
+    before = view = context.view or View(0, ())
     keep: Keep = getattr(request.what, "keep", "global_batch_size")
     plan = RequestPlan(
-        in_words(request.what), "", view.version, view.size, view.size, batch_before=context.batch,
+        in_words(request.what), "", before.version, before.size, before.size, batch_before=context.batch,
         batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, context)),
     )  # fmt: skip
     after_log, externals = react(log, request, context, now)
@@ -106,25 +106,10 @@ def plan_request(
     refusal = refusal_of_id(log, request) or (answer.reason if answer and answer.state == "refused" else "")
     if refusal or not externals:
         return replace(plan, refusal=refusal)
-    return _carried_out(plan, externals[0], context, cluster, hosts, speeds, now)
-
-
-def _carried_out(
-    plan: RequestPlan,
-    external: Asked,
-    context: AdmissionContext,
-    cluster: Cluster,
-    hosts: Mapping[int, str],
-    speeds: Mapping[int, float],
-    now: float,
-) -> RequestPlan:
-    """The plan after the barriers that carry out the request, with the peers that start for these barriers."""
-    before = view = context.view
-    assert before is not None
-    assert view is not None
+    # The request is carried out by barriers, for which peers start.
     batch = context.batch or 0
     terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
-    requests: tuple[Asked, ...] = (external,)
+    requests = tuple(externals[:1])
     offer = None
     for _ in range(_BARRIERS):
         decision = decide(BarrierInput(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds))
