@@ -12,8 +12,8 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
-from kungfu.runtime.job_api.convert import from_request, to_plan, to_progress, to_status
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
+from kungfu.runtime.job_api.job_service import from_request, to_plan, to_progress, to_status
 from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 

@@ -1,22 +1,50 @@
-"""The gRPC service for people and schedulers: each call queues a query for the agent and waits for the reply."""
+"""The gRPC service for people and schedulers: each call queues a query for the agent and waits for the reply.
+
+Requests, answers and statuses are converted to messages, and back, for the service and its clients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
 
-from kungfu.runtime.core.request import Asked
+from kungfu.errors import UsageError
+from kungfu.runtime.core.request import AGENT, Asked, in_words
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import converters, from_asked, to_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
-from kungfu.runtime.job_api.convert import from_plan, from_progress, from_status, to_request
+from kungfu.runtime.job_api.request_plan import RequestPlan
+from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 # The agent answers between two events, which are short; an agent that ends its job does not answer.
 _ANSWER_S = 4.0
+
+from_progress, to_progress = converters(RequestProgress, pb.RequestProgress)
+from_plan, to_plan = converters(RequestPlan, pb.RequestPlan)
+from_status, to_status = converters(JobStatus, pb.JobStatus)
+
+
+def from_request(request: Asked) -> pb.Asked:
+    """The message of a request; raises ``UsageError`` if a message cannot represent one of its values."""
+    try:
+        message: pb.Asked = from_asked(request)
+    # A number is out of the range of its field, or is not a number.
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{in_words(request.what)} cannot be asked for: {error}") from error
+    return message
+
+
+def to_request(message: pb.Asked) -> Asked:
+    """The request of a message; raises ``UsageError`` if the message has no id or an unknown kind."""
+    # A repeated request is recognized by its id: without an id a repetition would be carried out again.
+    if message.id in ("", AGENT):
+        raise UsageError("the request has no id; give one that no other request has")
+    return replace(to_asked(message), superseded_by="")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Requests, answers and statuses come back from their messages as they were."""
+"""Requests, answers and statuses come back from their messages as they were; faulty requests are refused."""
 
 from __future__ import annotations
 
@@ -12,24 +12,15 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Profile, Resize, StopTraining
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.job_api.convert import (
-    from_plan,
-    from_progress,
-    from_request,
-    from_status,
-    to_plan,
-    to_progress,
-    to_request,
-    to_status,
-)
+from kungfu.runtime.job_api import job_service
 from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from tests.runtime.ipc.test_convert import values_of
 
 SENT: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    RequestProgress: (from_progress, to_progress),
-    JobStatus: (from_status, to_status),
-    RequestPlan: (from_plan, to_plan),
+    RequestProgress: (job_service.from_progress, job_service.to_progress),
+    JobStatus: (job_service.from_status, job_service.to_status),
+    RequestPlan: (job_service.from_plan, job_service.to_plan),
 }
 
 
@@ -45,15 +36,15 @@ def test_a_value_comes_over_the_wire_as_it_was(kind: type, data: st.DataObject) 
 @pytest.mark.parametrize("action", [Resize(10**20), Leave((2**70,)), Profile(1, 2, 10**30)])
 def test_a_number_that_no_message_can_carry_is_a_usage_error_with_the_request(action: Any) -> None:
     with pytest.raises(UsageError, match=r"^(resize|scale-in|profile) .* cannot be asked for: .*out of range"):
-        from_request(Asked(action, id="r"))
+        job_service.from_request(Asked(action, id="r"))
 
 
 @pytest.mark.parametrize("id", ["", AGENT])
 def test_a_request_without_an_id_of_its_own_is_refused(id: str) -> None:
     with pytest.raises(UsageError, match="the request has no id"):
-        to_request(pb.Asked(resize=pb.Resize(size=3), id=id))
+        job_service.to_request(pb.Asked(resize=pb.Resize(size=3), id=id))
 
 
 def test_what_superseded_a_request_is_for_the_barrier_to_say_and_not_for_its_sender() -> None:
-    message = from_request(Asked(StopTraining(), "me", id="1", superseded_by="nobody"))
-    assert to_request(message) == Asked(StopTraining(), "me", id="1")
+    message = job_service.from_request(Asked(StopTraining(), "me", id="1", superseded_by="nobody"))
+    assert job_service.to_request(message) == Asked(StopTraining(), "me", id="1")
