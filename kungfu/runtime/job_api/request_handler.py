@@ -1,12 +1,21 @@
-"""Answers the queries of people and schedulers, logs their requests, and has these carried out."""
+"""Answers the queries of people and schedulers, logs their requests, and has these carried out.
+
+For the status of the job, the metrics of its newest steps and its latest problems are remembered.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from kungfu.event_log.events import CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
+from kungfu.event_log.job import Job
+from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
@@ -27,19 +36,15 @@ from kungfu.runtime.core.requests.request_log import (
     refusal_of_id,
 )
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.job_api import status
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
-from kungfu.runtime.job_api.recent_metrics import RecentMetrics
 from kungfu.runtime.job_api.request_plan import plan_request
-from kungfu.runtime.job_api.status import (
-    JobStatus,
-    PeerStatus,
-    RequestProgress,
-    membership_status,
-    peer_states,
-    request_progress,
-)
 from kungfu.runtime.settings import Settings
 from kungfu.slowness import STRAGGLER
+
+_STEPS = 20  # the steps that are remembered
+# The job's batch is the largest of this many steps, because the last batch of an epoch is smaller.
+_BATCHES = 5
 
 
 class RequestHandler:
@@ -52,6 +57,9 @@ class RequestHandler:
         process_of: Returns the process id of a peer.
         hosts: The hosts of the job, in the order of their numbers; if empty, the peers run on the agent's host.
         request_log: The requests so far, after an election.
+
+    Attributes:
+        request_log: All requests and their answers.
     """
 
     def __init__(
@@ -66,8 +74,8 @@ class RequestHandler:
     ) -> None:
         self._settings, self._scaling, self._record, self._process_of = settings, scaling, record, process_of
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
-        self._request_log, self._recent = request_log or RequestLog(), RecentMetrics()
-        self._states: dict[int, tuple[str, float]] = {}
+        self.request_log, self._recent = request_log or RequestLog(), RecentMetrics()
+        self._since: dict[tuple[int, str], float] = {}  # when each peer entered its present state
         self._noted_cluster: Cluster | None = None
         self._measured: tuple[TimedStep, ...] = ()
         self._over = ""
@@ -106,24 +114,17 @@ class RequestHandler:
         for query, reply in replies:
             query.reply.set_result(reply)
 
-    @property
-    def request_log(self) -> RequestLog:
-        """All requests and their answers."""
-        return self._request_log
-
     def on_record(self, event: LoggedEvent) -> None:
         """Handles a recorded event."""
         self._recent.add_event(event)
-        if not isinstance(event, MissingEvent):
-            return
         # A request that waits for the joiners is refused with their reason; later requests did not wait for them.
-        match self._request_log.external:
-            case Asked(what=Resize() | Leave(when="replaced"), id=id):
-                self._unreached = CoordinatorReplied(id, refusal=event.reason)
+        match event, self.request_log.external:
+            case MissingEvent(reason=reason), Asked(what=Resize() | Leave(when="replaced"), id=id):
+                self._unreached = CoordinatorReplied(id, refusal=reason)
 
     def _request_events(self, event: Any) -> Iterator[Event]:
         """Yields the consequences of an event for the request under way."""
-        external = self._request_log.external
+        external = self.request_log.external
         match event:
             # A profile counts the steps; a checkpoint was written, or writing it failed.
             case NewRecords(events, _):
@@ -147,15 +148,15 @@ class RequestHandler:
         if isinstance(subject, Asked):
             externals = self._step(subject, cluster, now)
             entry, answer = self._answered(subject, now)
-            reply: Any = request_progress(entry, answer=answer, now=now)
+            reply: Any = status.request_progress(entry, answer=answer, now=now)
         elif isinstance(subject, PlanQuery):
             context, hosts = self._admission_context(cluster), dict(enumerate(self._hosts))
             reply = plan_request(
-                subject.request, log=self._request_log, context=context, cluster=cluster, hosts=hosts,
+                subject.request, log=self.request_log, context=context, cluster=cluster, hosts=hosts,
                 speeds=self._recent.job.speeds, now=now,
             )  # fmt: skip
         elif isinstance(subject, ProgressQuery):
-            reply = self._progress(self._request_log.entries.get(subject.id), now)
+            reply = self._progress(self.request_log.entries.get(subject.id), now)
         else:
             reply = self._status(cluster, now)
         self._replies.append((query, reply))
@@ -163,21 +164,21 @@ class RequestHandler:
 
     def _answered(self, request: Asked, now: float) -> tuple[LoggedRequest, Answer]:
         """The entry and the answer of a newly submitted request; a request with a used id is refused."""
-        if (why := refusal_of_id(self._request_log, request)) is not None:
+        if (why := refusal_of_id(self.request_log, request)) is not None:
             refused = Answer("refused", why)
             return LoggedRequest(request, refused, refused, now, now), refused
-        answer = first_answer(self._request_log, request)
+        answer = first_answer(self.request_log, request)
         assert answer is not None
-        return self._request_log.entries[request.id], answer
+        return self.request_log.entries[request.id], answer
 
     def _step(self, event: Event, cluster: Cluster, now: float) -> list[Asked]:
-        before = self._request_log
+        before = self.request_log
         # No request is under way that the event could change, and building the context takes time.
         if current(before) is None and not isinstance(event, Asked):
             return []
-        self._request_log, externals = react(before, event, self._admission_context(cluster), now)
-        changed = self._request_log is not before
-        for name, entry in self._request_log.entries.items() if changed else ():
+        self.request_log, externals = react(before, event, self._admission_context(cluster), now)
+        changed = self.request_log is not before
+        for name, entry in self.request_log.entries.items() if changed else ():
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
                 self._record(_as_event(entry, now))
@@ -201,58 +202,98 @@ class RequestHandler:
         own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
         return own | {self._hosts[number]: number for number in cluster.hosts.slots}
 
-    def _status(self, cluster: Cluster, now: float) -> JobStatus:
-        under_way = current(self._request_log)
-        return JobStatus(
+    def _status(self, cluster: Cluster, now: float) -> status.JobStatus:
+        return status.JobStatus(
             self._settings.job,
             self._scaling,
-            membership_status(cluster, self._settings.limits, external=self._request_log.external),
+            status.membership_status(cluster, self._settings.limits, external=self.request_log.external),
             self._peers(cluster, now),
             self._recent.newest(),
-            self._progress(under_way, now),
+            self._progress(current(self.request_log), now),
             self._recent.troubles,
             self._recent.job.progress.progress,
         )
 
-    def _progress(self, entry: LoggedRequest | None, now: float) -> RequestProgress | None:
-        return None if entry is None else request_progress(entry, answer=entry.newest, now=now)
+    def _progress(self, entry: LoggedRequest | None, now: float) -> status.RequestProgress | None:
+        return None if entry is None else status.request_progress(entry, answer=entry.newest, now=now)
 
-    def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
+    def _peers(self, cluster: Cluster, now: float) -> tuple[status.PeerStatus, ...]:
         speeds, members = self._recent.job.speeds, cluster.view.peers if cluster.view else ()
         addresses = {peer.id: peer.address for peer in members}
         return tuple(
-            PeerStatus(
+            status.PeerStatus(
                 peer,
                 cluster.view.rank_of(peer) if cluster.view else None,
                 self._hosts[cluster.hosts.of.get(peer, 0)],
                 self._process_of(peer),
                 state,
-                now - self._states[peer][1],
+                now - self._since[peer, state],
                 speeds.get(peer),
                 speeds[peer] < STRAGGLER if peer in speeds else None,
                 addresses.get(peer, ""),
             )
-            for peer, state in peer_states(cluster).items()
+            for peer, state in status.peer_states(cluster).items()
         )
 
     def _note_states(self, cluster: Cluster, now: float) -> None:
         """Remembers when each peer entered its present state."""
-        if cluster is self._noted_cluster:
-            return
-        self._noted_cluster = cluster
-        states = peer_states(cluster)
-        before = self._states
-        self._states = {
-            peer: before[peer] if peer in before and before[peer][0] == state else (state, now)
-            for peer, state in states.items()
-        }
+        if cluster is not self._noted_cluster:
+            self._noted_cluster = cluster
+            self._since = {entry: self._since.get(entry, now) for entry in status.peer_states(cluster).items()}
 
 
 def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:
     """The event that records the progress of a request."""
     answer = entry.newest
-    words = request_progress(entry, answer=answer, now=now)
+    words = status.request_progress(entry, answer=answer, now=now)
     return RequestEvent(
         id=words.id, request=words.words, state=answer.state, reason=answer.reason, view=answer.view,
         seconds=round(words.seconds, 6),
     )  # fmt: skip
+
+
+class RecentMetrics:
+    """Remembers the newest steps and problems of a job; only one thread at a time may call it.
+
+    Attributes:
+        job: The state of the job.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._steps: deque[Mapping[str, Any]] = deque(maxlen=_STEPS)
+        self.job = Job()
+
+    def add_step(self, fields: Mapping[str, Any]) -> TimedStep | None:
+        """Adds a measured step; returns it as a sample of a profile, or ``None`` if the step was not timed."""
+        # The size has changed: the throughputs of two sizes must not be mixed.
+        if self._steps and self._steps[-1].get("size") != fields.get("size"):
+            self._steps.clear()
+        self._steps.append(fields)
+        self.job = self.job.after_step(fields)
+        seconds = step_seconds(fields)
+        return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
+
+    def add_event(self, event: LoggedEvent) -> None:
+        """Adds an event; an event without a time gets the present time."""
+        self.job = self.job.after(event if event.time is not None else replace(event, time=self._clock()))
+
+    @property
+    def troubles(self) -> tuple[status.Trouble, ...]:
+        """The latest problems of the job, oldest first."""
+        return tuple(status.Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
+
+    def newest(self) -> status.JobMetrics:
+        """The metrics of the newest steps of one size; the throughput is all samples over all seconds."""
+        if not self._steps:
+            return status.JobMetrics()
+        newest = self._steps[-1]
+        timed = [(step["batch"], seconds) for step in self._steps if (seconds := step_seconds(step)) is not None]
+        total_s = sum(seconds for _, seconds in timed)
+        return status.JobMetrics(
+            newest.get("step"),
+            newest.get("epoch"),
+            max(step["batch"] for step in [*self._steps][-_BATCHES:]),
+            as_float(newest.get("loss")),
+            sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
+        )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from msgspec import structs
 
-from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
+from kungfu.event_log import events
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, Starting
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
+from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.core.view import View
 from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery, Subject
-from kungfu.runtime.job_api.request_handler import RequestHandler
-from kungfu.runtime.job_api.status import JobStatus, RequestProgress
+from kungfu.runtime.job_api.request_handler import RecentMetrics, RequestHandler
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.job_api.served_job import view
 
@@ -23,23 +26,20 @@ SETTINGS = Settings("job", -1, "127.0.0.1:80", "", "local", Limits(1, 4), Deadli
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
 
 
-@dataclass
 class Agent:
     """Asks a desk, and moves its job."""
 
-    journal: list[RequestEvent] = field(default_factory=list)
-    told: list[Asked] = field(default_factory=list)
-    now: float = 0.0
+    now = 0.0
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         self.handler = RequestHandler(
-            SETTINGS, scaling="elastic", record=self.journal.append, process_of=lambda peer: 100 + peer
+            SETTINGS, scaling="elastic", record=lambda event: None, process_of=lambda peer: 100 + peer
         )
         self.cluster = Cluster(JobLimits(SETTINGS.deadlines))
         self.moves(view(3, 0, 1))
 
     def handle(self, event: Any) -> None:
-        self.told += self.handler.handle(event, self.cluster, self.now)
+        self.handler.handle(event, self.cluster, self.now)
         self.handler.send_replies()
 
     def moves(self, after: View, *starting: int) -> None:
@@ -79,7 +79,7 @@ def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:
 def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reason() -> None:
     agent = Agent()
     agent.asked(Resize(3))
-    agent.handler.on_record(MissingEvent(peers=(2,), reason="peer 2: ended (exit code 5)"))
+    agent.handler.on_record(events.MissingEvent(peers=(2,), reason="peer 2: ended (exit code 5)"))
     agent.handle(Tick())
     assert (agent.look().state, agent.look().reason) == ("refused", "peer 2: ended (exit code 5)")
     assert [one.text for one in agent.status().troubles] == ["peer 2 never got ready: peer 2: ended (exit code 5)"]
@@ -95,12 +95,12 @@ def test_a_reply_waits_until_it_is_sent() -> None:
 
 def test_joiners_that_never_got_ready_are_nothing_to_what_does_not_wait_for_them() -> None:
     agent = Agent()
-    agent.handler.on_record(MissingEvent(peers=(2,), reason="host b is lost"))  # between two events
+    agent.handler.on_record(events.MissingEvent(peers=(2,), reason="host b is lost"))  # between two events
     assert agent.asked(Resize(3)).state == "accepted", "a later request"
     agent.handle(Tick())
     assert agent.look().state == "accepted"
     agent = Agent()
-    agent.handler.on_record(MissingEvent(peers=(2,), reason="of a policy"))
+    agent.handler.on_record(events.MissingEvent(peers=(2,), reason="of a policy"))
     agent.handle(Tick())
     agent.asked(Leave((0,)))  # peers that leave
     agent.handle(Tick())
@@ -112,7 +112,7 @@ def test_joiners_that_never_got_ready_are_nothing_to_what_does_not_wait_for_them
 def test_a_checkpoint_that_could_not_be_written_is_refused_with_where_and_why() -> None:
     agent = Agent()
     agent.asked(SaveCheckpoint())
-    failed = CheckpointEvent(
+    failed = events.CheckpointEvent(
         step=7, rule="kungfu checkpoint", path="ckpt", error="No space left on device", seconds=0.1, stop_s=0.0
     )
     agent.handle(NewRecords(events=(structs.replace(failed, rule="a policy"),)))
@@ -153,3 +153,64 @@ def test_the_speed_of_each_peer_is_told_where_a_policy_measures_it() -> None:
     assert [(one.id, one.speed, one.is_straggler) for one in agent.status().peers] == [
         (0, 0.8, False), (2, None, None)
     ]  # fmt: skip
+
+
+# ---- the newest steps and the latest problems -----------------------------------------------------------------------
+
+
+def metrics(*rows: dict[str, Any]) -> RecentMetrics:
+    """The metrics of steps that differ from ``ROW`` in the fields of ``rows``."""
+    recent = RecentMetrics(clock=lambda: 5.0)
+    for row in rows:
+        recent.add_step({**ROW, **row})
+    return recent
+
+
+def test_throughput_is_that_of_the_newest_steps_of_one_size() -> None:
+    before = [{"step": step, "samples_per_s": 1.0} for step in range(30)]
+    after = [{"step": step, "size": 3, "batch": 60, "samples_per_s": 60.0 / (1 + step % 2)} for step in range(30, 34)]
+    assert metrics(*before, *after).newest() == JobMetrics(33, 1, 60, 0.5, 40.0)
+    assert metrics().newest() == JobMetrics()
+
+
+def test_a_loss_that_is_no_number_is_known_as_such_and_since_when() -> None:
+    recent = metrics({"step": 41, "loss": "NaN", "samples_per_s": None})
+    recent.add_event(events.NotFiniteEvent(what="loss", step=41, value=math.nan))
+    loss = recent.newest().loss
+    assert loss is not None
+    assert math.isnan(loss)
+    assert [trouble.text for trouble in recent.troubles] == ["step 41: the loss is NaN"]
+
+
+def test_the_small_batch_at_the_end_of_an_epoch_is_not_the_batch_of_the_job() -> None:
+    assert metrics(*({"batch": batch} for batch in [64, 36, 64, 36])).newest().global_batch_size == 64
+
+
+@pytest.mark.parametrize(("speed", "step"), [(None, None), (math.nan, None), (32.0, TimedStep(2, 64, 2.0))])
+def test_a_step_without_a_known_time_has_no_share_in_a_profile(speed: float | None, step: TimedStep | None) -> None:
+    assert metrics().add_step({**ROW, "samples_per_s": speed}) == step
+
+
+def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() -> None:
+    recent = metrics()
+    recent.add_event(events.DismissedEvent(peer=3, reason="the job wants 2 peers now"))
+    recent.add_event(events.PeerEndedEvent(peer=3, how="killed by SIGKILL"))
+    recent.add_event(events.PeerEndedEvent(peer=2, how="exit code 0"))
+    recent.add_event(events.ViewEvent(version=2, peers=(0,)))
+    assert recent.troubles == ()
+    recent.add_event(events.PeerEndedEvent(peer=1, how="killed by SIGKILL"))
+    recent.add_event(events.MissingEvent(peers=(4, 5), reason="peer 4: late"))
+    recent.add_event(events.UndefinedEvent(step=104, what="noise_scale", since=5, missing=50, of=100))
+    assert [(one.time, one.text) for one in recent.troubles] == [
+        (5.0, "peer 1 ended: killed by SIGKILL"),
+        (5.0, "peers 4 and 5 never got ready: peer 4: late"),
+        (5.0, "step 104: the noise scale was NaN in 50 of 100 steps since step 5"),
+    ]
+
+
+def test_the_speeds_of_peers_are_the_newest_known_ones_of_one_size() -> None:
+    rows = [{"straggler_fractions": {"0": 1.0, "4": 0.25}}, {"straggler_fractions": {"0": 1.0, "4": 0.5}}, {}]
+    assert metrics(*rows).job.speeds == {0: 1.0, 4: 0.5}, "the line of a step whose view ended with it has none"
+    assert metrics(*rows, {"size": 3}).job.speeds == {}, "they are of another median"
+    none = {"straggler_fractions": {"0": "NaN", "1": None, "2": "Infinity", "3": 0.5}}
+    assert metrics(none).job.speeds == {3: 0.5}, "a speed that is no number is not known"
