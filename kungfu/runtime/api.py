@@ -10,8 +10,7 @@ Importing this module loads TensorFlow, so code that runs before TensorFlow impo
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.runtime.attachment.protocol import Attachment, LateRanks
-from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step
-from kungfu.runtime.checkpoints.folder_lock import FolderInUse
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, FolderInUse, find, has_step
 from kungfu.runtime.checkpoints.manifest import (
     Manifest,
     VariableEntry,

@@ -16,8 +16,7 @@ from kungfu.cli.run import _new_folder, _raise_descriptor_limit, _settings, main
 from kungfu.runtime.checkpoints.folder import CheckpointFolder
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
-from tests.runtime.checkpoints.test_folder import writing
-from tests.runtime.checkpoints.test_folder_lock import held_elsewhere
+from tests.runtime.checkpoints.test_folder import held_elsewhere, writing
 
 SCREEN_LINES = 40
 HERE = (Host("127.0.0.1", 2, 0), Host("127.0.0.2", 2, 0))

@@ -34,7 +34,7 @@ from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.leader import Leader, QueueFlush
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.checkpoints.folder_lock import FolderInUse, claim, release
+from kungfu.runtime.checkpoints.folder import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import exit_in_words
 from kungfu.runtime.core.failure import Failure

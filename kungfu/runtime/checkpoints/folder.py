@@ -6,26 +6,34 @@ removes the files of a killed writer; if that writer was merely slow, its files 
 
 The newest checkpoint is the last one published: each holds its sequence number in the folder. File times are not used,
 because clocks are changed and folders are copied.
+
+A job claims its folder, because two jobs in one folder would remove each other's files. A file in the folder names the
+job. Each process of the job that writes there, or lets peers write, shares a lock on the file. The kernel releases a
+lock when its process ends, and child processes do not inherit it. If a file system shares locks between hosts, the
+claim holds for all of them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints.folder_lock import claim, release
 from kungfu.runtime.checkpoints.manifest import MANIFEST, read_manifest
 
 _LATEST = "latest"
 _WRITING = ".writing-"
 _PUBLISHED = "published"  # a file in each checkpoint, with its number and the job
 _MOST_DIGITS = 18
+_LOCK = ".lock"
+_LONGEST_WRITER = 256
+_held: dict[Path, int] = {}  # file descriptors of this process, by folder
 
 
 @dataclass(frozen=True)
@@ -177,3 +185,75 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class FolderInUse(UsageError):  # noqa: N818 - a state of the folder
+    """Another job writes its checkpoints to the folder."""
+
+
+def claim(folder: Path, writer: str) -> bool:
+    """Claims a folder for a job until this process ends or calls `release`; creates the folder if it is missing.
+
+    Returns:
+        True if no other job can claim the folder; False if the file system has no locks or denies this user a lock.
+
+    Raises:
+        FolderInUse: Another job has claimed the folder; the error names that job's ``writer``.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder):
+            _share(folder, writer)
+    except OSError:
+        return False
+    return True
+
+
+def release(folder: Path) -> None:
+    """Releases this process's claim on a folder, if there is one."""
+    if (descriptor := _held.pop(folder, None)) is not None:
+        os.close(descriptor)
+
+
+def _share(folder: Path, writer: str) -> None:
+    if folder not in _held or not _is_in_place(_held[folder], folder):
+        release(folder)
+        _held[folder] = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = _held[folder]
+    holder = os.pread(descriptor, _LONGEST_WRITER, 0).decode(errors="replace").strip()
+    try:
+        if holder != writer:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{writer}\n".encode(), 0)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH)
+    # Another job holds the lock.
+    except BlockingIOError:
+        release(folder)
+        raise FolderInUse(
+            f"{folder} is in use: {holder} writes its checkpoints there, and two jobs would remove each other's; give "
+            "another folder, or wait for the end of that job"
+        ) from None
+    except OSError:
+        release(folder)
+        raise
+
+
+def _is_in_place(descriptor: int, folder: Path) -> bool:
+    """True if the folder has not been replaced since it was claimed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder / _LOCK))
+    except OSError:
+        return False
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Locks the folder while a claim is made; this lock excludes only processes of the same host."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
