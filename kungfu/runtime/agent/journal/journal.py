@@ -31,10 +31,6 @@ TRACE_LIMIT_BYTES = 256 << 20
 _NOTIFY_EVERY_S = 60.0
 
 
-def _no_console(event: LoggedEvent) -> None:
-    """Ignores events while there is no console yet."""
-
-
 class Journal:
     """Appends to the files of one job. Every line is written at once, so that a killed job leaves a complete record.
 
@@ -55,7 +51,7 @@ class Journal:
         self, folder: Path, *, trace_limit_bytes: int = TRACE_LIMIT_BYTES, clock: Callable[[], float] = time.time
     ) -> None:
         self.folder, self._clock = folder, clock
-        self.notify: Callable[[LoggedEvent], None] = _no_console
+        self.notify: Callable[[LoggedEvent], None] = lambda event: None  # while there is no console yet
         self._lock = threading.RLock()  # a line may end a gap, which is recorded by another line
         self._trace_left = self._trace_limit = trace_limit_bytes
         self._failing: dict[Path, LogFile] = {}
@@ -77,13 +73,10 @@ class Journal:
         except OSError as error:
             raise UsageError(f"--logdir {folder}: {error.strerror}; give a folder that can be written") from error
 
-    def log_of(self, peer: int) -> Path:
-        """The file for the output of a peer."""
-        return self.folder / "peers" / f"peer-{peer}.log"
-
     def output_of(self, peer: int) -> Output:
         """The log for the output of a peer."""
-        return Output(self, LogFile(self.log_of(peer), clock=self._clock, mark=_mark))
+        path = self.folder / "peers" / f"peer-{peer}.log"
+        return Output(self, LogFile(path, clock=self._clock, mark=_mark))
 
     def write(self, event: LoggedEvent) -> LoggedEvent:
         """Writes an event, stamped with the time in seconds since 1970, and returns the stamped event."""

@@ -50,6 +50,7 @@ class LogFile:
     Attributes:
         gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, the file is
             tried again at most once a second.
+        is_open: True if the file was not closed.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LogFile:
         self.gap: LogGap | None = None
         self._descriptor: int | None = None
         self._tried = 0.0
-        self._torn = self._closed = False
+        self._torn, self.is_open = False, True
 
     def open(self) -> None:
         """Creates the file. Raises ``OSError`` if it cannot be created."""
@@ -74,7 +75,7 @@ class LogFile:
     def write(self, data: bytes, *, at_once: bool = False) -> LogGap | None:
         """Appends whole lines; with ``at_once`` even to a file that failed less than a second ago. Returns the gap that
         ends with these lines, ``None`` if there is none."""
-        if self._closed:
+        if not self.is_open:
             return None
         # The file failed a moment ago: do not retry yet.
         if self.gap is not None and not at_once and not self._is_due():
@@ -95,7 +96,7 @@ class LogFile:
     def end_gap(self, line: Callable[[LogGap], bytes]) -> LogGap | None:
         """Ends a gap with a line about it and returns the gap; ``None`` if the line cannot be written now."""
         gap = self.gap
-        if gap is None or self._closed or not self._is_due():
+        if gap is None or not self.is_open or not self._is_due():
             return None
         self._tried = self._clock()
         try:
@@ -107,7 +108,7 @@ class LogFile:
 
     def close(self) -> None:
         """Closes the file; idempotent."""
-        self._closed = True
+        self.is_open = False
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
@@ -115,11 +116,6 @@ class LogFile:
             os.close(descriptor)
         except OSError as error:  # a file system that writes late reports its errors here
             self._add_to_gap(b"", error.strerror or str(error))
-
-    @property
-    def is_open(self) -> bool:
-        """True if the file was not closed."""
-        return not self._closed
 
     def _is_due(self) -> bool:
         since = self._clock() - self._tried
