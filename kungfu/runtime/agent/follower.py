@@ -52,7 +52,7 @@ class Follower:
 
     def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
         for records in request.reports:
-            self._context.recorder.follow(records)
+            self._context.recorder.receive(records, leads=False)
         # In another term, another agent leads and has not decided on these commands.
         if request.term == self._context.consensus.term:
             for start in request.starts:

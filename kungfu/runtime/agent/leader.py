@@ -30,7 +30,6 @@ from kungfu.runtime.agent.consensus.replication import HostReported
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
-from kungfu.runtime.agent.journal.recorder import replicate_nowhere
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import UNBOUNDED, Cluster, Hosts
 from kungfu.runtime.core.cluster.transitions import start_job
@@ -129,7 +128,7 @@ class Leader:
                 code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output,
                 chosen=said.chosen,
             )  # fmt: skip
-        self._context.recorder.replicate = replicate_nowhere
+        self._context.recorder.replicate = lambda records: None  # the links are about to close
         self._controller.replicator.broadcast(pb.ReplicateRequest(end=end, leaves=end is None))
         self._controller.replicator.close()
         self._controller.executor.close()

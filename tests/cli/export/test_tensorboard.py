@@ -22,7 +22,7 @@ from tests.cli.export.shown import scalars_of, texts_of
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
 from tests.jobs.harness import awaited
-from tests.runtime.agent.journal.full_disk import full_disk
+from tests.runtime.agent.journal.test_journal import full_disk
 
 STEPS = [
     measured(step, size=2 if step <= 163 else 3, learning_rate=0.1, straggler_fractions={"0": 1.0, "7": 0.5})

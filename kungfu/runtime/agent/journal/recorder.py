@@ -1,22 +1,34 @@
-"""Records events: writes them to the journal, shows them to people, and replicates them to the other hosts."""
+"""Records events: writes them to the journal, shows them to people, and replicates them to the other hosts.
+
+The recorder also detects named signals of policies that are not finite in many steps; nothing else reports them. A
+policy that waits for a noise scale requests nothing while it is NaN. Steps before the first number of a signal are not
+counted: many signals are NaN until something was measured.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_to_line, pack_event, row_in, unpack_event
 from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent, UndefinedEvent
+from kungfu.event_log.numbers import as_float
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.journal.journal import Journal
-from kungfu.runtime.agent.journal.undefined_signals import UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 _LEADER = -1
+_FIRST_STEPS = 100
+# The minimum share of undefined steps since the last check that is reported.
+_SHARE = 0.1
+# The loss has separate events.
+_REPORTED_ELSEWHERE = ("loss",)
 
 
 class RecordListener(Protocol):
@@ -36,10 +48,6 @@ class Console(RecordListener, Protocol):
         """Shows a line that a peer has printed."""
 
 
-def replicate_nowhere(records: pb.Records) -> None:
-    """Ignores records, because there are no other hosts."""
-
-
 class HostRecorder:
     """One host's record of the job.
 
@@ -56,7 +64,7 @@ class HostRecorder:
     def __init__(self, journal: Journal, console: Console, *, listeners: Sequence[RecordListener] = ()) -> None:
         self.journal, self._console, self._listeners = journal, console, listeners
         journal.notify = console.event
-        self.replicate: Callable[[pb.Records], None] = replicate_nowhere
+        self.replicate: Callable[[pb.Records], None] = lambda records: None  # until this agent leads other hosts
         self._lock = threading.Lock()
         self._undefined = UndefinedSignals()
         self._numbers: dict[int, int] = {}  # the number of the last message of each peer
@@ -85,19 +93,13 @@ class HostRecorder:
         if is_new:
             self.event(event, shown=True)
 
-    def receive(self, records: pb.Records) -> NewRecords:
-        """Adds the records of a peer, and the events of undefined signals; ignores a repeated message."""
-        new, noticed = self._add(records)
-        for event in noticed:
-            self.event(event, shown=True)
-        return NewRecords((*new.events, *noticed), new.rows)
+    def receive(self, records: pb.Records, *, leads: bool = True) -> NewRecords:
+        """Adds the records of a peer, or those that the leader forwards; ignores a repeated message of a peer.
 
-    def follow(self, records: pb.Records) -> NewRecords:
-        """Adds records forwarded by the leader on another host; the leader also sends events that follow from them."""
-        return self._add(records)[0]
-
-    def _add(self, records: pb.Records) -> tuple[NewRecords, list[UndefinedEvent]]:
-        """Adds records; returns the new records, and events of undefined signals, to be recorded by the leader only."""
+        Args:
+            records: The records.
+            leads: True if this agent leads: it adds the events of undefined signals, and sends them to its followers.
+        """
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
         now = round(time.time(), 6)
@@ -106,7 +108,7 @@ class HostRecorder:
             if records.peer != _LEADER:
                 # A repeated message: the peer missed the confirmation of the first one.
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
-                    return NewRecords(), []
+                    return NewRecords()
                 self._numbers[records.peer] = records.number
             for record in records.records:
                 match record.WhichOneof("content"):
@@ -130,8 +132,11 @@ class HostRecorder:
                 audience.event(event)
             for fields in metrics:
                 audience.status(fields)
-        noticed = [one for row in metrics for one in self._undefined.after_step(row)]
-        return NewRecords(tuple(events), tuple(metrics)), noticed
+        # Followers count too, so that a new leader continues the count.
+        for event in [one for row in metrics for one in self._undefined.after_step(row) if leads]:
+            self.event(event, shown=True)
+            events.append(event)
+        return NewRecords(tuple(events), tuple(metrics))
 
     def _note(self, event: LoggedEvent) -> None:
         # The event may come from the previous leader, and the peer may have missed its confirmation.
@@ -147,3 +152,42 @@ def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
         return unpack_event(packed)
     except ValueError as error:
         return GapEvent(file="events.jsonl", since=now, until=now, lines=1, error=str(error))
+
+
+@dataclass
+class _Counted:
+    """The steps since the first number of a signal, the undefined steps among them, and both at the last check."""
+
+    since: int
+    steps: int = 0
+    missing: int = 0
+    steps_before: int = 0
+    missing_before: int = 0
+
+
+class UndefinedSignals:
+    """Counts the steps in which a signal is undefined; each signal is checked after 100, 200, 400 steps and so on."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, _Counted] = {}
+
+    def after_step(self, row: Mapping[str, Any]) -> list[UndefinedEvent]:
+        """Counts a step by its line of metrics; returns the events to record."""
+        step = row.get("step")
+        if not isinstance(step, int):
+            return []
+        events = list[UndefinedEvent]()
+        for name, value in row.items():
+            number = as_float(value)
+            # It is no number of a policy, or the signal has not had a number yet.
+            if name in _REPORTED_ELSEWHERE or number is None or not (name in self._counted or math.isfinite(number)):
+                continue
+            one = self._counted.setdefault(name, _Counted(step))
+            one.steps, one.missing = one.steps + 1, one.missing + (not math.isfinite(number))
+            # A check is due after the first steps, and then whenever the steps have doubled.
+            if one.steps < max(_FIRST_STEPS, 2 * one.steps_before):
+                continue
+            if one.missing - one.missing_before >= _SHARE * (one.steps - one.steps_before):
+                events.append(UndefinedEvent(step=step, what=name, since=one.since, missing=one.missing, of=one.steps))
+            one.steps_before, one.missing_before = one.steps, one.missing
+        return events

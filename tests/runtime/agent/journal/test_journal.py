@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,6 @@ from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import RECORD_VERSION, EndedEvent, FailedEvent, ProgramEndedEvent, UnheardEvent, ViewEvent
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file, write_job_file
-from tests.runtime.agent.journal.full_disk import full_disk
 
 VIEW, ENDED = ViewEvent(version=1, peers=(0, 1)), EndedEvent(reason="training is over")
 LOST = UnheardEvent(peer=1, error="nobody listens")  # written while the disk is full
@@ -105,24 +107,34 @@ class Clock:
         return self.now
 
 
+@contextmanager
+def full_disk(*, room_bytes: int = 0) -> Iterator[None]:
+    """No file is longer than ``room_bytes``: what would make it so is written as far as it fits, then ``EFBIG``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[dict[str, Any]]]:
     """A journal, its clock, and what it tells a person."""
-    clock, told = Clock(), list[dict[str, Any]]()
+    clock, notices = Clock(), list[dict[str, Any]]()
     journal = Journal(folder, clock=clock, **options)
-    journal.notify = lambda event: told.append(event_to_json(event))
-    return journal, clock, told
+    journal.notify = lambda event: notices.append(event_to_json(event))
+    return journal, clock, notices
 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
-    """What is in the record after its first line, which says the version."""
-    first, *lines = (folder / "events.jsonl").read_text().splitlines()
-    assert json.loads(first) == {"event": "record", "version": RECORD_VERSION}
-    return [json.loads(line) for line in lines]
+    """The events of the record after its first line, which says the version and is written with the first event."""
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert events[:1] in ([], [{"event": "record", "version": RECORD_VERSION}])
+    return events[1:]
 
 
 def test_a_full_disk_is_reported_once_and_the_record_says_what_it_lacks(tmp_path: Path) -> None:
-    """A full disk is reported once, and the record says what it lacks when there is room."""
-    journal, clock, told = opened(tmp_path)
+    journal, clock, notices = opened(tmp_path)
     journal.write(VIEW)
     with full_disk():
         written = journal.write(LOST)
@@ -132,7 +144,7 @@ def test_a_full_disk_is_reported_once_and_the_record_says_what_it_lacks(tmp_path
         clock.now = 14.0
         journal.write(LOST)
     assert written == replace(LOST, time=10.0), "the other hosts get it"
-    assert told == [{"event": "unrecorded", "file": "events.jsonl", "error": TOO_LARGE}]
+    assert notices == [{"event": "unrecorded", "file": "events.jsonl", "error": TOO_LARGE}]
     clock.now = 16.0
     journal.write(ENDED)
     journal.append("metrics", ['{"step":3}'])
@@ -146,13 +158,13 @@ def test_a_full_disk_is_reported_once_and_the_record_says_what_it_lacks(tmp_path
         event for event in events_in(tmp_path) if event["event"] == "gap"
     ]
     assert [event["event"] for event in events_in(tmp_path) if event["event"] != "gap"] == ["view", "ended"]
-    assert told[1:] == lacks
+    assert notices[1:] == lacks
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3}\n'
 
 
 def test_a_gap_of_the_events_ends_with_lines_of_another_file(tmp_path: Path) -> None:
     """A job that trains for long without an event says soon what its record lacks."""
-    journal, clock, told = opened(tmp_path)
+    journal, clock, notices = opened(tmp_path)
     journal.write(VIEW)
     with full_disk():
         journal.write(LOST)
@@ -165,38 +177,38 @@ def test_a_gap_of_the_events_ends_with_lines_of_another_file(tmp_path: Path) -> 
     journal.append("metrics", ['{"step":2}'])
     lacks = {"event": "gap", "file": "events.jsonl", "from": 10.0, "to": 10.0, "lines": 1, "error": TOO_LARGE}
     assert events_in(tmp_path)[1:] == [{"time": 14.0, **lacks}]
-    assert told[1:] == [lacks]
+    assert notices[1:] == [lacks]
 
 
 def test_a_file_that_never_has_room_again_is_told_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    journal, clock, told = opened(tmp_path)
+    journal, clock, notices = opened(tmp_path)
     journal.append("metrics", ['{"step":1}'])
     clock.now = 25.0
     journal.append("metrics", ['{"step":2}'])
     journal.close()
     journal.close()
     lacks = {"event": "gap", "file": "metrics.jsonl", "from": 10.0, "to": 25.0, "lines": 2, "error": NO_ROOM}
-    assert told == [{"event": "unrecorded", "file": "metrics.jsonl", "error": NO_ROOM}, lacks]
+    assert notices == [{"event": "unrecorded", "file": "metrics.jsonl", "error": NO_ROOM}, lacks]
     assert events_in(tmp_path) == [{"time": 25.0, **lacks}]
 
 
 def test_a_record_that_ends_on_a_full_disk_is_told_to_the_person(tmp_path: Path) -> None:
-    journal, clock, told = opened(tmp_path)
+    journal, clock, notices = opened(tmp_path)
     journal.write(VIEW)
     with full_disk():
         journal.write(ENDED)
         clock.now = 11.0
         journal.close()
     assert [event["event"] for event in events_in(tmp_path)] == ["view"]
-    assert [(one["event"], one["file"]) for one in told] == [
+    assert [(one["event"], one["file"]) for one in notices] == [
         ("unrecorded", "events.jsonl"),
         ("gap", "events.jsonl"),
     ]
 
 
 def test_a_disk_that_fails_and_works_by_turns_is_told_once_a_minute(tmp_path: Path) -> None:
-    journal, clock, told = opened(tmp_path)
+    journal, clock, notices = opened(tmp_path)
     for _ in range(100):
         clock.now += 2.0
         with full_disk():
@@ -205,12 +217,12 @@ def test_a_disk_that_fails_and_works_by_turns_is_told_once_a_minute(tmp_path: Pa
         journal.write(VIEW)
     kinds = [event["event"] for event in events_in(tmp_path)]
     assert (kinds.count("view"), kinds.count("gap")) == (100, 100)
-    assert len([one for one in told if one["event"] == "unrecorded"]) == 7
-    assert len([one for one in told if one["event"] == "gap"]) == 7
+    assert len([one for one in notices if one["event"] == "unrecorded"]) == 7
+    assert len([one for one in notices if one["event"] == "gap"]) == 7
 
 
 def test_what_a_peer_prints_meanwhile_is_missing_in_its_log_which_says_so(tmp_path: Path) -> None:
-    journal, clock, told = opened(tmp_path)
+    journal, clock, notices = opened(tmp_path)
     output = journal.output_of(3)
     output.write(b"one\n")
     with full_disk():
@@ -224,16 +236,16 @@ def test_what_a_peer_prints_meanwhile_is_missing_in_its_log_which_says_so(tmp_pa
     assert [(event["event"], event["file"], event["lines"]) for event in events_in(tmp_path)] == [
         ("gap", "peers/peer-3.log", 2)
     ]
-    assert [one["event"] for one in told] == ["unrecorded", "gap"]
+    assert [one["event"] for one in notices] == ["unrecorded", "gap"]
 
 
 def test_a_small_file_is_written_as_soon_as_there_is_room(tmp_path: Path) -> None:
-    journal, _, told = opened(tmp_path)
+    journal, _, notices = opened(tmp_path)
     content = JobFile("job", "127.0.0.1:1", "ab", 1, 2.0)
     with full_disk():
         journal.keep("job.json", partial(write_job_file, tmp_path, content))
         journal.append("metrics", ['{"step":1}'])
     assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "metrics.jsonl", "trace.jsonl", "peers"}
-    assert told == [{"event": "unrecorded", "file": "job.json", "error": TOO_LARGE}]
+    assert notices == [{"event": "unrecorded", "file": "job.json", "error": TOO_LARGE}]
     journal.append("trace", ['{"step":1}'])
     assert read_job_file(tmp_path) == content

@@ -7,14 +7,10 @@ import os
 from pathlib import Path
 
 from kungfu.runtime.agent.journal.log_file import LogFile, LogGap, merged
-from tests.runtime.agent.journal.full_disk import full_disk
-from tests.runtime.agent.journal.test_journal import Clock
-
-TOO_LARGE = os.strerror(errno.EFBIG)
+from tests.runtime.agent.journal.test_journal import TOO_LARGE, Clock, full_disk
 
 
 def test_lines_that_find_no_room_are_counted_and_the_file_continues(tmp_path: Path) -> None:
-    """Lines that find no room are counted, and the file continues behind a whole line."""
     clock = Clock()
     file = LogFile(tmp_path / "log", clock=clock)
     assert file.write(b"one\ntwo\n") is None

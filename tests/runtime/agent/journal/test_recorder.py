@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import msgpack, to_builtins
 
 from kungfu.event_log.codec import pack_event
 from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent, UndefinedEvent
 from kungfu.runtime.agent.journal.journal import Journal
-from kungfu.runtime.agent.journal.recorder import HostRecorder
+from kungfu.runtime.agent.journal.recorder import HostRecorder, UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
+from tests.runtime.agent.journal.test_journal import events_in
 
 
 class Heard:
@@ -35,17 +38,11 @@ class Heard:
 
 
 @contextmanager
-def recorder_in(folder: Path) -> Iterator[HostRecorder]:
-    journal = Journal(folder)
-    try:
-        yield HostRecorder(journal, Heard())
-    finally:
-        journal.close()
-
-
-def lines_in(folder: Path) -> list[dict[str, Any]]:
-    """The events after the one that says the version."""
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()][1:]
+def recorder_in(folder: Path, *listeners: Heard) -> Iterator[tuple[HostRecorder, Heard]]:
+    """A recorder and its console."""
+    console = Heard()
+    with closing(Journal(folder)) as journal:
+        yield HostRecorder(journal, console, listeners=listeners), console
 
 
 def record(event: LoggedEvent, **changed: Any) -> pb.Record:
@@ -61,16 +58,14 @@ def finished(peer: int) -> FinishedEvent:
 
 
 def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path: Path) -> None:
-    heard, journal = Heard(), Journal(tmp_path)
-    console = Heard()
-    recorder = HostRecorder(journal, console, listeners=[heard])
-    recorder.event(called(1))  # nobody sees it
-    recorder.event(called(2), shown=True)
-    measured = pb.Record(metrics='{"step": 3, "loss": "NaN"}')
-    for _ in range(2):  # the peer repeats what was not confirmed to it
-        recorder.receive(pb.Records(peer=0, number=1, records=[record(called(3)), measured]))
-    recorder.receive(pb.Records(peer=-1, records=[record(called(4))]))  # of the leader on another host
-    journal.close()
+    heard = Heard()
+    with recorder_in(tmp_path, heard) as (recorder, console):
+        recorder.event(called(1))  # nobody sees it
+        recorder.event(called(2), shown=True)
+        measured = pb.Record(metrics='{"step": 3, "loss": "NaN"}')
+        for _ in range(2):  # the peer repeats what was not confirmed to it
+            recorder.receive(pb.Records(peer=0, number=1, records=[record(called(3)), measured]))
+        recorder.receive(pb.Records(peer=-1, records=[record(called(4))]))  # of the leader on another host
     assert [event.step for event in heard.events if isinstance(event, CalledEvent)] == [1, 2, 3, 4]
     assert all(event.time is not None for event in heard.events)
     assert heard.metrics == console.metrics == [{"step": 3, "loss": "NaN"}]
@@ -79,32 +74,65 @@ def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path
 
 def test_what_is_no_event_leaves_a_gap_and_the_others_are_recorded(tmp_path: Path) -> None:
     sent = [record(called(3)), record(called(4), step="four"), record(called(5))]
-    with recorder_in(tmp_path) as recorder:
+    with recorder_in(tmp_path) as (recorder, _):
         recorder.receive(pb.Records(peer=0, number=1, records=sent))
-        recorder.receive(pb.Records(peer=0, number=1, records=sent))  # told again
-    first, gap, last = lines_in(tmp_path)
+    first, gap, last = events_in(tmp_path)
     assert (first["step"], last["step"]) == (3, 5)
     assert (gap["event"], gap["lines"]) == ("gap", 1)
     assert "step" in gap["error"]
 
 
-def test_that_a_peer_has_finished_is_recorded_once_however_often_it_is_told(tmp_path: Path) -> None:
-    with recorder_in(tmp_path) as recorder:
+def test_that_a_peer_has_finished_is_recorded_once_however_often_it_reports_it(tmp_path: Path) -> None:
+    with recorder_in(tmp_path) as (recorder, _):
         for peer in (0, 0, 1):
             recorder.finished(finished(peer))
-        # Peer 2 has told the leader before, which has replicated it.
+        # Peer 2 has reported it to the leader before, which has replicated it.
         recorder.receive(pb.Records(peer=-1, records=[record(finished(2))]))
         recorder.finished(finished(2))
-    assert [line["peer"] for line in lines_in(tmp_path)] == [0, 1, 2]
+    assert [line["peer"] for line in events_in(tmp_path)] == [0, 1, 2]
 
 
-def test_the_leader_alone_notices_a_signal_without_a_number(tmp_path: Path) -> None:
+# ---- signals that are not finite in many steps ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("leads", "noticed"), [(True, [UndefinedEvent]), (False, [])])
+def test_the_leader_alone_notices_a_signal_without_a_number(tmp_path: Path, leads: bool, noticed: list[type]) -> None:
     rows = [pb.Record(metrics=json.dumps({"step": n, "noise": "NaN" if n % 2 else 1.0})) for n in range(2, 103)]
-    for host, noticed in (("leader", [UndefinedEvent]), ("follower", [])):
-        console = Heard()
-        with closing(Journal(tmp_path / host)) as journal:
-            recorder = HostRecorder(journal, console)
-            receive = recorder.receive if host == "leader" else recorder.follow
-            reported = receive(pb.Records(peer=0, number=1, records=rows))
-        assert [type(one) for one in reported.events] == [type(one) for one in console.events] == noticed
-        assert [line["event"] for line in lines_in(tmp_path / host)] == ["undefined"] * len(noticed)
+    with recorder_in(tmp_path) as (recorder, console):
+        new = recorder.receive(pb.Records(peer=0, number=1, records=rows), leads=leads)
+    assert [type(one) for one in new.events] == [type(one) for one in console.events] == noticed
+    assert [line["event"] for line in events_in(tmp_path)] == ["undefined"] * len(noticed)
+
+
+def noticed_in(value: Callable[[int], object], *, name: str = "noise_scale", steps: int = 1000) -> list[UndefinedEvent]:
+    signals = UndefinedSignals()
+    rows = ({"step": step, "loss": "NaN", "samples_per_s": None, name: value(step)} for step in range(1, steps + 1))
+    return [event for row in rows for event in signals.after_step(row)]
+
+
+def steps_of(events: list[UndefinedEvent]) -> list[tuple[int, int, int]]:
+    return [(one.step, one.missing, one.of) for one in events]
+
+
+@pytest.mark.parametrize("none", ["NaN", math.nan, "Infinity"])
+def test_a_noise_scale_that_is_nan_in_half_of_the_steps_is_noticed_ever_more_seldom(none: object) -> None:
+    found = noticed_in(lambda step: 1.5 if step % 2 else none)
+    assert steps_of(found) == [(100, 50, 100), (200, 100, 200), (400, 200, 400), (800, 400, 800)]
+    assert {(one.what, one.since) for one in found} == {("noise_scale", 1)}
+
+
+def test_a_signal_counts_from_its_first_number_on() -> None:
+    assert noticed_in(lambda step: "NaN") == []
+    assert noticed_in(lambda step: "NaN" if step < 900 else 1.0) == []
+    assert steps_of(noticed_in(lambda step: 1.0 if step in (7, 8) else "NaN", steps=110)) == [(106, 98, 100)]
+
+
+def test_single_steps_and_what_is_over_are_not_noticed() -> None:
+    assert noticed_in(lambda step: "NaN" if step % 11 == 0 else 1.0) == []
+    assert steps_of(noticed_in(lambda step: "NaN" if 10 < step < 70 else 1.0)) == [(100, 59, 100)]
+
+
+def test_what_is_no_number_of_a_policy_is_left_out() -> None:
+    assert noticed_in(lambda step: {"samples": step} if step > 1 else 1.0, name="progress") == []
+    assert noticed_in(lambda step: "NaN" if step % 2 else 1.0, name="loss") == []
+    assert UndefinedSignals().after_step({"noise_scale": "NaN"}) == []
