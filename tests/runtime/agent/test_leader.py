@@ -23,7 +23,7 @@ from kungfu.runtime.agent.consensus.consensus_service import (
 )
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
-from kungfu.runtime.agent.consensus.job_snapshot import parse_request_log, parse_snapshot
+from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.journal.journal import Journal

@@ -6,7 +6,7 @@ of the leader's state, and one follower takes over when the leader is lost. Conc
 Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) have the names that Raft gives them.
 
 **State.** Each agent holds a *term* (incremented by every election), the leader of that term, its last *vote*, and a
-*log* (`state`). The log has one kind of entry: the whole state of the job (`job_snapshot`), which replaces the previous
+*log* (`state`). The log has one kind of entry: the whole state of the job (`JobSnapshot`), which replaces the previous
 state. The *version* of a state is Raft's index. One part of the state, the log of requests and their answers, is large
 and changes seldom: a message carries it only after a change, and a state without it keeps the previous request log.
 

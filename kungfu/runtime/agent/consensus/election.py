@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_request_log
-from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, parse_request_log
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.placement import has_majority
 from kungfu.runtime.core.requests.request_log import RequestLog

@@ -20,7 +20,7 @@ from kungfu.event_log.events import (
     SpawnedEvent,
     ViewEvent,
 )
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
+from kungfu.runtime.agent.consensus.state import JobSnapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.agent.controller.peer_client import PeerClient

@@ -10,7 +10,7 @@ from typing import Any
 from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, LoggedEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, RequestLogEncoder, serialize_snapshot
+from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService
-from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.state import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes

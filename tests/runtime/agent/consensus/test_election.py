@@ -11,7 +11,7 @@ import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.election import Elected, NoQuorum, elect
-from kungfu.runtime.agent.consensus.job_snapshot import RequestLogEncoder, parse_snapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.state import RequestLogEncoder, parse_snapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.request import Asked, StopTraining
 from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, RequestLog, with_entry

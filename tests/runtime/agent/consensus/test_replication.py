@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService, ReplicateReceived
-from kungfu.runtime.agent.consensus.job_snapshot import parse_snapshot
+from kungfu.runtime.agent.consensus.state import parse_snapshot
 from kungfu.runtime.agent.consensus.replication import HostReported, lost_after_s, split_off
 from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host

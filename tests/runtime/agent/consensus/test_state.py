@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from dataclasses import replace
+from typing import get_args
 
-from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.agent.consensus.state import (
+    ConsensusState,
+    JobSnapshot,
+    RequestLogEncoder,
+    parse_request_log,
+    parse_snapshot,
+    serialize_snapshot,
+)
+from kungfu.runtime.core import request
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
+from kungfu.runtime.core.requests import request_log
+from kungfu.runtime.core.requests.profiling import Point, Survey
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.settings import Deadlines
 from tests.runtime.agent.consensus.agents import state
 
 
@@ -24,6 +39,26 @@ def test_an_agent_that_has_voted_in_a_later_term_does_not_lead_an_earlier_one() 
     assert not consensus.is_leader
     assert consensus.append(message(1, term=3, leader=2)) == ""
     assert not consensus.become_leader("job", 3), "a follower of the leader of a term is not its leader"
+
+
+def test_an_agent_votes_once_in_a_term() -> None:
+    consensus = ConsensusState(1)
+    assert consensus.append(message(1, version=1)) == ""
+    consensus.lose_leader()
+    vote = pb.VoteRequest(job="job", term=2, host=2, binding=True)
+    for _ in range(2):  # asked again, because the answer was lost
+        assert consensus.answer_vote(vote).granted
+    vote.host = 0
+    assert not consensus.answer_vote(vote).granted
+    assert consensus.append(message(2)).startswith("this host follows another")
+
+
+def test_a_message_of_another_job_is_refused() -> None:
+    consensus, other = ConsensusState(1), message(2)
+    assert consensus.append(message(1)) == ""
+    other.job = "other"
+    assert consensus.append(other).startswith("this host is in another job")
+    assert consensus.append(message(2)) == ""
 
 
 class Meanwhile(ConsensusState):
@@ -57,7 +92,6 @@ def test_a_message_that_arrives_late_a_second_time_changes_nothing() -> None:
 
 
 def test_an_overtaken_message_says_nothing_of_the_leader() -> None:
-    """A message that was overtaken on another connection says nothing of the leader."""
     now = [100.0]
     consensus = ConsensusState(1, clock=lambda: now[0])
     for number in (1, 2):
@@ -97,3 +131,56 @@ def test_an_agent_that_has_begun_anew_refuses_messages_to_the_one_before_it() ->
     assert consensus.append(message(1)) == "", "the first ones may be faster than the reply"
     consensus.follow("job", 2)
     assert consensus.leader == 0
+
+
+# ---- the state of the job ------------------------------------------------------------------------------------------
+
+
+def with_request(log: request_log.RequestLog, name: str) -> request_log.RequestLog:
+    asked, answer = request.Asked(request.Resize(9), id=name), request_log.Answer("refused", "a size of 9", 1)
+    return request_log.with_entry(log, request_log.LoggedRequest(asked, answer, answer, 0.0, 1.0))
+
+
+def test_a_snapshot_comes_back_as_it_was() -> None:
+    snapshot = JobSnapshot(Cluster(JobLimits(Deadlines())), pids={3: 4711})
+    assert parse_snapshot(serialize_snapshot(snapshot)) == snapshot
+
+
+def test_an_id_of_a_request_that_ended_long_ago_takes_16_bytes_at_most() -> None:
+    def is_refused(log: request_log.RequestLog, name: str) -> bool:
+        return request_log.refusal_of_id(log, request.Asked(request.Resize(9), id=name)) is not None
+
+    log = request_log.RequestLog()
+    for number in range(request_log.REMEMBERED + 1):
+        log = with_request(log, str(number))
+    full = replace(log, forgotten=log.forgotten * request_log.MOST_FORGOTTEN)
+    assert is_refused(full, "0")
+    assert is_refused(full, "new"), "it takes no others"
+    assert not is_refused(log, "new")
+    assert parse_request_log(RequestLogEncoder().encode(full)) == full
+    remembered, all_bytes = (len(RequestLogEncoder().encode(one)) for one in (log, full))
+    assert (all_bytes - remembered) / request_log.MOST_FORGOTTEN < 16 < remembered / request_log.REMEMBERED / 10
+
+
+def test_every_kind_of_request_comes_back_as_it_was() -> None:
+    point = Point(2, 5, 320, 1.5)
+    survey = Survey((2, 1), 4, 5, current=point, measured=(point,))
+    kinds = [
+        request.Resize(3, keep="local_batch_size", max_global_batch=96),
+        request.Leave((3, 4), when="replaced", size=2, host=1), request.ScaleOut(2), request.Migrate(1, "b"),
+        request.Profile(1, 4, 5), request.SetBatch(96.5), request.SetRate(0.1, over=4.0, unit="samples"),
+        request.SaveCheckpoint(), request.StopTraining(), request.Retry(),
+    ]  # fmt: skip
+    assert {type(one) for one in kinds} == set(get_args(request.Request))
+    log, answer = request_log.RequestLog(under_way="3"), request_log.Answer("accepted", points=(point,))
+    for number, what in enumerate(kinds):
+        asked = request.Asked(what, "scale", 7, {"gns": math.inf}, won=("a",), id=str(number), if_view=number)
+        entry = request_log.LoggedRequest(asked, answer, answer, 0.5, 1.5, external=asked, survey=survey)
+        log = request_log.with_entry(log, entry)
+    assert parse_request_log(RequestLogEncoder().encode(log)) == log
+
+
+def test_a_log_that_has_not_changed_is_not_encoded_again() -> None:
+    encoder, log = RequestLogEncoder(), with_request(request_log.RequestLog(), "1")
+    assert encoder.encode(log) is encoder.encode(log)
+    assert parse_request_log(encoder.encode(with_request(log, "2"))) == with_request(log, "2")
