@@ -36,7 +36,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
-from tests.runtime.agent.supervisor.test_slots import Heard
+from tests.runtime.agent.supervisor.test_process_supervisor import Heard
 
 
 class Quiet:

@@ -55,11 +55,13 @@ def script(folder: Path, text: str) -> None:
     (folder / "scripts" / "beside.py").write_text("")
 
 
-def test_a_script_sees_what_it_sees_under_python(tmp_path: Path) -> None:
-    script(tmp_path, LOOKS)
-    plain = ran(tmp_path)
+@pytest.mark.parametrize("program", [SCRIPT, MODULE], ids=["script", "module"])
+def test_a_program_sees_what_it_sees_under_python(tmp_path: Path, program: Sequence[str]) -> None:
+    of_module = LOOKS.replace("import beside", "from scripts import beside").replace("__spec__", "__spec__.name")
+    script(tmp_path, LOOKS if program == SCRIPT else of_module)
+    plain = ran(tmp_path, program=program)
     assert plain[0] == 0, plain[2]
-    assert ran(tmp_path, script_runner.__file__) == plain
+    assert ran(tmp_path, script_runner.__file__, program=program) == plain
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -68,13 +70,6 @@ def test_a_script_ends_as_under_python_with_the_same_words(how: str, tmp_path: P
     plain = ran(tmp_path)
     assert plain[0] != 0
     assert ran(tmp_path, script_runner.__file__) == plain
-
-
-def test_a_module_sees_what_it_sees_under_python(tmp_path: Path) -> None:
-    script(tmp_path, LOOKS.replace("import beside", "from scripts import beside").replace("__spec__", "__spec__.name"))
-    plain = ran(tmp_path, program=MODULE)
-    assert plain[0] == 0, plain[2]
-    assert ran(tmp_path, script_runner.__file__, program=MODULE) == plain
 
 
 @pytest.mark.parametrize("how", ENDS)
