@@ -99,10 +99,10 @@ class Outbox:
             self._waiting.append(event)
             self._changed.notify_all()
 
-    def first(self, timeout_s: float | None = None) -> pb.HostEvent | None:
-        """Waits for the oldest event; ``None`` after the timeout, or if this agent ends."""
+    def first(self) -> pb.HostEvent | None:
+        """Waits for the oldest event; ``None`` if this agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed, timeout=timeout_s)
+            self._changed.wait_for(lambda: self._waiting or self._closed)
             return self._waiting[0] if self._waiting and not self._closed else None
 
     def remove_first(self) -> None:

@@ -136,8 +136,8 @@ def test_a_usage_error_of_a_member_ends_the_job_with_2_and_its_output(tmp_path: 
     where = job.failure.text.partition("(tests/runtime/agent/peer.py:")
     assert where[0] == "rank 1 (peer 1): its program raised UsageError: a file of this peer is missing "
     assert job.failure.output[-1] == "kungfu.errors.UsageError: a file of this peer is missing"
-    (told,) = [event for event in job.all("program ended") if event["peer"] == 1]
-    assert (told["rank"], told["step"], told["how"], told["others"]) == (1, 2, "usage", 1)
+    (ended,) = [event for event in job.all("program ended") if event["peer"] == 1]
+    assert (ended["rank"], ended["step"], ended["how"], ended["others"]) == (1, 2, "usage", 1)
 
 
 def test_a_member_that_exits_with_a_code_ends_the_job_with_it(tmp_path: Path) -> None:
@@ -178,7 +178,6 @@ def test_a_signal_ends_all_peers_even_those_that_do_not_listen(tmp_path: Path, n
 
 
 def test_a_running_job_reports_its_status_and_an_inelastic_one_is_not_resized(tmp_path: Path) -> None:
-    """A job reports its status while it runs, and an inelastic one refuses to be resized."""
     answers: list[Any] = []
 
     def ask() -> None:

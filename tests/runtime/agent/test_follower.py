@@ -30,16 +30,13 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from tests.jobs.harness import awaited
-from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, free_port, replicator_of, state
+from tests.runtime.agent.consensus.agents import HASTY, SETTINGS, Agent, agents, follow, free_port, replicator_of, state
 from tests.runtime.agent.test_leader import Quiet, context_of
 
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
-
-
-HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
 def run_second(hosts: list[Host], folder: Path, *, program: str = sys.executable) -> Ending:
@@ -71,27 +68,24 @@ def admission_by(leader: Agent) -> pb.HostAdmissionReply:
 
 def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path) -> None:
     """A signal is a notice, whatever else the leader has yet to hear of, and a second one is the end."""
-    with agents(2) as (hosts, (_, other)):
-        follow(other, 0, text=state(0, 1, hosts=2))
-        context = context_of(other, hosts, tmp_path)
+    with agents(2) as (hosts, (_, other)), context_of(other, hosts, tmp_path) as context:
+        follow(other, state(0, 1, hosts=2))
         follower, ended = Follower(context), pb.HostEvent(host=1, kind=pb.HOST_EVENT_KIND_ENDED, peer=1)
         context.host_events.put(ended)
         assert follower.handle(SignalReceived(signal.SIGTERM)) is None
-        assert context.host_events.first(0.0) == ended
+        assert context.host_events.first() == ended
         assert follower.handle(SignalReceived(signal.SIGTERM)) == Ending(128 + signal.SIGTERM), (
             "the leader has heard of none"
         )
-        context.recorder.journal.close()
 
 
 def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
-    def elect_at_once(consensus: Any, hosts: Any, settings: Any, **given: Any) -> Any:
-        return elect(consensus, hosts, HASTY, **given)
-
-    monkeypatch.setattr("kungfu.runtime.agent.agent.elect", elect_at_once)
+    monkeypatch.setattr(
+        "kungfu.runtime.agent.agent.elect",
+        lambda consensus, hosts, settings, **given: elect(consensus, hosts, HASTY, **given),
+    )
 
     def lead(leader: Agent, hosts: list[Host]) -> None:
         leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))
@@ -107,7 +101,6 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
 
 
 def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_path: Path) -> None:
-    """Commands of the leader to an agent that has not heard its admission reply are done after that reply."""
     done: list[Any] = []
 
     def lead(leader: Agent, hosts: list[Host]) -> None:

@@ -1,4 +1,4 @@
-"""What the agent does that takes over: one of real parts that has started no peer, with other agents beside it."""
+"""The leader of a job: one of real parts that has started no peer, with other agents beside it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, ClassVar
+
+import pytest
 
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.consensus.consensus_service import (
@@ -31,11 +33,15 @@ from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.events import PeerProgressed
+from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.request import Asked, Resize
+from kungfu.runtime.core.view import Peer
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
-from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
+from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, left, state
+from tests.runtime.agent.journal.test_journal import events_in
 from tests.runtime.agent.supervisor.test_process_supervisor import Heard
 
 
@@ -58,14 +64,16 @@ class Quiet:
         raise AssertionError(f"no peer was started: {peer}, {code}, {tail}")
 
 
-def context_of(agent: Agent, hosts: Sequence[Host], folder: Path) -> AgentContext:
-    place, journal, quiet = agent.consensus.host, Journal(folder), Quiet()
-    job = JobSpec(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts), own_host=place)
-    supervisor = ProcessSupervisor(job.command, environment={}, slots=4, journal=journal, listener=quiet)
-    return AgentContext(
-        job, replace(SETTINGS, agent=agent.server.address), agent.consensus, supervisor, HostRecorder(journal, quiet),
-        time.monotonic, SimpleQueue(),
-    )  # fmt: skip
+@contextmanager
+def context_of(agent: Agent, hosts: Sequence[Host], folder: Path) -> Iterator[AgentContext]:
+    host, quiet = agent.consensus.host, Quiet()
+    job = JobSpec(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts), own_host=host)
+    with closing(Journal(folder)) as journal:
+        supervisor = ProcessSupervisor(job.command, environment={}, slots=4, journal=journal, listener=quiet)
+        yield AgentContext(
+            job, replace(SETTINGS, agent=agent.server.address), agent.consensus, supervisor,
+            HostRecorder(journal, quiet), time.monotonic, SimpleQueue(),
+        )  # fmt: skip
 
 
 def admission(context: AgentContext, **host: Any) -> AdmissionRequested:
@@ -85,23 +93,18 @@ def taking_over(agent: Agent, hosts: Sequence[Host], folder: Path) -> Iterator[t
     agent.consensus.lose_leader()
     elected = elect(agent.consensus, hosts, SETTINGS, how="host 127.0.0.1 is lost")
     assert isinstance(elected, Elected)
-    context = context_of(agent, hosts, folder)
-    leader = Leader(context, elected=elected)
-    try:
-        yield leader, context
-    finally:
-        leader.close(Ending(0))
-        context.recorder.journal.close()
+    with context_of(agent, hosts, folder) as context:
+        leader = Leader(context, elected=elected)
+        try:
+            yield leader, context
+        finally:
+            leader.close(Ending(0))
 
 
 def test_a_new_leader_that_alone_holds_its_state_needs_the_majority_before_too(tmp_path: Path) -> None:
-    """A new leader needs a majority of the one before too, as long as no other agent holds its state."""
-    with agents(4) as (hosts, (old, one, two, three)):
-        for agent in (one, two, three):
-            follow(agent, 0, text=state(1, 2, 3, hosts=4))
+    with left(state(1, 2, 3, hosts=4), hosts=4) as (hosts, (one, two, three)):
         newer = state(1, 2, 3, 1, 1, 1, hosts=4, version=2)  # of which the leader told only host 1 before it was lost
-        follow(one, 0, text=newer, version=2, committed=1)
-        old.stop()
+        follow(one, newer, version=2)
         for agent in (two, three):
             agent.consensus.lose_leader()
         with taking_over(one, hosts, tmp_path) as (leader, _):
@@ -113,9 +116,7 @@ def test_a_new_leader_that_alone_holds_its_state_needs_the_majority_before_too(t
 
 
 def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_path: Path) -> None:
-    """A host that is lost just when the first view begins ends no job that has a majority without it."""
-    with agents(3) as (hosts, (founder, one, two)):
-        context = context_of(founder, hosts, tmp_path)
+    with agents(3) as (hosts, (founder, one, two)), context_of(founder, hosts, tmp_path) as context:
         controller = JobController(context, None)
         for number in (1, 2):
             controller.replicator.add_follower(number)
@@ -124,7 +125,6 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
         one.stop()
         ending = controller.apply((cluster_of(state(0, 1, 2, hosts=3, version=2)), []))
         controller.replicator.close()
-        context.recorder.journal.close()
     assert ending is not None
     assert ending.code == NO_QUORUM_CODE
 
@@ -137,10 +137,7 @@ def led_anew(
 
     Gives its leader and context, the hosts, and the two agents that are left.
     """
-    with agents(3, serving) as (hosts, (old, one, two)):
-        for agent in (one, two):
-            follow(agent, 0, text=state(1, 2, 2, hosts=3))
-        old.stop()
+    with left(state(1, 2, 2, hosts=3), serving=serving) as (hosts, (one, two)):
         two.consensus.lose_leader()
         with taking_over(one, hosts, folder) as (leader, context):
             assert leader.begin() is None
@@ -148,7 +145,6 @@ def led_anew(
 
 
 def test_the_last_message_of_the_former_leader_does_not_matter(tmp_path: Path) -> None:
-    """The last message of the leader before does not matter to the one that has taken over."""
     late = pb.ReplicateRequest(job="job", term=1, leader=0, number=7, kills=[1])
     with led_anew(tmp_path) as (leader, *_):
         assert leader.handle(ReplicateReceived(late)) is None
@@ -158,9 +154,8 @@ def test_the_last_message_of_the_former_leader_does_not_matter(tmp_path: Path) -
 
 def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_path: Path) -> None:
     """The other host has one for each of its peers, this one as many as it has cores."""
-    with agents(2) as (hosts, (here, other)):
+    with agents(2) as (hosts, (here, other)), context_of(here, hosts, tmp_path) as context:
         says, heard = "import os; print(os.environ['TF_NUM_INTRAOP_THREADS'])", Heard()
-        context = context_of(here, hosts, tmp_path)
         supervisor = ProcessSupervisor(
             (sys.executable, "-c", says), environment={}, slots=1, journal=context.recorder.journal, listener=heard
         )
@@ -182,7 +177,6 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
         finally:
             leader.close(Ending(0))
             supervisor.close()
-            context.recorder.journal.close()
 
 
 def kills_sent_to(agent: Agent) -> list[int]:
@@ -203,13 +197,13 @@ def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path
 
 def test_a_notice_that_is_repeated_is_no_second_signal(tmp_path: Path) -> None:
     """A notice that is repeated is no second signal for this leader, nor for the next one."""
-    told = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
+    notice = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
     with led_anew(tmp_path) as (leader, *_, two):
-        assert [leader.handle(told), leader.handle(told)] == [None, None]
+        assert [leader.handle(notice), leader.handle(notice)] == [None, None]
         assert leader.cluster.hosts.leaving == {2}
         assert (two.held.cluster.hosts.leaving, two.held.last_events) == ({2}, {2: 4})
-        told.number = 5
-        assert leader.handle(told) == Ending(128 + signal.SIGTERM)
+        notice.number = 5
+        assert leader.handle(notice) == Ending(128 + signal.SIGTERM)
 
 
 def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:
@@ -226,11 +220,11 @@ def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_p
 
 def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_path: Path) -> None:
     """An agent that did not hear its admission reply receives it again, and another one in its place does not."""
-    with led_anew(tmp_path) as (leader, context, _, one, two):
-        told = [admission(context, number=0, pid=1, incarnation="a") for _ in range(2)]
-        assert [leader.handle(entering) for entering in told] == [None, None]
-        assert [entering.reply.result(0.0).term for entering in told] == [one.consensus.term] * 2
-        assert all(entering.reply.result(0.0).settings for entering in told)
+    with led_anew(tmp_path) as (leader, context, _, first, two):
+        entering = [admission(context, number=0, pid=1, incarnation="a") for _ in range(2)]
+        assert [leader.handle(one) for one in entering] == [None, None]
+        assert [one.reply.result(0.0).term for one in entering] == [first.consensus.term] * 2
+        assert all(one.reply.result(0.0).settings for one in entering)
         other = admission(context, number=0, pid=1, incarnation="b")
         assert leader.handle(other) is None
         assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
@@ -275,3 +269,18 @@ def test_a_request_is_answered_only_after_the_followers_know_of_it(tmp_path: Pat
         assert leader.handle(Watching.query) is None
         assert Watching.query.reply.result(timeout=0.0).id == "r"
     assert Watching.replied[:1] == [False]
+
+
+@pytest.mark.parametrize(("phase", "recorded"), [(1, []), (2, [(2, 1, [0, 1])])])
+def test_a_job_that_is_resumed_in_a_later_fit_begins_with_its_phase(
+    tmp_path: Path, phase: int, recorded: list[Any]
+) -> None:
+    with agents(1) as (hosts, (founder,)), context_of(founder, hosts, tmp_path) as context:
+        controller = JobController(context, None)
+        controller.cluster, _ = start_job(2, limits=context.job.limits, now=0.0)
+        for number in range(2):
+            ready = PeerProgressed(Peer(number, "127.0.0.1:1"), ready=True, phase=phase)
+            assert controller.handle(ready) is None
+        controller.replicator.close()
+    phases = [line for line in events_in(tmp_path) if line["event"] == "phase"]
+    assert [(one["phase"], one["view"], one["peers"]) for one in phases] == recorded

@@ -7,16 +7,15 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService
-from kungfu.runtime.agent.consensus.state import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
-from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, serialize_snapshot
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.hosts import Host
@@ -29,6 +28,8 @@ from kungfu.runtime.settings import Deadlines, Limits, Settings
 SETTINGS = Settings(
     "job", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 8), Deadlines(ready_s=180.0, wait_s=60.0, heartbeat_s=30.0)
 )
+# All that must be there for an election is there when it begins, so the first round decides.
+HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 _ANSWER_DEADLINES = (
     "kungfu.runtime.agent.consensus.election._VOTE_DEADLINE_S",
     "kungfu.runtime.agent.consensus.host_admission._REQUEST_DEADLINE_S",
@@ -97,30 +98,24 @@ def agents(
         yield hosts, made
 
 
-def follow(
-    agent: Agent,
-    leader: int,
-    *,
-    text: bytes,
-    requests: bytes = b"",
-    version: int = 1,
-    committed: int = 1,
-) -> None:
-    """The agent has a message of this leader, with this state."""
-    message = pb.ReplicateRequest(
-        job="job",
-        term=1,
-        leader=leader,
-        number=version,
-        state=text,
-        requests=requests,
-        version=version,
-        committed=committed,
-        now=100.0,
-    )
-    if leader != agent.consensus.host:
-        agent.consensus.follow("job", leader)
+def follow(agent: Agent, text: bytes, *, requests: bytes = b"", version: int = 1, committed: int = 1) -> None:
+    """The agent receives a message of the leader on host 0, with this state."""
+    sent: dict[str, Any] = {"state": text, "requests": requests, "version": version, "committed": committed}
+    agent.consensus.follow("job", 0)
+    message = pb.ReplicateRequest(job="job", term=1, leader=0, number=version, now=100.0, **sent)
     assert agent.consensus.append(message) == ""
+
+
+@contextmanager
+def left(
+    text: bytes, *, hosts: int = 3, serving: Mapping[int, type[HostService]] = MappingProxyType({})
+) -> Iterator[tuple[list[Host], list[Agent]]]:
+    """The hosts, and the agents that hold this state when the leader, on host 0, has ended."""
+    with agents(hosts, serving) as (places, (leader, *others)):
+        for agent in others:
+            follow(agent, text)
+        leader.stop()
+        yield places, others
 
 
 @contextmanager

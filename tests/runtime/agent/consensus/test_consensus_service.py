@@ -1,8 +1,8 @@
-"""What an agent answers other agents."""
+"""What an agent answers other agents and peers, and calls that it passes on to the leader."""
 
 from __future__ import annotations
 
-import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from kungfu.event_log.codec import pack_event
 from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.agent_service import AgentService
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost
+from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder
@@ -19,25 +20,21 @@ from kungfu.runtime.core.cluster.events import PeerNoticed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_report
-from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
+from tests.runtime.agent.consensus.agents import SETTINGS, free_port
 from tests.runtime.agent.test_leader import Quiet
 from tests.runtime.peer.test_peer_service import Call, RefusedError
-
-SETTINGS = Settings("job", -1, "127.0.0.1", "ab" * 16, "local", Limits(1, 3), Deadlines(heartbeat_s=5.0))
 
 
 def follower(put: Any, flushed: Any = lambda: True) -> tuple[ConsensusState, HostService]:
     """The agent of host 1, which has heard of a leader on host 0 whose port refuses by now."""
-    with socket.create_server(("127.0.0.1", 0)) as once:
-        port = int(once.getsockname()[1])
-    hosts = [Host("127.0.0.1", 1, port)] * 3
+    hosts = [Host("127.0.0.1", 1, free_port("127.0.0.1"))] * 3
     consensus = ConsensusState(1)
     assert consensus.append(pb.ReplicateRequest(job="job", term=1, leader=0, now=7.0, number=1)) == ""
     return consensus, HostService(consensus, hosts, SETTINGS, put=put, started=list, flushed=flushed)
 
 
 def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -> None:
-    """An agent that learns by the vote request of another one that the leader is lost handles it once."""
     seen: list[object] = []
     consensus, service = follower(seen.append)
     for _ in range(2):
@@ -47,7 +44,6 @@ def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -
 
 
 def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_path: Path) -> None:
-    """An event that this agent did not handle before it ended is not answered but reported to the next one."""
     put: list[object] = []
     consensus, service = follower(put.append, lambda: False)
     assert consensus.become_leader("job", 2)
@@ -66,7 +62,6 @@ def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_pa
 
 
 def test_an_unknown_event_of_another_host_is_refused() -> None:
-    """An event of another host that this version does not know is refused and not taken for another."""
     put: list[object] = []
     consensus, service = follower(put.append)
     assert consensus.become_leader("job", 2)
@@ -98,3 +93,13 @@ def test_as_long_as_a_job_is_known_nobody_founds_another_one() -> None:
     assert service.AdmitHost(again, None).retry
     fresh = HostService(ConsensusState(1), (), SETTINGS, put=[].append, started=list, flushed=lambda: True)
     assert not fresh.AdmitHost(again, None).retry
+
+
+def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
+    consensus = ConsensusState(1)
+    front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, (), SETTINGS), consensus, deadline_s=300.0)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(front.ReportEvent, pb.PeerReport(), Call())
+        consensus.close()
+        with pytest.raises(RefusedError, match=r"^UNAVAILABLE: no host leads the job at the moment$"):
+            answer.result(timeout=180.0)

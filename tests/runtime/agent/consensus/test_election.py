@@ -11,18 +11,15 @@ import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.election import Elected, NoQuorum, elect
-from kungfu.runtime.agent.consensus.state import RequestLogEncoder, parse_snapshot, serialize_snapshot
-from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.agent.consensus.state import ConsensusState, RequestLogEncoder, parse_snapshot, serialize_snapshot
 from kungfu.runtime.core.request import Asked, StopTraining
 from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, RequestLog, with_entry
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
-from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
+from tests.runtime.agent.consensus.agents import HASTY, SETTINGS, Agent, agents, follow, left, state
 
 HOW = "host 127.0.0.1, which led the job: its agent has ended"
-# All that must be there for an election is there when it begins, so the first round tells.
-HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
 def stand(agent: Agent, hosts: list[Host], *others: Agent, settings: Settings = HASTY) -> Elected | NoQuorum | None:
@@ -46,10 +43,7 @@ def refused(agent: Agent, hosts: list[Host], *others: Agent) -> str:
 
 
 def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() -> None:
-    with agents(3) as (hosts, (leader, first, second)):
-        for agent in (first, second):
-            follow(agent, 0, text=state(0, 1, 2, hosts=3))
-        leader.stop()
+    with left(state(0, 1, 2, hosts=3)) as (hosts, (first, second)):
         found: dict[int, Any] = {}
 
         def led() -> None:
@@ -68,71 +62,57 @@ def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() 
 
 
 def test_two_halves_go_on_only_with_rank_0() -> None:
-    for ranks, leads in (((1, 0), True), ((0, 1), False)):
-        with agents(2) as (hosts, (leader, other)):
-            follow(other, 0, text=state(*ranks, hosts=2))
-            leader.stop()
-            if leads:
-                assert elected(other, hosts).voters == {1}
-            else:
-                assert "would go on with 1 of the 2 peers of view 1, which is no majority" in refused(other, hosts)
+    with left(state(1, 0, hosts=2), hosts=2) as (hosts, (other,)):
+        assert elected(other, hosts).voters == {1}
+    with left(state(0, 1, hosts=2), hosts=2) as (hosts, (other,)):
+        assert "would go on with 1 of the 2 peers of view 1, which is no majority" in refused(other, hosts)
 
 
 def test_before_the_first_view_nobody_takes_over() -> None:
-    with agents(2) as (hosts, (leader, other)):
-        snapshot = parse_snapshot(state(1, hosts=2))
-        before = replace(snapshot, cluster=replace(snapshot.cluster, view=None))
-        follow(other, 0, text=serialize_snapshot(before))
-        leader.stop()
+    snapshot = parse_snapshot(state(1, hosts=2))
+    before = replace(snapshot, cluster=replace(snapshot.cluster, view=None))
+    with left(serialize_snapshot(before), hosts=2) as (hosts, (other,)):
         assert "before the first view" in refused(other, hosts)
 
 
 def test_a_new_leader_knows_the_requests_of_the_newest_state_among_its_voters() -> None:
-    request, answer = Asked(StopTraining(), id="r"), Answer("refused", "no", 1)
+    request, answer, text = Asked(StopTraining(), id="r"), Answer("refused", "no", 1), state(0, 1, 2, hosts=3)
     log = with_entry(RequestLog(), LoggedRequest(request, answer, answer, 0.0, 1.0))
-    with agents(3) as (hosts, (leader, one, two)):
-        follow(one, 0, text=state(0, 1, 2, hosts=3), requests=RequestLogEncoder().encode(RequestLog()))
-        follow(two, 0, text=state(0, 1, 2, hosts=3), requests=RequestLogEncoder().encode(log))
-        follow(two, 0, text=state(0, 1, 2, hosts=3), version=2)
-        leader.stop()
+    with left(text) as (hosts, (one, two)):
+        follow(one, text, requests=RequestLogEncoder().encode(RequestLog()), version=2)
+        follow(two, text, requests=RequestLogEncoder().encode(log), version=2)
+        follow(two, text, version=3)
         assert elected(one, hosts, two).request_log == log
 
 
 def test_as_long_as_another_agent_hears_the_leader_it_is_not_lost() -> None:
     with agents(3) as (hosts, (_, deaf, other)):
-        follow(deaf, 0, text=state(0, 1, 2, hosts=3))
-        follow(other, 0, text=state(0, 1, 2, hosts=3))
+        for agent in (deaf, other):
+            follow(agent, state(0, 1, 2, hosts=3))
         assert "127.0.0.3 still hears it" in refused(deaf, hosts)
         assert other.consensus.leader == 0
 
 
 def test_an_agent_that_was_given_up_stops() -> None:
-    with agents(3) as (hosts, (leader, late, other)):
-        follow(late, 0, text=state(0, 1, 2, hosts=3))
-        follow(other, 0, text=state(0, 2, hosts=3, gone=frozenset({1})), version=2)
-        leader.stop()
+    with left(state(0, 1, 2, hosts=3)) as (hosts, (late, other)):
+        follow(other, state(0, 2, hosts=3, gone=frozenset({1})), version=2)
         assert "gave this one up" in refused(late, hosts)
 
 
-def test_who_was_given_up_and_has_woken_up_is_not_counted_on() -> None:
-    for held_by, said in ((1, "would go on with 1 of the 3 peers"), (3, "")):
-        with agents(4) as (hosts, (leader, late, *others)):
-            follow(late, 0, text=state(0, 1, 2, hosts=4))
-            for agent in others:
-                follow(agent, 0, text=state(0, 2, held_by, hosts=4, gone=frozenset({1})), version=2, committed=2)
-            leader.stop()
-            if said:
-                assert said in refused(others[0], hosts, late, others[1])
-            else:
-                assert elected(others[0], hosts, late, others[1]).voters == {2, 3}
+@pytest.mark.parametrize(("held_by", "leads"), [(1, False), (3, True)])
+def test_who_was_given_up_and_has_woken_up_is_not_counted_on(held_by: int, leads: bool) -> None:
+    with left(state(0, 1, 2, hosts=4), hosts=4) as (hosts, (late, *others)):
+        for agent in others:
+            follow(agent, state(0, 2, held_by, hosts=4, gone=frozenset({1})), version=2, committed=2)
+        if leads:
+            assert elected(others[0], hosts, late, others[1]).voters == {2, 3}
+        else:
+            assert "would go on with 1 of the 3 peers" in refused(others[0], hosts, late, others[1])
 
 
 def test_the_leader_goes_on_from_the_newest_log_of_its_voters() -> None:
-    with agents(3) as (hosts, (leader, behind, ahead)):
-        follow(behind, 0, text=state(0, 1, 2, hosts=3))
-        follow(ahead, 0, text=state(0, 1, 2, hosts=3))
-        follow(ahead, 0, text=state(1, 2, hosts=3, version=2), version=2)
-        leader.stop()
+    with left(state(0, 1, 2, hosts=3)) as (hosts, (behind, ahead)):
+        follow(ahead, state(1, 2, hosts=3, version=2), version=2)
         came = elected(behind, hosts, ahead)
         assert (came.version, came.term) == (2, 2)
         assert came.snapshot.cluster.view is not None
@@ -140,11 +120,9 @@ def test_the_leader_goes_on_from_the_newest_log_of_its_voters() -> None:
 
 
 def test_until_a_view_is_committed_a_majority_of_both_is_needed() -> None:
-    with agents(3) as (hosts, (leader, one, two)):
+    with left(state(0, 0, 0, 1, hosts=3)) as (hosts, (one, two)):
         for agent in (one, two):
-            follow(agent, 0, text=state(0, 0, 0, 1, hosts=3))
-            follow(agent, 0, text=state(1, 2, hosts=3, version=2, first=4), version=2, committed=1)
-        leader.stop()
+            follow(agent, state(1, 2, hosts=3, version=2, first=4), version=2, committed=1)
         assert refused(one, hosts, two), "of the committed view most peers are on the lost host, and may go on there"
         for agent in (one, two):
             committed = pb.ReplicateRequest(job="job", term=99, leader=0, number=3, committed=2)
@@ -166,14 +144,10 @@ class Meanwhile(HostService):
 @pytest.mark.parametrize("gone", [frozenset[int](), frozenset({1})], ids=["known", "given up"])
 def test_an_agent_that_follows_a_new_leader_by_the_time_does_not_stop(gone: frozenset[int]) -> None:
     hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=1e-3))
-    with agents(3, {2: Meanwhile}) as (hosts, (leader, asking, other)):
+    with left(state(0, 1, 2, hosts=3), serving={2: Meanwhile}) as (hosts, (asking, other)):
         Meanwhile.asking = asking
-        follow(asking, 0, text=state(0, 1, 2, hosts=3))
-        follow(other, 0, text=state(0, 1, 2, hosts=3, gone=gone))
-        leader.stop()
-        for agent in (asking, other):
-            agent.consensus.lose_leader()
-        assert elect(asking.consensus, hosts, hasty, how=HOW) is None
+        follow(other, state(0, 1, 2, hosts=3, gone=gone), version=2)
+        assert stand(asking, hosts, other, settings=hasty) is None
         assert asking.consensus.leader == 2
 
 
@@ -181,7 +155,7 @@ def test_an_agent_that_has_voted_for_another_one_waits_for_its_messages() -> Non
     now = [0.0]
     with agents(2) as (hosts, (leader, other)):
         other.consensus = consensus = ConsensusState(1, clock=lambda: now[0])
-        follow(other, 0, text=state(1, 2, hosts=3))
+        follow(other, state(1, 2, hosts=3))
         leader.stop()
         consensus.lose_leader()
         began = time.monotonic()
@@ -189,24 +163,3 @@ def test_an_agent_that_has_voted_for_another_one_waits_for_its_messages() -> Non
         assert consensus.grant_vote(7, 2)
         assert isinstance(elect(consensus, hosts, HASTY, how=HOW), NoQuorum)
         assert time.monotonic() - began > 0.5 + 2 * 0.2
-
-
-def test_an_agent_votes_once_in_a_term() -> None:
-    with agents(3) as (_, (_, one, _)):
-        follow(one, 0, text=state(0, 1, 2, hosts=3))
-        one.consensus.lose_leader()
-        request = pb.VoteRequest(job="job", term=2, host=2, binding=True)
-        assert one.consensus.answer_vote(request).granted
-        assert one.consensus.answer_vote(request).granted, "asked again, because the answer was lost"
-        request.host = 0
-        assert not one.consensus.answer_vote(request).granted
-        assert one.consensus.append(pb.ReplicateRequest(job="job", term=1, leader=0, number=2)).startswith(
-            "this host follows another"
-        )
-
-
-@pytest.mark.parametrize(("job", "said"), [("other", "this host is in another job"), ("job", "")])
-def test_a_message_of_another_job_is_refused(job: str, said: str) -> None:
-    with agents(1) as (_, (one,)):
-        follow(one, 0, text=state(0, hosts=1))
-        assert one.consensus.append(pb.ReplicateRequest(job=job, term=1, leader=0, number=2)).startswith(said)
