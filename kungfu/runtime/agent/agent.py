@@ -67,9 +67,12 @@ class Agent:
     def __init__(
         self, job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()
     ) -> None:
-        self._journal, self._console = journal, console
-        consensus, several = ConsensusState(job.own_host), len(job.hosts) > 1
-        slots = job.hosts[job.own_host].slots if several else job.settings.limits.maximum
+        self._job, self._journal, self._console = job, journal, console
+        self._several_hosts = len(job.hosts) > 1
+        # The number of this host for its recorded events; ``None`` if the job has only one host.
+        self._recorded_host = job.own_host if self._several_hosts else None
+        consensus = ConsensusState(job.own_host)
+        slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self, standby=job.standby
         )  # fmt: skip
@@ -84,19 +87,15 @@ class Agent:
         self._last_tick = time.monotonic()
         self._deferred: deque[Any] = deque()  # messages of the leader that came before its admission reply
 
-    @property
-    def _job(self) -> JobSpec:
-        return self._context.job
-
     def run(self) -> Ending:
         """Runs this host's part of the job, leaves no process behind, and returns its ending."""
         server = self._server = self._serve(self._context)
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
         previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        alone = len(self._job.hosts) == 1
         try:
-            for work in (self._report_host_events,) if alone else (self._report_host_events, self._watch_leader):
+            works = (self._report_host_events, self._watch_leader)
+            for work in works if self._several_hosts else works[:1]:
                 threading.Thread(target=work, daemon=True, name=f"kungfu{work.__name__}").start()
             ending = self._found_or_join()
             self._record_devices()
@@ -105,7 +104,7 @@ class Agent:
             return replace(ending, raised=self._raised())
         except Exception as error:
             # This agent leads and has failed: its followers elect another leader.
-            if isinstance(self._role, Leader) and not alone:
+            if isinstance(self._role, Leader) and self._several_hosts:
                 error.add_note("The other hosts of this job go on without this one, if they run most of its peers.")
             raise
         finally:
@@ -169,7 +168,7 @@ class Agent:
             return bool(interrupts)
 
         settings = context.settings
-        if len(context.job.hosts) > 1:
+        if self._several_hosts:
             try:
                 admitted = request_admission(
                     context.job, settings, interrupted=interrupted, threads=context.supervisor.threads
@@ -193,7 +192,7 @@ class Agent:
         )  # fmt: skip
         self._journal.keep(JOB_FILE, partial(write_job_file, self._journal.folder, content))
         # Another host leads the job.
-        if len(context.job.hosts) > 1 and admitted is not None:
+        if self._several_hosts and admitted is not None:
             self._role = Follower(context)
             context.consensus.follow(settings.job, admitted.leader, admitted.term)
             return None
@@ -226,12 +225,6 @@ class Agent:
         for peer, code in list(self._exits.items()):
             if peer not in recorder.ended:
                 recorder.event(PeerEndedEvent(peer=peer, how=exit_in_words(code)))
-
-    @property
-    def _recorded_host(self) -> int | None:
-        """The number of this host for its recorded events; ``None`` if the job has only one host."""
-        job = self._job
-        return job.own_host if len(job.hosts) > 1 else None
 
     def _raised(self) -> dict[int, str]:
         """The known exceptions that caused the loss of peers, by peer."""
@@ -301,7 +294,7 @@ class Agent:
         """Waits until all events queued so far are handled and, if there are followers, replicated; returns ``False``
         if the main thread no longer handles events."""
         # There is no follower that must know of an event before it is confirmed.
-        if len(self._job.hosts) == 1:
+        if not self._several_hosts:
             return True
         passed, until = threading.Event(), time.monotonic() + self._job.deadlines.wait_s
         self._context.put(QueueFlush(passed))

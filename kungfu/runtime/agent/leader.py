@@ -13,15 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.event_log.events import (
-    EndedEvent,
-    HostJoinedEvent,
-    HostLostEvent,
-    HostNoticedEvent,
-    LeaderEvent,
-    StartedEvent,
-    UnheardEvent,
-)
+from kungfu.event_log import events
 from kungfu.runtime.agent.agent_service import PhaseProgressAsked
 from kungfu.runtime.agent.consensus.consensus_service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.consensus.election import Elected
@@ -51,13 +43,15 @@ class Leader:
 
     def __init__(self, context: AgentContext, *, elected: Elected | None = None) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock
+        self._has_followers = len(self._job.hosts) > 1
         self._controller = JobController(context, elected)
         # The running peers according to the previous leader's state; some of its last commands may be lost.
         self._inherited = self.cluster.alive if elected else frozenset[int]()
         self._elected, self._began = elected, self._clock()
         self._admissions: list[pb.Records] = []  # the record so far, for hosts that are admitted before the job begins
         if self._has_followers:
-            context.recorder.replicate = self._replicate_records
+            broadcast = self._controller.replicator.broadcast
+            context.recorder.replicate = lambda records: broadcast(pb.ReplicateRequest(reports=[records]))
 
     @property
     def cluster(self) -> Cluster:
@@ -104,7 +98,7 @@ class Leader:
             case NotifyFailed(peer, error):
                 # If the end of the peer is known, its silence is not worth a record.
                 if peer in self.cluster.alive:
-                    self._controller.record(UnheardEvent(peer=peer, error=error))
+                    self._controller.record(events.UnheardEvent(peer=peer, error=error))
                 return None
             case pb.HostEvent():
                 return self._on_host_event(event)
@@ -135,15 +129,8 @@ class Leader:
 
     # ---- admission of hosts ------------------------------------------------------------------------------------------
 
-    @property
-    def _has_followers(self) -> bool:
-        return len(self._job.hosts) > 1
-
-    def _replicate_records(self, records: pb.Records) -> None:
-        self._controller.replicator.broadcast(pb.ReplicateRequest(reports=[records]))
-
     def _record_host(self, number: int, pid: int) -> None:
-        event = HostJoinedEvent(host=number, name=self._controller.name_of(number), pid=pid)
+        event = events.HostJoinedEvent(host=number, name=self._job.hosts[number].name, pid=pid)
         self._admissions.append(self._context.recorder.event(event, shown=self._has_followers))
         self._controller.requests.on_record(event)
 
@@ -181,7 +168,8 @@ class Leader:
         return self._add_host(host.number, host.threads)
 
     def _add_host(self, number: int, threads: int) -> Ending | None:
-        slots = self._job.hosts[number].slots if self._has_followers else UNBOUNDED
+        job = self._job
+        slots = job.hosts[number].slots if self._has_followers else UNBOUNDED
         # The host joins, or returns to, a running job.
         if self._controller.has_begun:
             return self._controller.decide(decided.HostJoined(number, slots))
@@ -189,16 +177,14 @@ class Leader:
         hosts = Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
         self._controller.cluster = replace(self.cluster, hosts=hosts)
         # Other hosts are still to come.
-        if len(hosts.slots) < len(self._job.hosts):
+        if len(hosts.slots) < len(job.hosts):
             return None
-        settings, command = self._context.settings, tuple(self._job.command)
+        settings = self._context.settings
         self._controller.record(
-            StartedEvent(job=settings.job, size=self._job.size, command=command, attachment=settings.attachment),
+            events.StartedEvent(job=settings.job, size=job.size, command=job.command, attachment=settings.attachment),
             shown=True,
         )
-        return self._controller.apply(
-            start_job(self._job.size, limits=self._job.limits, now=self._clock(), hosts=hosts)
-        )
+        return self._controller.apply(start_job(job.size, limits=job.limits, now=self._clock(), hosts=hosts))
 
     def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.deadlines.ready_s
@@ -243,10 +229,10 @@ class Leader:
         is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
         # Another host can run the peers: they leave this host at the next barrier.
         if is_notice and set(hosts.slots) - {host} and self.cluster.view is not None:
-            event = HostNoticedEvent(host=host, name=self._controller.name_of(host), signal=named)
+            event = events.HostNoticedEvent(host=host, name=self._job.hosts[host].name, signal=named)
             self._controller.record(event, shown=True)
             return self._controller.decide(decided.HostNoticed(host))
-        self._controller.record(EndedEvent(reason=named, host=host if self._has_followers else None))
+        self._controller.record(events.EndedEvent(reason=named, host=host if self._has_followers else None))
         return Ending(128 + number)
 
     def _on_host_lost(self, lost: decided.HostLost) -> Ending | None:
@@ -259,7 +245,7 @@ class Leader:
         # Without the host this leader has no quorum: the others may elect another leader.
         if (ending := self._controller.end_without_quorum()) is not None:
             return ending
-        self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), shown=True)
+        self._controller.record(events.HostLostEvent(host=host, name=self._job.hosts[host].name, why=how), shown=True)
         # The peers of that host are lost with it.
         if self._controller.has_begun:
             return self._controller.decide(replace(lost, how=f"host {self._job.hosts[host].name} is lost: {how}"))
@@ -274,7 +260,7 @@ class Leader:
         for number in sorted(elected.voters - {self._job.own_host}):
             self._controller.replicator.add_follower(number)
         own = self._job.own_host
-        event = LeaderEvent(host=own, name=self._controller.name_of(own), term=elected.term)
+        event = events.LeaderEvent(host=own, name=self._job.hosts[own].name, term=elected.term)
         self._controller.record(event, shown=True)
         # The voters must hold the state under this term before anything is decided.
         if (ending := self._controller.replicate()) is not None:

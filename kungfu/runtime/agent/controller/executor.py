@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from kungfu.event_log.events import (
-    BrokenEvent,
-    DismissedEvent,
-    LostEvent,
-    MachinesDifferEvent,
-    MissingEvent,
-    NoticedEvent,
-    OfferedEvent,
-    PeerEndedEvent,
-    PhaseEvent,
-    ProgramEndedEvent,
-    RegroupingEvent,
-    SpawnedEvent,
-    ViewEvent,
-)
-from kungfu.runtime.agent.consensus.state import JobSnapshot
+from kungfu.event_log import events
 from kungfu.runtime.agent.consensus.replication import Replicator
+from kungfu.runtime.agent.consensus.state import JobSnapshot
 from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.agent.controller.peer_client import PeerClient
 from kungfu.runtime.core.cluster import events as decided
@@ -67,21 +53,21 @@ class Executor:
             case decided.Spawn():
                 self._spawn(command)
             case decided.Kill(peer, reason):
-                self._record(DismissedEvent(peer=peer, reason=reason), shown=True)
+                self._record(events.DismissedEvent(peer=peer, reason=reason), shown=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.AdmitFirstView():
                 # A resumed job may begin with a later phase.
                 if (phase := cluster.phases.number) > 1:
-                    self._record(PhaseEvent(phase=phase, view=command.view.version, peers=command.view.ids))
+                    self._record(events.PhaseEvent(phase=phase, view=command.view.version, peers=command.view.ids))
                 self._peers.admit_first_view(command)
             case decided.AdmitPhase():
-                self._record(PhaseEvent(phase=command.number, view=command.view.version, peers=command.view.ids))
+                self._record(events.PhaseEvent(phase=command.number, view=command.view.version, peers=command.view.ids))
                 self._peers.admit_phase(command)
             case decided.ComparePrograms():
                 self._peers.compare(command)
             case decided.ReportMachines(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
-                self._record(MachinesDifferEvent(usual=usual, others=machines), shown=True)
+                self._record(events.MachinesDifferEvent(usual=usual, others=machines), shown=True)
             case decided.AdmitSurvivors():
                 self._admit_survivors(command)
             case decided.AnnounceFailure():
@@ -95,13 +81,13 @@ class Executor:
     def record_event(self, event: Any, cluster: Cluster) -> None:
         """Records an event of a peer; ``cluster`` is the state before it. Commands are recorded when performed."""
         if isinstance(event, decided.ViewStarted):
-            self._record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
+            self._record(events.ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
         elif isinstance(event, decided.ProcessEnded):
-            self._record(PeerEndedEvent(peer=event.peer, how=exit_in_words(event.code)))
+            self._record(events.PeerEndedEvent(peer=event.peer, how=exit_in_words(event.code)))
         elif isinstance(event, decided.ProgramExiting):
             self._record_exit(event, cluster)
         elif isinstance(event, decided.PeerNoticed):
-            self._record(NoticedEvent(peer=event.peer), shown=True)
+            self._record(events.NoticedEvent(peer=event.peer), shown=True)
         elif isinstance(event, decided.PeerProgressed):
             self.addresses[event.peer.id] = event.peer
 
@@ -112,7 +98,7 @@ class Executor:
         if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
             return
         others = len(cluster.members) - 1
-        ended = ProgramEndedEvent(
+        ended = events.ProgramEndedEvent(
             peer=peer, rank=cluster.view.rank_of(peer), step=exit.step, others=others, how=exit.kind, error=exit.error
         )
         self._record(ended, shown=True)
@@ -124,7 +110,7 @@ class Executor:
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
         """Notes and records that a peer was started."""
         self.pids[peer] = pid
-        self._record(SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None))
+        self._record(events.SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None))
 
     def forget_all_but(self, alive: Collection[int]) -> None:
         """Removes the data of ended peers, so that the replicated state does not grow with every peer."""
@@ -149,21 +135,21 @@ class Executor:
 
     def _record_offer(self, command: JoinerOffer) -> None:
         if command.ready:
-            self._record(OfferedEvent(peers=tuple(peer.id for peer in command.ready)))
+            self._record(events.OfferedEvent(peers=tuple(peer.id for peer in command.ready)))
         # Some of the requested peers will not come: people see the reason.
         if command.missing:
-            self._record(MissingEvent(peers=command.missing, reason=command.reason), shown=True)
+            self._record(events.MissingEvent(peers=command.missing, reason=command.reason), shown=True)
 
     def _admit_survivors(self, command: decided.AdmitSurvivors) -> None:
-        survivors, lost = tuple(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
-        regrouping = RegroupingEvent(version=command.view.version, peers=survivors, lost=lost, target=command.target)
-        self._record(regrouping, shown=True)
+        view, lost = command.view, {str(peer): how for peer, how in command.lost.items()}
+        event = events.RegroupingEvent(version=view.version, peers=tuple(view.ids), lost=lost, target=command.target)
+        self._record(event, shown=True)
         self._peers.admit_survivors(command)
 
     def _announce(self, command: decided.AnnounceFailure, cluster: Cluster) -> None:
         # A view is broken, but no process is gone.
         if command.peer < 0:
-            self._record(BrokenEvent(version=command.version, why=command.how), shown=True)
+            self._record(events.BrokenEvent(version=command.version, why=command.how), shown=True)
         # A peer of the view is gone: recorded once, even if it is announced repeatedly.
         elif command.version and command.peer not in self._recorded_lost:
             self._recorded_lost.add(command.peer)
@@ -172,9 +158,9 @@ class Executor:
         alive = [peer for id_, peer in self.addresses.items() if id_ in cluster.alive - ending]
         self._peers.announce(command, alive)
 
-    def _loss_event(self, command: decided.AnnounceFailure, cluster: Cluster) -> LostEvent:
+    def _loss_event(self, command: decided.AnnounceFailure, cluster: Cluster) -> events.LostEvent:
         """The event of a lost peer; the peer's reported error is preferred to its output, which may be incomplete."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)
-        return LostEvent(peer=command.peer, rank=rank, how=command.how, error=said)
+        return events.LostEvent(peer=command.peer, rank=rank, how=command.how, error=said)

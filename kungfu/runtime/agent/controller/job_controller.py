@@ -10,8 +10,8 @@ from typing import Any
 from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, LoggedEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
-from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
+from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
 from kungfu.runtime.core.cluster import events as decided
@@ -170,7 +170,7 @@ class JobController:
         return Ending(failure.code, failure)
 
     def _release(self, host: int) -> Ending | None:
-        self.record(HostLeftEvent(host=host, name=self.name_of(host), why="its peers have left"), shown=True)
+        self.record(HostLeftEvent(host=host, name=self._job.hosts[host].name, why="its peers have left"), shown=True)
         # This is the leader's host: the others elect another leader.
         if host == self._job.own_host:
             return Ending(0, leaves=True)
@@ -184,10 +184,6 @@ class JobController:
         """Adds an event to the record; with ``shown`` also shows it to people."""
         self._context.recorder.event(event, shown=shown)
         self.requests.on_record(event)
-
-    def name_of(self, host: int) -> str:
-        """The name of a host, by its number."""
-        return self._job.hosts[host].name
 
 
 def root_cause(

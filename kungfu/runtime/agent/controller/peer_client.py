@@ -12,21 +12,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from kungfu.errors import KungfuError, PeerFailure
+from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import Cluster
-from kungfu.runtime.core.cluster.events import (
-    AdmitFirstView,
-    AdmitPhase,
-    AdmitSurvivors,
-    AnnounceFailure,
-    ComparePrograms,
-    CoordinatorUnreachable,
-    ProgramDiffers,
-)
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, difference
 from kungfu.runtime.core.request import AGENT, Asked, Leave
@@ -52,10 +45,6 @@ def _in_wire_form(command: JoinerOffer | Asked) -> tuple[str, Any, str]:
     peers = command.what.peers if isinstance(command.what, Leave) else ()
     kind = "request" if command.id != AGENT else f"{type(command.what).__name__} {peers}"
     return "ForwardRequest", from_asked(command), kind
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(frozen=True)
@@ -95,13 +84,13 @@ class PeerClient:
         """Stops repeating and awaiting messages, because this agent ends."""
         self._closed.set()
 
-    def admit_first_view(self, command: AdmitFirstView) -> None:
+    def admit_first_view(self, command: decided.AdmitFirstView) -> None:
         """Admits all peers to the first view, with the state of rank 0."""
 
         def perform() -> None:
             view = command.view
             try:
-                admission = self._admission(view, (0,), self._settings.deadlines.wait_s)
+                admission = self._admission(view, (0,), self._settings.deadlines.wait_s, lambda: False)
                 for peer in view.peers:
                     self._ask(peer, "Admit", admission, self._settings.deadlines.wait_s)
             # One of the first peers has ended, or does not answer: there is no view without it.
@@ -110,7 +99,7 @@ class PeerClient:
 
         self._in_thread(perform)
 
-    def admit_phase(self, command: AdmitPhase) -> None:
+    def admit_phase(self, command: decided.AdmitPhase) -> None:
         """Admits all peers to the first view of a phase, with the state of rank 0."""
         view = command.view
 
@@ -121,7 +110,7 @@ class PeerClient:
         # If it is over before rank 0 answers, another view was formed meanwhile, or will be.
         self._in_thread(lambda: self._admit(view, (0,), pb.Admission(target=command.target), is_over))
 
-    def compare(self, command: ComparePrograms) -> None:
+    def compare(self, command: decided.ComparePrograms) -> None:
         """Determines how a peer's program differs, and queues a ``ProgramDiffers`` event."""
         other = command.other
 
@@ -132,24 +121,22 @@ class PeerClient:
             # The programs differ in any case; only the difference is not known.
             except KungfuError as error:
                 how = f"in what could not be found out ({error})"
-            self._put(ProgramDiffers(other.id, how))
+            self._put(decided.ProgramDiffers(other.id, how))
 
         self._in_thread(perform)
 
     def _first_described(self, peers: Sequence[Peer]) -> tuple[Peer, Description]:
         """The first peer that answers, with its description of the program; any peer may be lost meanwhile."""
         for peer in peers[:-1]:
-            try:
-                return peer, self._described(peer)
             # The peer may have been lost: the next peer runs the same program.
-            except KungfuError:
-                continue
+            with suppress(KungfuError):
+                return peer, self._described(peer)
         return peers[-1], self._described(peers[-1])
 
     def _described(self, peer: Peer) -> Description:
         return to_description(self._ask(peer, "DescribeProgram", pb.Empty(), self._settings.deadlines.wait_s))
 
-    def admit_survivors(self, command: AdmitSurvivors) -> None:
+    def admit_survivors(self, command: decided.AdmitSurvivors) -> None:
         """Admits the survivors to their view.
 
         Queues ``CoordinatorUnreachable`` if rank 0 has ended, or has not answered for twice ``--heartbeat``. If rank 0
@@ -165,16 +152,14 @@ class PeerClient:
             fields = pb.Admission(recovery=pb.Recovery(target=command.target, lost=command.lost))
             # Rank 0 cannot form the view: another view is to be tried.
             if not self._admit(view, command.sources, fields, partial(self._is_over, command), patience_s):
-                self._put(CoordinatorUnreachable(view))
+                self._put(decided.CoordinatorUnreachable(view))
 
         self._in_thread(perform)
 
-    def announce(self, command: AnnounceFailure, peers: Iterable[Peer]) -> None:
+    def announce(self, command: decided.AnnounceFailure, peers: Iterable[Peer]) -> None:
         """Announces to all peers at once that a peer is gone, or that views are broken."""
-        failure, then = (
-            pb.FailureAnnouncement(peer=command.peer, version=command.version, how=command.how),
-            self._version(),
-        )
+        failure = pb.FailureAnnouncement(peer=command.peer, version=command.version, how=command.how)
+        then = self._version()
 
         def is_over(peer: Peer) -> bool:
             return self._version() > then or self._has_ended(peer)
@@ -208,7 +193,7 @@ class PeerClient:
         view = self._known().view
         return view.peers[0] if view else None
 
-    def _is_over(self, command: AdmitSurvivors, peer: Peer) -> bool:
+    def _is_over(self, command: decided.AdmitSurvivors, peer: Peer) -> bool:
         """True if no survivor waits for ``peer``: their view is in force or will be replaced, or the peer has ended."""
         regrouping = self._known().regrouping
         return regrouping is None or regrouping.formed != command.view or self._has_ended(peer)
@@ -238,7 +223,7 @@ class PeerClient:
         """The time limit of one attempt, in seconds; a longer wait for a frozen peer would be useless."""
         return min(self._settings.deadlines.wait_s, self._settings.deadlines.heartbeat_s)
 
-    def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:
+    def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver) -> pb.Admission:
         address = self._ask(view.peers[0], "PrepareAttachment", from_view(view), within_s, is_over).address
         decision = from_decision(Decision(view, Terms()))
         return pb.Admission(decision=decision, attachment_address=address, sources=sources, term=self._term)
@@ -262,7 +247,7 @@ class PeerClient:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return None
 
-    def _ask(self, peer: Peer, method: str, message: Any, within_s: float, is_over: IsOver = _never) -> Any:
+    def _ask(self, peer: Peer, method: str, message: Any, within_s: float, is_over: IsOver = lambda: False) -> Any:
         def abandoned() -> PeerFailure | None:
             # The peer will never answer.
             if self._has_ended(peer):
