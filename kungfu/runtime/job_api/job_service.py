@@ -1,6 +1,6 @@
 """The gRPC service for people and schedulers: each call queues a query for the agent and waits for the reply.
 
-Requests, answers and statuses are converted to messages, and back, for the service and its clients.
+The module also converts requests, answers and statuses to messages and back, for the service and its clients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answers the queries of people and schedulers, logs their requests, and has these carried out.
 
-For the status of the job, the metrics of its newest steps and its latest problems are remembered.
+For the status of the job, the handler remembers the metrics of the newest steps and the latest problems.
 """
 
 from __future__ import annotations

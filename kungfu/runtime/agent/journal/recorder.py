@@ -94,11 +94,11 @@ class HostRecorder:
             self.event(event, shown=True)
 
     def receive(self, records: pb.Records, *, leads: bool = True) -> NewRecords:
-        """Adds the records of a peer, or those that the leader forwards; ignores a repeated message of a peer.
+        """Adds records of a peer or records forwarded by the leader; ignores a repeated message of a peer.
 
         Args:
             records: The records.
-            leads: True if this agent leads: it adds the events of undefined signals, and sends them to its followers.
+            leads: True if this agent leads. Only the leader records undefined signals; it sends these events to followers.
         """
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
