@@ -98,7 +98,7 @@ class HostRecorder:
 
         Args:
             records: The records.
-            leads: True if this agent leads. Only the leader records undefined signals; it sends these events to followers.
+            leads: True if this agent leads. Only the leader records undefined signals, and sends them to its followers.
         """
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
