@@ -9,7 +9,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from tests.docs.first_steps import take_first_steps
+from tests.docs.test_first_steps import take_first_steps
 
 __all__ = ["REPOSITORY", "distributions", "run", "works"]
 

@@ -28,11 +28,11 @@ def test_every_example_is_shown_with_its_command_and_what_it_printed() -> None:
 
 def test_every_program_of_the_folder_is_shown_or_told_of() -> None:
     shown = {one.file for one in EXAMPLES}
-    told = (ROOT / "examples" / "keras" / "README.md").read_text()
+    readme = (ROOT / "examples" / "keras" / "README.md").read_text()
     for path in (ROOT / "examples").rglob("*.py"):
         name = str(path.relative_to(ROOT / "examples"))
         others = {"__init__.py", "demo.py", "digits.py"}  # the demo of `make demo`
-        assert name in shown | others or f"`{path.name}`" in told, name
+        assert name in shown | others or f"`{path.name}`" in readme, name
 
 
 @SOAK

@@ -61,8 +61,8 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_outside(tmp_path: Pat
     """The site is built strictly, has every public name and loads nothing from outside."""
     site = tmp_path / "site"
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
-    told = environment()
-    ran = subprocess.run(build, cwd=ROOT, env=told, capture_output=True, text=True, timeout=280, check=False)
+    lean = environment()
+    ran = subprocess.run(build, cwd=ROOT, env=lean, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, f"a page, a link or a docstring is wrong:\n{ran.stdout}{ran.stderr}"
     pages = {path: Loads(path) for path in site.rglob("*.html")}
     assert len(pages) > 40

@@ -1,9 +1,10 @@
-"""The page on errors: each message that it explains is one of the sources."""
+"""The pages on errors and on watching jobs: each message and each metric is one of the sources."""
 
 from __future__ import annotations
 
 import re
 
+from tests.cli.export.test_prometheus import served_names
 from tools.docs_site import messages
 from tools.docs_site.pages import ROOT
 
@@ -39,3 +40,11 @@ def test_all_messages_are_told_on_a_page_of_their_own() -> None:
     ):
         assert f"- `{text}` (UsageError)" in page
     assert "(PolicyError)" in page
+
+
+def test_the_page_on_watching_jobs_lists_every_metric_and_no_other() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    listed = {name for line in page.splitlines() if line.startswith("| `kungfu_") for name in
+              re.findall(r"`(kungfu_[a-z_]+)", line.split(" | ")[0])}  # fmt: skip
+    served = {re.sub(r"_(bucket|sum|count)$", "", name) for name in served_names()}
+    assert {name for name in served if not name.endswith("_created")} == listed
