@@ -40,7 +40,7 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, jobs u
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_random_jobs.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
-	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs tests/benchmarks tests/test_distribution.py tests/test_versions.py \
+	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs tests/benchmarks tests/test_distribution.py \
 		tests/runtime/attachment/horovod \
 		tests/keras/test_next_action.py tests/training/test_two_devices.py tests/cli/test_completion.py tests/docs/test_examples.py \
 		tests/docs/test_first_steps.py
