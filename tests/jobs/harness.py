@@ -1,10 +1,11 @@
-"""Whole jobs through kungfu-run: started, awaited with a deadline, ended by their ids, and nothing may be left."""
+"""Whole jobs through kungfu-run, on one host and on several: awaited with a deadline, and nothing may be left."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks.emulation.jobs import free_port
+from kungfu.cli.hosting import SECRET_KEY
 from kungfu.cli.main import main
 from tests.jobs import fork_server
 from tests.jobs.fork_server import ONE_THREAD_EACH, ROOT
@@ -72,9 +75,9 @@ class Job:
         """The first event of a kind that has these fields; waits for it."""
 
         def find() -> dict[str, Any] | None:
-            found = lines_of(self.folder / "events.jsonl")
             wanted = {"event": kind, **fields}.items()
-            return next((event for event in found if wanted <= flat(event).items()), None)
+            found = lines_of(self.folder / "events.jsonl")
+            return next((event for event in found if all(event.get(name) == value for name, value in wanted)), None)
 
         return self.seen(find, what=f"event {kind} {fields}", deadline_s=deadline_s)
 
@@ -94,9 +97,9 @@ class Job:
 
         return awaited(once, what=what, deadline_s=deadline_s)
 
-    def signal(self, number: int) -> None:
-        """Sends a signal to kungfu-run itself, as ``kill`` does."""
-        os.kill(self.process.pid, number)
+    def signal(self, number: int, *, peer: int | None = None) -> None:
+        """Sends a signal to kungfu-run itself, as ``kill`` does, or to a peer."""
+        os.kill(self.process.pid if peer is None else self.event("spawned", peer=peer)["pid"], number)
 
     def end(self, *, code: int | None = 0, deadline_s: float = 180.0) -> Ended:
         """How the job ended; an error if it has not within the deadline, or with another code than a given one."""
@@ -123,11 +126,11 @@ def launched(
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
     # Whatever a test looks at, what peers must hold alike is compared every few steps.
-    told = ["--logdir", logdir, "--report-every", REPORT_S, "--compare-every", 3]
+    watched = ["--logdir", logdir, "--report-every", REPORT_S, "--compare-every", 3]
     is_forked = ROOT in script.parents and not executed
     forked = {fork_server.ADDRESS_KEY: fork_server.address()} if is_forked else {}
     run = ["tests.jobs.fork_server", "run"] if forked else ["kungfu.cli.run"]
-    line = [sys.executable, "-m", *run, *told, *options, sys.executable, script, *arguments]
+    line = [sys.executable, "-m", *run, *watched, *options, sys.executable, script, *arguments]
     paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if PROGRAMS in script.parents else []))))
     with console.open("wb") as output:
         process = subprocess.Popen(
@@ -174,11 +177,55 @@ def ran(tmp_path: Path, *options: object, code: int = 0, deadline_s: float = 180
         return job.end(code=code, deadline_s=deadline_s)
 
 
-def fit_job(
+@dataclass(frozen=True)
+class Hosts:
+    """What runs on each host, in the order of the list; ``launch`` starts it on one, with a name for its record."""
+
+    jobs: list[Job]
+    launch: Callable[[int, str], Job]
+
+    def __getitem__(self, host: int) -> Job:
+        return self.jobs[host]
+
+    @property
+    def folders(self) -> list[Path]:
+        return [job.folder for job in self.jobs]
+
+    def back(self, host: int) -> None:
+        """Starts the same line again on a host on which it has ended."""
+        self.jobs.append(self.launch(host, f"host-{host}-again"))
+
+    def ends(self) -> list[Ended]:
+        """The end of each host, those last that came back; an error if one has not within the deadline."""
+        return [job.end(code=None) for job in self.jobs]
+
+
+@contextmanager
+def started_on_hosts(tmp_path: Path, *options: object, slots: Sequence[int], **given: Any) -> Iterator[Hosts]:
+    """A running job on as many hosts as ``slots`` has entries, 127.0.0.1, 127.0.0.2, ...: all are this machine.
+
+    Nothing of it may be left afterwards. The record of host N is in ``tmp_path / "host-N"``; ``options`` and ``given``
+    are those of every one.
+    """
+    names = [f"127.0.0.{host + 1}" for host in range(len(slots))]
+    listed = ",".join(f"{name}:{room}" for name, room in zip(names, slots, strict=True))
+    port, shared = free_port(names), {SECRET_KEY: secrets.token_hex(32)}
+
+    def launch(host: int, name: str) -> Job:
+        line: list[Any] = ["-H", listed, "--self", names[host], "--port", port, *options]
+        return launched(tmp_path, *line, name=name, environment=shared, **given)
+
+    jobs: list[Job] = []
+    with cleared(jobs):
+        jobs += [launch(host, f"host-{host}") for host in range(len(names))]
+        yield Hosts(jobs, launch)
+
+
+def job_results(
     program: str, tmp_path: Path, *options: object, devices: int = 1, **given: object
 ) -> tuple[Ended, dict[int, dict[str, Any]]]:
-    """The job of a program with fits of Keras, which ends well, and what each peer has found."""
-    words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
+    """The job of a program with options, which ends well, and what each peer has left as its results."""
+    words: list[object] = ["--results", tmp_path / "results"]
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}", value if isinstance(value, int | str) else json.dumps(value)]
     line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / program, *words]
@@ -225,11 +272,6 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file, without a last line that is still being written."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def flat(event: dict[str, Any]) -> dict[str, Any]:
-    """The fields that can be compared in a set."""
-    return {name: value for name, value in event.items() if not isinstance(value, dict | list)}
 
 
 def processes_of(job: Job) -> list[str]:

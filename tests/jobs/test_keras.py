@@ -1,32 +1,36 @@
-"""Keras' ``fit`` under kungfu-run, against plain Keras on the same batches."""
+"""Keras' ``fit`` under kungfu-run, once and several times, against plain Keras on the same batches."""
 
 from __future__ import annotations
 
 import csv
 import re
+import signal
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
+from kungfu.runtime.checkpoints.folder import find
+from kungfu.runtime.checkpoints.manifest import read_manifest
 from kungfu.runtime.core.sample_slices import shuffled
-from tests.jobs.harness import fit_job, ran
-from tests.jobs.programs import keras_fit, keras_losses
+from tests.jobs.harness import job_results, ran, started
+from tests.jobs.programs import keras_fit, keras_phases
 from tests.keras.fitting import float64
 from tests.soak import SOAK
 
 EPOCHS = 4
 RELATIVE = 1e-8
-fitted = partial(fit_job, "keras_fit.py")
+fitted = partial(job_results, "keras_fit.py")
 
 
 def orders(kind: str, epochs: int) -> list[np.ndarray]:
     """The samples of each epoch, in the order in which a job of this kind of data trains on them."""
     if kind in ("arrays", "losses"):
-        samples = keras_fit.SAMPLES if kind == "arrays" else keras_losses.UNEVEN
+        samples = keras_fit.SAMPLES if kind == "arrays" else keras_fit.UNEVEN
         return [shuffled(samples, seed=3, epoch=epoch) for epoch in range(epochs)]
     if kind == "dataset":
         read = keras_fit.dataset()
@@ -47,36 +51,44 @@ def _numbers(batches: Iterable[Any]) -> np.ndarray:
     return np.concatenate([np.asarray(batch[1]["number"]).ravel() for batch in batches]).astype(int)
 
 
-def plain(epochs: int, *, kind: str = "arrays") -> tuple[dict[str, list[float]], list[np.ndarray]]:
-    """History and weights of Keras alone, a batch of the job after the other, in the job's order."""
-    with float64():
-        (x, y), more, (model, _), _ = keras_fit.parts(kind == "losses")
-        weights = more.get("sample_weight")
-        history: dict[str, list[float]] = {}
-        batch_size = keras_fit.GIVEN if kind == "generator" else keras_fit.BATCH
-        for order in orders(kind, epochs):
-            model.optimizer.learning_rate = float(model.optimizer.learning_rate) * keras_fit.DECAY
-            found = model.fit(
-                x[order], {name: one[order] for name, one in y.items()}, batch_size=batch_size, shuffle=False,
-                sample_weight=weights and {name: one[order] for name, one in weights.items()},
-                verbose=0, validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
-            )  # fmt: skip
-            for name, values in found.history.items():
-                history.setdefault(name, []).extend(values)
-        compared = model.trainable_variables if kind == "losses" else model.weights
-        return history, [np.asarray(one).ravel() for one in compared]
+def fitted_alone(model: Any, data: tuple[Any, ...], orders: Iterable[np.ndarray], *, batch_size: int) -> dict[str, Any]:
+    """The history of Keras alone on inputs, targets and maybe weights, by epoch in the job's order."""
+
+    def rows(which: Any) -> Any:
+        return keras.tree.map_structure(lambda one: one[which], data)
+
+    history: dict[str, Any] = {}
+    for order in orders:
+        model.optimizer.learning_rate = float(model.optimizer.learning_rate) * keras_fit.DECAY
+        x, y, *weights = rows(order)
+        found = model.fit(
+            x, y, sample_weight=weights[0] if weights else None, batch_size=batch_size, shuffle=False, verbose=0,
+            validation_data=rows(slice(20))[:2],
+        )  # fmt: skip
+        for name, values in found.history.items():
+            history.setdefault(name, []).extend(values)
+    return history
+
+
+def assert_close(found: dict[str, list[float]], history: dict[str, list[float]]) -> None:
+    """The history of a job is that of Keras alone."""
+    assert found.keys() == {*history, "learning_rate"}
+    for name, values in history.items():
+        tolerance = 1e-6 if "seen" in name else RELATIVE  # that metric is of float32
+        np.testing.assert_allclose(found[name], values, rtol=tolerance, err_msg=name)
 
 
 def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, kind: str = "arrays") -> None:
     """History and weights of a peer that stayed to the end are those of plain Keras."""
-    history, weights = plain(epochs, kind=kind)
+    with float64():
+        data, more, (model, _), _ = keras_fit.parts(kind == "losses")
+        batch_size = keras_fit.GIVEN if kind == "generator" else keras_fit.BATCH
+        history = fitted_alone(model, (*data, *more.values()), orders(kind, epochs), batch_size=batch_size)
     assert found["epochs"] == list(range(epochs))
-    assert found["history"].keys() == {*history, "learning_rate"}
-    for name, values in history.items():
-        tolerance = 1e-6 if "seen" in name else RELATIVE  # that metric is of float32
-        np.testing.assert_allclose(found["history"][name], values, rtol=tolerance, err_msg=name)
-    for one, other in zip(found["weights"], weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=RELATIVE)
+    assert_close(found["history"], history)
+    compared = model.trainable_variables if kind == "losses" else model.weights
+    for one, other in zip(found["weights"], compared, strict=True):
+        np.testing.assert_allclose(one, np.asarray(other).ravel(), rtol=RELATIVE)
 
 
 def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS, *, steps: int = 8) -> None:
@@ -216,7 +228,7 @@ def test_losses_and_metrics_are_those_of_the_whole_batch(tmp_path, devices):
     assert ended.sizes[:3] == [2, 3, 2]
     assert ended.all_of("rescale")[0]["step"] == 7, "in the middle of an execution"
     stayed = found[0]
-    assert stayed["seen"] == [[1.0] * keras_losses.UNEVEN] * epochs
+    assert stayed["seen"] == [[1.0] * keras_fit.UNEVEN] * epochs
     assert stayed["batches"] == [[2, 5, 7]] * epochs, "callbacks are called per execution"
     assert stayed["traces"] == 1
     assert stayed["finite"]
@@ -231,3 +243,107 @@ def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
     assert "data that every peer reads, and has to read alike" in ended.output
     assert "validation data of model.fit(), by a checksum" in ended.output
     assert not ended.metrics
+
+
+# ---- several fits ----------------------------------------------------------------------------------------------------
+
+STEPS = 20  # of both
+fitted_twice = partial(job_results, "keras_phases.py")
+
+
+def assert_fits_as_plain(found: dict[str, Any]) -> None:
+    """What a peer has that was there at the end, whenever it came, is what plain Keras has."""
+    histories, scores = [], []
+    with float64():
+        data, model = keras_phases.data(), keras_phases.build()
+        for phase in range(2):
+            keras_phases.compiled(model, phase)
+            orders = [shuffled(keras_phases.SAMPLES, seed=3, epoch=epoch) for epoch in range(keras_phases.EPOCHS)]
+            histories.append(fitted_alone(model, data, orders, batch_size=keras_phases.BATCH))
+            scores.append(model.evaluate(*data, verbose=0))
+    assert found["steps"] == STEPS
+    for mine, other in zip(found["histories"], histories, strict=True):
+        assert_close(mine, other)
+    np.testing.assert_allclose(found["scores"], scores, rtol=RELATIVE)
+    for one, value in zip(found["weights"], model.weights, strict=True):
+        np.testing.assert_allclose(one, np.asarray(value).ravel(), rtol=RELATIVE)
+
+
+@SOAK
+def test_the_job_grows_in_the_first_fit_and_in_the_second_and_shrinks(tmp_path):
+    ended, found = fitted_twice(
+        tmp_path, "-np", 1, "--max", 3, schedule={"0": 1, "3": 2, "12": 3, "17": 2}, wait={"5": 1, "13": 2},
+    )  # fmt: skip
+    assert ended.sizes == [1, 2, 2, 3, 2]
+    assert [event["step"] for event in ended.all_of("rescale")] == [6, 14, 18]
+    (phase,) = ended.all_of("phase")
+    assert (phase["phase"], phase["peers"]) == (2, [0, 1])
+    assert [event["phase"] for event in ended.all_of("finished") if not event["leaving"]] == [1, 1, 2, 2]
+    for peer in (0, 1):  # of which the second came in the middle of the first fit
+        assert_fits_as_plain(found[peer])
+    # The third one came in the second fit, and passed through the first: it knows what that came to.
+    joined = found[2]
+    assert joined["left"], "the newest one was let go"
+    assert joined["histories"] == found[0]["histories"][:1]
+    np.testing.assert_allclose(joined["scores"], found[0]["scores"][:1], rtol=RELATIVE)
+    assert joined["ranks"] == [None], "between fits that are over it is in no view"
+
+
+def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
+    """Rank 0 is killed in the second fit, and the peer in its place passes through the first."""
+    ended, found = fitted_twice(tmp_path, "-np", 2, "--max", 2, die=0, wait={"17": 1})
+    assert ended.sizes == [2, 2, 1, 2]
+    for peer in (1, 2):
+        assert_fits_as_plain(found[peer])
+    assert found[2]["ranks"] == [None, 1]
+    assert found[1]["ranks"] == [1, 0]
+    # The record tells how far each fit was, whoever led.
+    by_step = {row["step"]: row["progress"] for row in ended.metrics}
+    assert {step: one["fit"] for step, one in by_step.items()} == {step: 1 + (step > STEPS // 2) for step in by_step}
+    assert {one["epochs"] for one in by_step.values()} == {keras_phases.EPOCHS}
+    assert {step: one["steps_left"] for step, one in by_step.items()} == {at: -at % (STEPS // 2) for at in by_step}
+    done = 2 * keras_phases.EPOCHS * keras_phases.SAMPLES
+    assert (by_step[STEPS]["samples_left"], by_step[STEPS]["samples"]) == (0, done)
+
+
+@SOAK
+def test_a_joiner_of_the_second_fit_has_the_rate_that_a_rule_has_set_in_the_first(tmp_path):
+    """One optimizer with a schedule: what a rule made of it goes on, on a peer too that was not there."""
+    ended, found = fitted_twice(tmp_path, "-np", 2, "--max", 2, die=0, wait={"17": 1}, scheduled=1)
+    assert ended.sizes == [2, 2, 1, 2]
+    assert [event["step"] for event in ended.all_of("set")] == [4]
+    expected = 0.1 * 0.5 ** ((STEPS - 5) / 20)
+    assert [found[peer]["rate"] for peer in (1, 2)] == [pytest.approx(expected)] * 2
+    assert found[2]["weights"] == found[1]["weights"]
+    assert [row["learning_rate"] for row in ended.metrics][-1] == pytest.approx(0.1 * 0.5 ** ((STEPS - 6) / 20))
+
+
+@SOAK
+def test_a_job_that_ctrl_c_ends_in_its_second_fit_continues_there(tmp_path):
+    """A job that Ctrl-C ends in its second fit continues there, and a joiner passes through the first."""
+    first, second, kept = (tmp_path / name for name in ("first", "second", "kept"))
+    first.mkdir()
+    second.mkdir()
+    # The checkpoint is of step 14, in the middle of the first epoch of the second fit.
+    words = ["--results", first / "results", "--keep", "[13, 16]", "--schedule", '{"0": 2}']
+    with started(first, "-np", 2, "--checkpoints", kept, program="keras_phases.py", arguments=words) as job:
+        job.event("checkpoint")
+        job.steps(16)
+        job.signal(signal.SIGINT)
+        ended = job.end(code=130, deadline_s=10)
+    assert "ended by Ctrl-C" in ended.output
+    manifest = read_manifest(find(kept))
+    assert (manifest.phase, manifest.step) == (2, 14)
+    assert [event["phase"] for event in ended.all_of("phase")] == [2]
+
+    ended, found = fitted_twice(
+        second, "-np", 1, "--max", 2, "--resume", kept, schedule={"0": 1, "16": 2}, wait={"17": 1},
+    )  # fmt: skip
+    assert ended.sizes == [1, 2]
+    assert ended.metrics[0]["step"] == 15, "nothing is done again"
+    (phase,) = ended.all_of("phase")
+    assert (phase["phase"], phase["peers"]) == (2, [0]), "with which the job begins"
+    for peer in (0, 1):
+        assert_fits_as_plain(found[peer])
+    assert found[0]["ranks"] == [None, 0], "it passed through the first fit too"
+    assert found[1]["ranks"] == [None, 1]

@@ -37,8 +37,8 @@ EXAMPLES = [
 
 def as_job(tmp_path: Path, script: str, words: list[str], *options: object, **given: Any) -> Ended:
     """The script as a job, whose peers leave in ``tmp_path`` what they trained on."""
-    told = [word for name, value in given.items() for word in (f"--{name}", json.dumps(value))]
-    line = [tmp_path, SCRIPTS / script, *told, "--", "--float64", *words]
+    options_of_program = [word for name, value in given.items() for word in (f"--{name}", json.dumps(value))]
+    line = [tmp_path, SCRIPTS / script, *options_of_program, "--", "--float64", *words]
     return ran(tmp_path, *options, program=PROGRAM, arguments=line, deadline_s=500.0)
 
 

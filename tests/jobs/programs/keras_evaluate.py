@@ -16,24 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.keras_fit import Largest
 from tests.jobs.programs.program_parts import die, in_float64, leave, own_id
 
 SAMPLES, BATCH = 70, 6
 KILLED = 2
-
-
-class Largest(keras.metrics.Metric):
-    """The largest error, which does not add up."""
-
-    def __init__(self) -> None:
-        super().__init__(name="largest")
-        self.largest = self.add_variable((), "zeros")
-
-    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
-        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(keras.ops.abs(predicted - y))))
-
-    def result(self) -> Any:
-        return 1.0 * self.largest
 
 
 def build() -> Any:
@@ -60,50 +47,54 @@ class Found(UserDict[str, Any]):
 
 
 class Watching(keras.callbacks.Callback):
-    """Which batches this peer has evaluated, and what came of it."""
+    """Records which batches this peer has evaluated, the results, and what Keras alone finds at the end of an epoch."""
 
-    def __init__(self, seen: Any, found: Found, own: int) -> None:
+    def __init__(self, seen: Any, found: Found, **given: Any) -> None:
         super().__init__()
         self._seen, self.found, self.epoch = seen, found, -1
-        self._is_killed = Found(is_killed=own == KILLED)
+        self._given = Found(given)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch = epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        plain = self.model.evaluate(**self._given, verbose=0, return_dict=True)
+        self.found.setdefault("at the end", []).append([plain["loss"], logs["val_loss"]])
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.found[f"batches {self.epoch}"] = []
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.found[f"batches {self.epoch}"].append(batch)
-        if self._is_killed["is_killed"] and self.epoch == 1 and len(self.found["batches 1"]) == 2:
+        if own_id() == KILLED and self.epoch == 1 and len(self.found["batches 1"]) == 2:
             die()
 
     def on_test_end(self, logs: Any = None) -> None:
         self.found[f"seen {self.epoch}"] = np.diag(np.asarray(self._seen.total_cm)).tolist()
-        self.found[f"told {self.epoch}"] = logs["loss"]
+        self.found[f"loss {self.epoch}"] = logs["loss"]
 
 
 def main(folder: Path) -> None:
     own = own_id()
     (x, y), (model, seen), found = data(), build(), Found()
     kf.keras.attach(model, combine={"largest": "max"})
-    watching = Watching(seen, found, own)
+    watching = Watching(seen, found, x=x, y=y, batch_size=BATCH)
     history = model.fit(
         x, y, batch_size=14, epochs=3, verbose=0, validation_data=(x, y), validation_batch_size=BATCH,
-        callbacks=[watching, PlainAtTheEnd(x, y, found)],
+        callbacks=[watching],
     )  # fmt: skip
     found["history"] = history.history
-    told = {"verbose": 0, "batch_size": BATCH}
+    given = {"verbose": 0, "batch_size": BATCH}
 
     watching.epoch = "after"
-    found["after"] = model.evaluate(x, y, callbacks=[watching], **told)
+    found["after"] = model.evaluate(x, y, callbacks=[watching], **given)
     whole = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     found["dataset"] = model.evaluate(whole, verbose=0, return_dict=True)
-    found["plain"] = keras.Model.evaluate(model, x, y, return_dict=True, **told)
+    found["plain"] = keras.Model.evaluate(model, x, y, return_dict=True, **given)
     for name, outputs in (
-        ("predict", model.predict(x, **told)),
+        ("predict", model.predict(x, **given)),
         ("predict dataset", model.predict(whole, verbose=0)),
-        ("plain predict", keras.Model.predict(model, x, **told)),
+        ("plain predict", keras.Model.predict(model, x, **given)),
     ):
         assert outputs["number"].ravel().tolist() == list(range(SAMPLES)), "in the order of the data"
         found[name] = outputs["value"].ravel().tolist()
@@ -111,20 +102,8 @@ def main(folder: Path) -> None:
     found["others"] = model.evaluate(x + own, y, verbose=0, return_dict=True)["loss"]
     rank = model.fit.attached.training.rank
     if rank == 0:
-        found["alone"] = model.evaluate(x, y, return_dict=True, **told)
+        found["alone"] = model.evaluate(x, y, return_dict=True, **given)
     leave(folder, {**found, "rank": rank})
-
-
-class PlainAtTheEnd(keras.callbacks.Callback):
-    """What Keras alone finds at the end of an epoch, with all of the data."""
-
-    def __init__(self, x: Any, y: Any, found: Found) -> None:
-        super().__init__()
-        self._data, self._found = Found(x=x, y=y), found
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        plain = self.model.evaluate(**self._data, batch_size=BATCH, verbose=0, return_dict=True)
-        self._found.setdefault("at the end", []).append([plain["loss"], logs["val_loss"], plain["value_mae"]])
 
 
 if __name__ == "__main__":

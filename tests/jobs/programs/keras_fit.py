@@ -2,6 +2,9 @@
 
 Of two outputs one is regressed, and the other is the number of the sample, of which a confusion table counts how often
 the job has trained on it in an epoch: a metric, whose state adds up over the peers.
+
+With ``--losses 1`` the losses are divided by other things than samples. Beside them there are metrics that do not add
+up, several steps per execution, and a last step of an epoch with one sample: the slices of all peers but one are empty.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
 PARTITION = 15
 RATE, DECAY = 0.02, 0.9
+UNEVEN, WORDS = 85, 5  # samples and words of the losses: the last step of an epoch has one sample
+PER_EXECUTION = 3
 
 
 def data() -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -125,6 +130,104 @@ def build() -> tuple[Any, Any]:
     return model, counts
 
 
+# ---- losses of every kind --------------------------------------------------------------------------------------------
+
+
+class Largest(keras.metrics.Metric):
+    """The largest prediction."""
+
+    start = -np.inf
+
+    def __init__(self, name: str = "largest") -> None:
+        super().__init__(name=name)
+        self.largest = self.add_variable((), lambda shape, dtype: self.start, name="largest")
+
+    def reset_state(self) -> None:
+        self.largest.assign(self.start)
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(predicted)))
+
+    def result(self) -> Any:
+        return 1.0 * self.largest  # a number of its own: what Keras logs would follow the variable into validation
+
+
+class Recent(Largest):
+    """A moving mean of the targets."""
+
+    start = 0.0
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.largest.assign(0.9 * self.largest + 0.1 * keras.ops.mean(y))
+
+
+class Squares(keras.metrics.Metric):
+    """The squares of the targets, summed, and their number: as a program that does not say so to kungfu."""
+
+    def __init__(self, name: str = "squares") -> None:
+        super().__init__(name=name)
+        self.squares = self.add_variable((2,), "zeros", name="squares")
+        self.count = self.add_variable((), "zeros", dtype="int32", name="count")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.squares.assign(self.squares + keras.ops.stack([keras.ops.sum(y**2), keras.ops.sum(y)]))
+        self.count.assign(self.count + keras.ops.size(y))
+
+    def result(self) -> Any:
+        return self.squares[0] / keras.ops.cast(self.count, self.squares.dtype) + self.squares[1]
+
+
+def changes(before: list[Any], after: list[Any]) -> list[Any]:
+    """The sum of what the peers have added."""
+    return [old + tf.reduce_sum(new - old, axis=0) for old, new in zip(before, after, strict=True)]
+
+
+COMBINE = {"largest": "max", "recent": "mean", "squares": changes}
+
+
+def data_of_losses() -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """As ``data``, with words, of which those that are 0 are masked, and with weights of samples."""
+    draw = np.random.default_rng(1)
+    x, y = data()
+    words = draw.integers(0, 6, (SAMPLES, WORDS)) * (np.arange(WORDS) < draw.integers(0, WORDS + 1, (SAMPLES, 1)))
+    spoken = draw.normal(size=(SAMPLES, WORDS, 1))
+    targets = {**y, "weighted": y["value"] ** 2, "spoken": spoken, "kept": np.zeros((SAMPLES, 6))}
+    weights = {name: np.ones(SAMPLES) for name in targets} | {"spoken": draw.uniform(0, 3, (SAMPLES, WORDS))}
+    weights["weighted"], weights["value"] = draw.uniform(0, 3, SAMPLES), draw.uniform(0, 3, SAMPLES)
+    x = np.concatenate([x, words], axis=1)[:UNEVEN]
+    return x, *({name: one[:UNEVEN] for name, one in group.items()} for group in (targets, weights))
+
+
+def build_losses() -> tuple[Any, Any]:
+    """A network whose losses are divided by 1, by weights, by positions that are not masked; and regularized."""
+    in_float64(1)
+    given = keras.Input((FEATURES + 1 + WORDS,))
+    dense = keras.layers.Dense(6, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01))
+    hidden = dense(given[:, :FEATURES])
+    spoken = keras.layers.Embedding(6, 3, mask_zero=True)(keras.ops.cast(given[:, FEATURES + 1 :], "int32"))
+    outputs = {
+        "value": keras.layers.Dense(1, name="value")(hidden),
+        "weighted": keras.layers.Dense(1, name="weighted")(hidden),
+        "spoken": keras.layers.Dense(1, name="spoken")(spoken),
+        "number": keras.layers.Identity(name="number")(given[:, FEATURES : FEATURES + 1]),
+        "kept": keras.layers.BatchNormalization(center=False, scale=False, name="kept")(hidden),
+    }
+    model, counts = keras.Model(given, outputs), keras.metrics.MeanIoU(UNEVEN, name="seen")
+    own = ["mae", Largest(), Recent("recent")]
+    square = keras.losses.MeanSquaredError
+    losses = {"value": square("sum"), "weighted": square("mean_with_sample_weight"), "spoken": square()}
+    model.compile(
+        keras.optimizers.SGD(RATE, momentum=0.9), {**losses, "number": None, "kept": None},
+        loss_weights={"value": 0.05, "weighted": 1.0, "spoken": 0.5, "number": None, "kept": None},
+        metrics={"value": own, "weighted": Squares(), "spoken": "mae", "number": counts},
+        weighted_metrics={"weighted": ["mae"]}, steps_per_execution=PER_EXECUTION,
+    )  # fmt: skip
+    return model, counts
+
+
+# ---- callbacks -------------------------------------------------------------------------------------------------------
+
+
 class Told(keras.callbacks.Callback):
     """What callbacks are told. What is found is plain, so that a peer that joins is given it.
 
@@ -223,7 +326,7 @@ def arguments() -> Any:
     ``shuffled``: 1 where each peer validates in an order of its own.
     ``wishes``: The peer whose callback wants training to stop.
     ``odd``: The peer that has a callback more than the others.
-    ``losses``: 1 for losses of every kind, see keras_losses.py.
+    ``losses``: 1 for losses of every kind; see build_losses.
     ``die``, ``die_at``: The peer that is killed in epoch 1, and after which step of it.
     ``die_in_callback``: The peer that is killed at the end of epoch 1; see Unlike.
     ``doom``: The seed of which peers are killed when; see Doomed.
@@ -242,10 +345,8 @@ def parts(losses: int) -> tuple[Any, dict[str, Any], Any, Any]:
     """Inputs and targets, further arguments of ``fit``, the model with its counts, and ``combine`` of ``attach``."""
     if not losses:
         return data(), {}, build(), {}
-    from tests.jobs.programs import keras_losses  # which imports this module
-
-    *points, weights = keras_losses.data_of_losses()
-    return points, {"sample_weight": weights}, keras_losses.build_losses(), keras_losses.COMBINE
+    *points, weights = data_of_losses()
+    return points, {"sample_weight": weights}, build_losses(), COMBINE
 
 
 def main() -> None:
@@ -279,7 +380,7 @@ def main() -> None:
         Doomed(given.doom),
         *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),
     ]
-    told = (
+    trained_on = (
         {"x": x, "y": y, "batch_size": BATCH, **more}
         if given.losses
         else given_data(given.data, own_seed(given), given.slow * (own_id() > 1))
@@ -288,7 +389,7 @@ def main() -> None:
     validation: Any = x[held_out], {name: one[held_out] for name, one in y.items()}
     if given.shuffled:
         validation = tf.data.Dataset.from_tensor_slices(validation).shuffle(20, seed=own_id()).batch(5)
-    history = model.fit(**told, epochs=given.epochs, callbacks=callbacks, verbose=0, validation_data=validation)
+    history = model.fit(**trained_on, epochs=given.epochs, callbacks=callbacks, verbose=0, validation_data=validation)
     found |= {"left": False, "history": history.history, "epochs": history.epoch}
     found["traces"] = model.fit.attached.training.traces()
 

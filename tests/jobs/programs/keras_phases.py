@@ -13,11 +13,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.jobs.programs.keras_fit import Counting
+from tests.jobs.programs.keras_fit import DECAY, Counting
 from tests.jobs.programs.program_parts import await_offer, awaited, die, in_float64, leave, options, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
-RATES, DECAY = (0.05, 0.02), 0.9
+RATES = (0.05, 0.02)
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +80,9 @@ def main() -> None:
 
     # Sizes and offers by step of the job, the peer that is killed in the second fit, the step of a checkpoint and the
     # last one, and whether there is a schedule that a rule moves.
-    given = options(results=Path(), record=Path(), schedule={}, wait={}, die=None, keep=[-1, -1], scheduled=0)
+    given = options(
+        results=Path(), record=Path("log/events.jsonl"), schedule={}, wait={}, die=None, keep=[-1, -1], scheduled=0
+    )
     given.results.mkdir(exist_ok=True)
     (x, y), model = data(), build()
     found: dict[str, Any] = {"left": True, "histories": [], "scores": [], "ranks": []}
