@@ -1,24 +1,25 @@
 """The receiving side of a transfer: parts of the state come from several peers at once, directly into the memory of
-the variables."""
+the variables; through shared memory from a peer of this host, as a gRPC stream from another host."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from kungfu.errors import DeadlineExceeded
+from kungfu.errors import DeadlineExceeded, InternalError
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 from kungfu.runtime.core.transfer import SourceSlice
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.state.buffers import Buffers
-from kungfu.runtime.state.grpc_transfer import receive_over_network
-from kungfu.runtime.state.replicated_state import StateMemory
+from kungfu.runtime.state.replicated_state import StateMemory, TransferContext
 from kungfu.runtime.state.shared_memory_transfer import in_words, receive_over_memory
-from kungfu.runtime.state.transfer_context import TransferContext
 
-_LOOK_S = 0.1
+_LOOK_S, _RETRY_S = 0.1, 0.1
 
 
 def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonReason = no_abandon_reason) -> None:
@@ -68,7 +69,15 @@ def _await(running: Sequence[Future[None]], transfers: Sequence[_PartTransfer], 
 
 @dataclass
 class _PartTransfer:
-    """The transfer of one part. The first bytes may take ``patience_s`` seconds, later ones the usual deadline."""
+    """The transfer of one part.
+
+    Attributes:
+        part: The range of bytes, and the rank that sends it.
+        context: The view, and this peer's rank in it.
+        patience_s: Seconds that the next bytes may take; the first bytes may take longer than later ones.
+        came: The number of bytes received so far, over the network.
+        heard: The time of the last bytes, or of the start.
+    """
 
     part: SourceSlice
     context: TransferContext
@@ -83,7 +92,7 @@ class _PartTransfer:
         if self._same_host:
             receive_over_memory(buffers, self.part, self.context, patience_s=self.patience_s, on_open=self._on_open)
         else:
-            receive_over_network(buffers, self.part, self.context, on_open=self._on_open, on_progress=self._on_progress)
+            self._receive_over_network(buffers)
 
     def cut(self) -> None:
         """Ends the transfer at once, even during a wait."""
@@ -96,14 +105,17 @@ class _PartTransfer:
     def check(self) -> None:
         """Raises ``DeadlineExceeded`` if the network is silent for too long; shared memory has its own deadlines."""
         silent_s = time.monotonic() - self.heard
-        if not self._same_host and self.came < self.part.stop - self.part.start and silent_s > self.patience_s:
+        if not self._same_host and self.came < self._size and silent_s > self.patience_s:
             raise DeadlineExceeded(
-                f"waited {silent_s:.1f} s for {in_words(self.part)}: "
-                f"{self.came} of {self.part.stop - self.part.start} bytes came",
+                f"waited {silent_s:.1f} s for {in_words(self.part)}: {self.came} of {self._size} bytes came",
                 waiting_for=[self.part.source],
                 waited_s=silent_s,
                 view=self.context.view.version,
             )
+
+    @property
+    def _size(self) -> int:
+        return self.part.stop - self.part.start
 
     @property
     def _same_host(self) -> bool:
@@ -119,5 +131,49 @@ class _PartTransfer:
             self._hang_up = hang_up
             return True
 
-    def _on_progress(self, came: int) -> None:
-        self.came, self.heard, self.patience_s = came, time.monotonic(), self.context.deadline_s
+    def _receive_over_network(self, buffers: Buffers) -> None:
+        """Writes the stream from the source into memory as it arrives.
+
+        Raises:
+            PeerFailure: The source is gone, or refuses the request.
+            DeadlineExceeded: The source waited in vain for an earlier rank.
+            InternalError: The number of received bytes is wrong.
+        """
+        part, view, me, began = self.part, self.context.view, self.context.me, time.monotonic()
+        request = pb.FetchRequest(
+            version=view.version, start=part.start, stop=part.stop, rank=me.rank, purpose=self.context.purpose
+        )
+        with rpc.connect(view.peers[part.source].address, secret=me.secret.hex()) as channel:
+            # The transfer was cut before it began.
+            if not self._on_open(channel.close):
+                return
+            try:
+                for chunk in _chunks(channel, request):
+                    start, self.came = part.start + self.came, self.came + len(chunk.data)
+                    # More bytes than requested, which is an error below.
+                    if self.came > self._size:
+                        break
+                    buffers.write(start, chunk.data)
+                    self.heard, self.patience_s = time.monotonic(), self.context.deadline_s
+            except rpc.RpcError as error:
+                waited_s = time.monotonic() - began
+                raise rpc.named(error, what=in_words(part), deadline_s=waited_s, peer=view.ids[part.source]) from error
+        if self.came != self._size:
+            raise InternalError(f"{in_words(part)}: {self.came} of {self._size} bytes came")
+
+
+def _chunks(channel: rpc.Channel, request: pb.FetchRequest) -> Iterator[pb.StateChunk]:
+    """The stream from the source. A failed connection is retried until the first chunk arrives, not later: a source
+    serves each rank once."""
+    came = False
+    while True:
+        try:
+            for chunk in PeerServiceStub(channel).Fetch(request):
+                came = True
+                yield chunk
+            return
+        except rpc.RpcError as error:
+            # The source has begun to serve this rank, which it does only once; or the source or its port refuses.
+            if came or not rpc.is_passing(error, channel.address):
+                raise
+        time.sleep(_RETRY_S)

@@ -11,9 +11,8 @@ from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.core.transfer import near_of, queue_of
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.state.buffers import Buffers
-from kungfu.runtime.state.replicated_state import StateMemory
+from kungfu.runtime.state.replicated_state import StateMemory, TransferContext
 from kungfu.runtime.state.shared_memory_transfer import serving_host
-from kungfu.runtime.state.transfer_context import TransferContext
 
 _CHUNK_BYTES = 1 << 20
 
@@ -67,7 +66,7 @@ class StateServer:
     def _await_turn(self, request: pb.FetchRequest, deadline_s: float) -> Buffers:
         with self._changed:
             # This peer has not entered the view, or an earlier rank has not received its part.
-            if not self._changed.wait_for(lambda: self._is_answerable(request), timeout=deadline_s):
+            if not self._changed.wait_for(lambda: not self._awaited(request), timeout=deadline_s):
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {self._awaited(request)}")
             served = self._served
             assert served is not None
@@ -80,25 +79,19 @@ class StateServer:
                 )
             return served.buffers
 
-    def _is_answerable(self, request: pb.FetchRequest) -> bool:
-        """True if the request can be served or refused now; otherwise it has to wait."""
+    def _awaited(self, request: pb.FetchRequest) -> str:
+        """The event that a request has to wait for, in words; '' if it can be served or refused now."""
         served = self._served
         # The requesting peer is already in a view that this peer has not entered yet.
         if served is None or served.version < request.version:
-            return False
+            return f"this peer to be in view {request.version}"
         # The request is for another transfer of the same view, an earlier or a later one.
         if served.version == request.version and served.purpose != request.purpose:
-            return False
-        # A request of an older view is refused; one of this view is served in its turn, or refused when all are served.
-        return served.version > request.version or served.waiting[:1] in ([request.rank], [])
-
-    def _awaited(self, request: pb.FetchRequest) -> str:
-        """The event that a request is waiting for, in words."""
-        if self._served is None or self._served.version < request.version:
-            return f"this peer to be in view {request.version}"
-        if self._served.purpose != request.purpose or not self._served.waiting:
             return f"this peer to give its {request.purpose or 'state'} in view {request.version}"
-        return f"rank {self._served.waiting[0]} to take its part of the state first"
+        # A request of an older view is refused; one of this view is served in its turn, or refused when all are served.
+        if served.version > request.version or served.waiting[:1] in ([request.rank], []):
+            return ""
+        return f"rank {served.waiting[0]} to take its part of the state first"
 
     def _finish(self, request: pb.FetchRequest) -> None:
         """Gives the turn to the next rank, whether this one has received everything or has closed its connection."""

@@ -22,7 +22,7 @@ from kungfu.native import load_state
 from kungfu.runtime.core.transfer import SourceSlice
 from kungfu.runtime.ipc import handshake, memfd, unix_socket
 from kungfu.runtime.state.buffers import Buffers
-from kungfu.runtime.state.transfer_context import TransferContext
+from kungfu.runtime.state.replicated_state import TransferContext
 
 _REQUEST = struct.Struct("!qq")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address without a listener can only be tried again
@@ -82,15 +82,14 @@ def receive_over_memory(
             bytes, and the bytes received.
         PeerFailure: The source closed the connection.
     """
-    connection = _connect(part, context, patience_s, on_open)
-    with connection:
+    with _connect(part, context, patience_s, on_open) as connection:
         # The transfer was cut while connecting.
         if not on_open(lambda: _hang_up(connection)):
             return
         library = load_state()
         ring = _request(connection, part, context, library.kungfu_transfer_ring_bytes())
-        outcome, done = _transfer(library.kungfu_receive_range, buffers, part, connection, ring, context)
-    _raise_for(outcome, part.source, in_words(part), f"{done} of {part.stop - part.start} bytes came", context)
+        what, how_far = in_words(part), "{} of {} bytes came"
+        _transfer(library.kungfu_receive_range, buffers, part, connection, ring, context, what=what, how_far=how_far)
 
 
 def _request(connection: socket.socket, part: SourceSlice, context: TransferContext, ring_bytes: int) -> int:
@@ -158,9 +157,8 @@ def _send(connection: socket.socket, buffers: Buffers, context: TransferContext)
     except PeerFailure:
         os.close(ring)  # the receiver is gone, and with it the only other user
         raise
-    outcome, done = _transfer(library.kungfu_send_range, buffers, part, connection, ring, context)
-    what = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state"
-    _raise_for(outcome, rank, what, f"it has {done} of {part.stop - part.start} bytes", context)
+    what, how_far = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state", "it has {} of {} bytes"
+    _transfer(library.kungfu_send_range, buffers, part, connection, ring, context, what=what, how_far=how_far)
 
 
 def _transfer(
@@ -170,31 +168,31 @@ def _transfer(
     connection: socket.socket,
     ring: int,
     context: TransferContext,
-) -> tuple[int, int]:
+    *,
+    what: str,
+    how_far: str,
+) -> None:
+    """Carries the part by compiled code. Errors name ``what``, and ``how_far`` with the bytes done and all bytes."""
     done, table = ctypes.c_int64(), buffers.table
     memory = table.ctypes.data, len(table), part.start, part.stop
     try:
         outcome = carry(*memory, ring, connection.fileno(), context.deadline_s, ctypes.byref(done))
     finally:
         os.close(ring)
-    return outcome, done.value
+    said = how_far.format(done.value, part.stop - part.start)
+    # The process at the other end has ended, or has given up.
+    if outcome == _HUNG_UP:
+        raise PeerFailure(f"lost {what}: it hung up; {said}", ranks=[part.source], view=context.view.version)
+    # The process at the other end is alive but makes no progress.
+    if outcome == _LATE:
+        raise _late(part.source, f"{what}: {said}", context.deadline_s, context)
+    if outcome != 0:
+        raise InternalError(f"the memory shared with {what} cannot be mapped")
 
 
 def _late(rank: int, what: str, waited_s: float, context: TransferContext) -> DeadlineExceeded:
     text = f"waited {waited_s:.1f} s for {what}"
     return DeadlineExceeded(text, waiting_for=[rank], waited_s=waited_s, view=context.view.version)
-
-
-def _raise_for(outcome: int, rank: int, what: str, how_far: str, context: TransferContext) -> None:
-    """Raises the error for an outcome of the compiled code; ``rank`` is the peer at the other end."""
-    # The process at the other end has ended, or has given up.
-    if outcome == _HUNG_UP:
-        raise PeerFailure(f"lost {what}: it hung up; {how_far}", ranks=[rank], view=context.view.version)
-    # The process at the other end is alive but makes no progress.
-    if outcome == _LATE:
-        raise _late(rank, f"{what}: {how_far}", context.deadline_s, context)
-    if outcome != 0:
-        raise InternalError(f"the memory shared with {what} cannot be mapped")
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -19,9 +19,8 @@ from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.compare import VariableGap, gap_of
 from kungfu.runtime.state.fetch import fetch
-from kungfu.runtime.state.replicated_state import ReplicatedState
+from kungfu.runtime.state.replicated_state import ReplicatedState, TransferContext
 from kungfu.runtime.state.serve import StateServer, serving
-from kungfu.runtime.state.transfer_context import TransferContext
 
 
 @contextmanager

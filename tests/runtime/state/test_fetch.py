@@ -27,8 +27,8 @@ from kungfu.runtime.ipc.unix_socket import addresses
 from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.fetch import fetch
+from kungfu.runtime.state.replicated_state import TransferContext
 from kungfu.runtime.state.serve import serving
-from kungfu.runtime.state.transfer_context import TransferContext
 from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held
 
@@ -111,14 +111,11 @@ def test_all_hold_the_state_in_the_end(hosts: str, sources: list[int], content: 
     assert [state.content == content for state in states] == [True] * len(hosts)
 
 
-def listening() -> list[str]:
-    return [line for line in Path("/proc/net/unix").read_text().splitlines() if JOB in line]
-
-
 def ours() -> list[str]:
     """Threads, shared memory and addresses of transfers in this process."""
     threads = [one.name for one in threading.enumerate() if one.name.startswith(("kungfu-fetch", "kungfu-serve"))]
-    return [*threads, *(one for one in _descriptors() if "memfd:kungfu" in one), *listening()]
+    listening = [line for line in Path("/proc/net/unix").read_text().splitlines() if JOB in line]
+    return [*threads, *(one for one in _descriptors() if "memfd:kungfu" in one), *listening]
 
 
 def _descriptors() -> Iterator[str]:
@@ -157,9 +154,8 @@ def fetched_from(
             fetch(Held(bytes(len(CONTENT))), cluster.context(1), abandoned=abandoned)
         finally:
             answering.result(180.0)
-            assert ours() == [
-                one for one in ours() if addresses(JOB, "2-0-state", secret=bytes.fromhex(SECRET))[0][1:] in one
-            ], "nothing but what this giver listens at is left"
+            listens_at = addresses(JOB, "2-0-state", secret=bytes.fromhex(SECRET))[0][1:]
+            assert [one for one in ours() if listens_at not in one] == []
 
 
 def shake_hands(connection: socket.socket) -> int:
@@ -285,7 +281,6 @@ def test_a_taker_that_hangs_up_is_noted_by_its_giver() -> None:
 
 def take_a_block_and_hang_up() -> None:
     connection = unix_socket.connect(JOB, "2-0-state", secret=bytes.fromhex(SECRET), timeout_s=60.0)
-    assert connection is not None
     with connection:
         connection.settimeout(60.0)
         handshake.call(connection, me=me(1), listener=0)

@@ -25,14 +25,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import (
-    from_decision,
-    from_failure,
-    from_view,
-    to_decision,
-    to_failure,
-    to_shadow,
-)
+from kungfu.runtime.ipc.convert import from_decision, from_failure, from_view, to_decision, to_failure, to_shadow
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
@@ -40,9 +33,8 @@ from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
 from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounding_event, variables_to_reconcile
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state.compare import VariableGap
-from kungfu.runtime.state.replicated_state import ReplicatedState
+from kungfu.runtime.state.replicated_state import ReplicatedState, TransferContext
 from kungfu.runtime.state.state_sync import reconcile_variables, sync_state
-from kungfu.runtime.state.transfer_context import TransferContext
 
 # Makes the terms of a view on its rank 0: of a view of survivors, or of the first view of a phase.
 MakeTerms = Callable[[], Terms]
