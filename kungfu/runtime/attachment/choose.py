@@ -1,9 +1,31 @@
-"""Attachments by name. Only this module knows all of them, and it imports only the requested one."""
+"""Attachments by name. Only this module knows all of them, and it imports an attachment with a library on request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.settings import AttachmentName, Deadlines
+
+
+class SoloAttachment(Attachment):
+    """The all-reduce of a program that runs alone, without a library or other peers."""
+
+    name = "solo"
+
+    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
+        """The values, prescaled: with one peer there is nothing to sum."""
+        scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
+        return [*scaled, tf.convert_to_tensor(values[-1])]
+
+
+def _scaled(value: Any, prescale: Any) -> Any:
+    if not value.dtype.is_floating:
+        return value
+    return tf.where(tf.equal(prescale, 0.0), tf.zeros_like(value), value * tf.cast(prescale, value.dtype))
 
 
 def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None, host: str = "127.0.0.1") -> Attachment:
@@ -16,6 +38,4 @@ def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None,
         from kungfu.runtime.attachment.horovod import HorovodAttachment
 
         return HorovodAttachment(host=host)
-    from kungfu.runtime.attachment.solo import SoloAttachment
-
     return SoloAttachment()

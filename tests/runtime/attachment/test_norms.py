@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from kungfu import native
+from kungfu.runtime.attachment.choose import SoloAttachment
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared
-from kungfu.runtime.attachment.solo import SoloAttachment
 from kungfu.signal.operation.numpy_kernels import sum_of_squares
 from tests.runtime.attachment.test_local import DTYPES, ORDER, open_peers
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
-from kungfu.runtime.attachment.solo import SoloAttachment
+from kungfu.runtime.attachment.choose import SoloAttachment
 from tests.training.linear import Run, linear_run, points
 
 

@@ -22,8 +22,8 @@ from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.compiler.replay import Replay
 from kungfu.policy_definition import Policy
+from kungfu.runtime.attachment.choose import SoloAttachment
 from kungfu.runtime.attachment.local import LocalAttachment
-from kungfu.runtime.attachment.solo import SoloAttachment
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
 from kungfu.training.graph.average import average
