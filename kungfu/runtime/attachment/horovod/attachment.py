@@ -8,7 +8,6 @@ from typing import Any, final
 
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.attachment.horovod import engine, message
-from kungfu.runtime.attachment.horovod.errors import read_failure
 from kungfu.runtime.attachment.horovod.gloo_rendezvous import wait_for_all
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
@@ -129,7 +128,7 @@ class HorovodAttachment(Attachment):
 
     def failure_of(self, error: Any) -> KungfuError | None:
         """The failure described by Horovod's text; it names the ranks that the stall detector gave up."""
-        return read_failure(str(error.message), gave_up=None if self._stall is None else self._stall.gave_up)
+        return engine.read_failure(str(error.message), gave_up=None if self._stall is None else self._stall.gave_up)
 
     def _unplug(self, *, keep: str) -> None:
         if self._stall is not None:

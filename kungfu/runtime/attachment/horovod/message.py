@@ -37,7 +37,9 @@ def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: Engin
     The arguments and errors are as in ``HorovodAttachment.all_reduce``; ``state`` gives the size of the view.
     """
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
-    tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    check_tensors(tensors)
+    tensors[:-1] = [_times(tensor, scale=scale) for tensor in tensors[:-1]]
     order.assign_add(1, read_value=False)
     token = order.read_value()
     with tf.control_dependencies([token]):  # the barrier, which may change the view, runs before or after this message
@@ -48,11 +50,6 @@ def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: Engin
         state.message_count.assign(2 * tf.cast(token, tf.int64) + 2, read_value=False)
         order.assign_add(1, read_value=False)
         return _copies(sums)
-
-
-def _scaled(tensors: list[Any], *, prescale: Any) -> list[Any]:
-    check_tensors(tensors)
-    return [_times(tensor, scale=prescale) for tensor in tensors[:-1]] + tensors[-1:]
 
 
 def _times(tensor: Any, *, scale: Any) -> Any:

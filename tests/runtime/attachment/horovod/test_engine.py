@@ -1,4 +1,4 @@
-"""What kungfu does around Horovod's engine; the engine itself runs in the tests of the attachment."""
+"""The engine of Horovod as kungfu starts and stops it, and its errors; it runs in the tests of the attachment."""
 
 import sys
 import threading
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.errors import UsageError
+from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure, UsageError
 from kungfu.runtime.attachment.horovod import engine
-from kungfu.runtime.attachment.horovod.engine import Topology, topology_of
+from kungfu.runtime.attachment.horovod.engine import Topology, read_failure, read_start_failure, topology_of
 
 
 def test_a_horovod_that_cannot_be_loaded_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,6 @@ def test_every_loopback_address_is_the_loopback_interfaces() -> None:
 
 
 def test_a_machine_named_like_a_loopback_address_is_refused_between_hosts() -> None:
-    """A machine whose name is a loopback address is refused if others would look for it there."""
     between = topology_of(0, addresses=["192.0.2.1:1", "192.0.2.2:1"])
     with pytest.raises(UsageError, match=r"localhost, stands for a loopback address .* '192\.0\.2\.1 localhost'"):
         engine.check_reach(between, name="localhost")
@@ -94,3 +93,61 @@ def test_a_rank_outside_the_view_is_refused() -> None:
 
 def _all(addresses: list[str]) -> list[Topology]:
     return [topology_of(rank, addresses=addresses) for rank in range(len(addresses))]
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+GLOO = "[/tmp/pip-install-x/horovod_1/third_party/compatible17_gloo/gloo/transport/tcp/"
+NODE = "\n\t [[{{node cond/kungfu_gradients_float32}}]] [Op:__inference__step_991]"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Horovod has been shut down. This was caused by an exception", "Horovod has been shut down"),
+        (
+            f"{GLOO}pair.cc:598] Connection closed by peer [10.77.0.3]:64726",
+            "Connection closed by peer [10.77.0.3]:64726",
+        ),
+        (f"{GLOO}unbound_buffer.cc:133] Timed out waiting 20000ms for send operation to complete", "Timed out waiting"),
+    ],
+)
+def test_a_message_of_horovods_that_failed_is_a_lost_peer(text: str, said: str) -> None:
+    found = read_failure(f"Graph execution error:\n{text}{NODE}")
+    assert isinstance(found, PeerFailure)
+    assert str(found).startswith(f"a peer died or left, and the all-reduce with it ({said}")
+
+
+def test_a_message_that_this_peer_gave_up_is_a_deadline_with_the_ranks_it_waited_for() -> None:
+    gave_up = DeadlineExceeded("waited 5.0 s in a message for rank 1", waiting_for=[1], waited_s=5.0)
+    assert read_failure("Horovod has been shut down. This was caused by an exception", gave_up=gave_up) is gave_up
+
+
+def test_tensors_that_differ_are_a_defect_and_nobodys_loss() -> None:
+    assert type(read_failure("Mismatched ALLREDUCE tensor shapes")) is InternalError
+
+
+def test_an_error_of_the_users_own_stays_what_it_is() -> None:
+    assert read_failure("Input to reshape is a tensor with 6 values") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{GLOO}pair.h:326] Connect timeout [127.0.0.1]:49568", "Connect timeout [127.0.0.1]:49568"),
+        (f"{GLOO}http_store.cc:54] {GLOO}http_store.cc:54] Wait timeout after 12 seconds", "Wait timeout after 12 s"),
+        ("HTTP request failed.", "HTTP request failed."),
+    ],
+)
+def test_a_start_that_failed_is_a_lost_peer_of_that_view(text: str, said: str) -> None:
+    found = read_start_failure(text, rank=1, view=7)
+    assert isinstance(found, PeerFailure)
+    assert found.view == 7
+    assert str(found).startswith(f"a peer of view 7 died or left while the peers connected ({said}")
+
+
+def test_a_start_for_which_this_machine_lacks_the_interface_is_nobodys_loss() -> None:
+    text = f"[enforce fail at {GLOO[1:]}device.cc:79] ifa != nullptr. Unable to find address for: eth9"
+    found = read_start_failure(text, rank=1, view=7)
+    assert type(found) is InternalError
+    assert str(found) == "horovod cannot start as rank 1 of view 7: Unable to find address for: eth9"
