@@ -40,9 +40,9 @@ from kungfu.runtime.core.view import View, spread
 from kungfu.runtime.peer.agent_client import DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.failed_peers import NoticedLoss
+from kungfu.runtime.peer.job_progress import PastPhases, PhaseIsOver
 from kungfu.runtime.peer.membership import JobMembership
 from kungfu.runtime.peer.membership_protocol import Membership, StandaloneMembership
-from kungfu.runtime.peer.past_phases import PastPhases, PhaseIsOver
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
 from kungfu.runtime.state.buffers import Buffers, digests
 from kungfu.runtime.state.compare import VariableGap, gap_of, sampled

@@ -32,17 +32,11 @@ from kungfu.runtime.ipc.convert import from_shadow, to_decision
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient, RecordEntry, repeated
-from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
+from kungfu.runtime.peer.job_progress import DataPositionClient, fetch_phase, phase_watch
 from kungfu.runtime.peer.membership_protocol import Membership
-from kungfu.runtime.peer.past_phases import fetch_phase, phase_watch
 from kungfu.runtime.peer.peer_service import PeerService, WriteTrace, cannot_trace
-from kungfu.runtime.peer.regroup_protocol import (
-    ViewProgress,
-    forward_stop,
-    report_and_await_admission,
-    survivor_terms,
-)
+from kungfu.runtime.peer.regroup_protocol import ViewProgress, forward_stop, report_and_await_admission, survivor_terms
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, LocalArrival, MakeTerms
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
 from kungfu.runtime.preemption import on_preemption_signal

@@ -14,9 +14,8 @@ from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.agent_client import RecordEntry
-from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
-from kungfu.runtime.peer.past_phases import PastPhases
+from kungfu.runtime.peer.job_progress import DataPositionClient, PastPhases
 from kungfu.runtime.state.compare import Compared
 from kungfu.runtime.state.replicated_state import ReplicatedState
 

@@ -16,9 +16,8 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_asked, to_offer
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
-from kungfu.runtime.peer.data_position import LocalPosition
 from kungfu.runtime.peer.failed_peers import FailedPeers
-from kungfu.runtime.peer.past_phases import PastPhases
+from kungfu.runtime.peer.job_progress import LocalPosition, PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
 from kungfu.runtime.state.serve import StateServer
 
@@ -66,9 +65,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._prepared: tuple[int, str] | None = None
         self._offer: JoinerOffer | None = None
         self._external_requests: list[Asked] = []
-        self._kept: set[str] = set()  # ids of checkpoint requests
         self.description = Description()
-        self._forwarded: set[int] = set()  # numbers of external requests
+        self._forwarded: set[int | str] = set()  # numbers of external requests, and ids of checkpoint requests
         self._offered = 0  # the number of the last offer
         self.failed_peers = FailedPeers()
         self._write_trace, self._tracing = write_trace, threading.Lock()
@@ -140,15 +138,12 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     @rpc.receives(to_asked)
     def ForwardRequest(self, external: Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
-            # A repetition because the answer was lost.
-            if external.number and external.number in self._forwarded:
+            # A checkpoint is requested again with every view, which may have a new coordinator: one is enough.
+            key = external.id if isinstance(external.what, SaveCheckpoint) else external.number
+            # A repetition because the answer was lost; a request of another peer has no number.
+            if key != 0 and key in self._forwarded:
                 return pb.Ack()
-            self._forwarded.add(external.number)
-            # The request is sent again with every view, which may have a new coordinator: one checkpoint is enough.
-            if isinstance(external.what, SaveCheckpoint):
-                if external.id in self._kept:
-                    return pb.Ack()
-                self._kept.add(external.id)
+            self._forwarded.add(key)
             self._external_requests.append(external)
         self._on_offer()
         return pb.Ack()

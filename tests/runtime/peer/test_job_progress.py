@@ -1,4 +1,4 @@
-"""Where a peer is in its data, asked by one that joins."""
+"""The progress of the job, asked by a peer that joins: where the others are in their data."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def test_a_peer_tells_its_place_in_the_phase_that_it_is_in() -> None:
 
 def test_a_peer_that_reads_says_now_and_then_that_it_is_on_its_way() -> None:
     with job(b"state") as running:
-        place = running.members[0].membership.data_position
-        told = running.agent.attached
-        place.report_reading()
-        assert running.agent.attached == told
-        place._reported -= 6.0
-        place.report_reading()
-        place.report_reading()
-        assert running.agent.attached == told + 1
+        position = running.members[0].membership.data_position
+        reported = running.agent.attached
+        position.report_reading()
+        assert running.agent.attached == reported
+        position._reported -= 6.0
+        position.report_reading()
+        position.report_reading()
+        assert running.agent.attached == reported + 1
 
 
 def test_the_record_tells_what_was_read_and_an_agent_that_is_gone_keeps_nobody_up() -> None:
     with job(b"state") as running:
-        place = running.members[0].membership.data_position
-        place.log_caught_up(37, 1.23456)
+        position = running.members[0].membership.data_position
+        position.log_caught_up(37, 1.23456)
         running.members[0].membership._protocol.agent_client._flush()
         (report,) = [one for one in running.agent.reports if "caught up" in one]
         assert '"batches": 37' in report
         assert '"seconds": 1.235' in report
         running.members[0].expect_within(SHORT_S)
         running.agent.is_silent = True
-        assert place.of_others(1) is None
-        place._reported -= 6.0
-        place.report_reading()
+        assert position.of_others(1) is None
+        position._reported -= 6.0
+        position.report_reading()
