@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -126,8 +126,13 @@ def is_available() -> bool:
 def prepare() -> None:
     """Builds and loads everything in advance; without a compiler, the first use raises the error instead."""
     with suppress(UsageError):
-        load_state()
-        load()
+        load_all()
+
+
+def load_all() -> Path:
+    """Builds and loads both libraries; returns the path of the larger library."""
+    load_state()
+    return load().path
 
 
 def handle_of(variable: Any) -> Any:
@@ -278,12 +283,11 @@ def _typed(functions: ctypes.CDLL, types: Mapping[str, tuple[Any, list[Any]]]) -
     return functions
 
 
-def main() -> None:
-    """Builds and loads the libraries, and prints the path of the larger library and the seconds taken."""
+def print_built(make: Callable[[], Path]) -> None:
+    """Prints the path that ``make`` builds and the seconds taken; exits with the error if it fails."""
     started = time.monotonic()
     try:
-        load_state()
-        path = load().path
+        path = make()
     except KungfuError as error:
         sys.exit(str(error))
     print(f"{path} ({time.monotonic() - started:.1f} s)")

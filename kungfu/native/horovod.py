@@ -14,12 +14,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kungfu.errors import InternalError, KungfuError, UsageError
-from kungfu.native.builder import cache_folder, locked, work_folder
+from kungfu.errors import InternalError, UsageError
+from kungfu.native.builder import cache_folder, locked, print_built, work_folder
 
 VERSION = "0.28.1"
 _PATCH = Path(__file__).with_suffix(".patch")
@@ -115,15 +114,5 @@ def _run(what: str, command: list[str], environment: Mapping[str, str] | None = 
         )
 
 
-def main() -> None:
-    """Builds and installs Horovod, and prints the path of its wheel and the seconds taken."""
-    started = time.monotonic()
-    try:
-        wheel = install()
-    except KungfuError as error:
-        sys.exit(str(error))
-    print(f"{wheel} ({time.monotonic() - started:.1f} s)")
-
-
 if __name__ == "__main__":
-    main()
+    print_built(install)

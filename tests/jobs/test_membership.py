@@ -103,7 +103,7 @@ def test_peers_that_compile_beyond_the_ready_deadline_are_waited_for(tmp_path):
     (tmp_path / "bin").mkdir()
     compiler = tmp_path / "bin" / "g++"
     native.builder.build_state()
-    compiler.write_text(SLOW_COMPILER.format(seconds=75, built=native.build().parent))
+    compiler.write_text(SLOW_COMPILER.format(seconds=75, built=native.builder.build().parent))
     compiler.chmod(0o755)
     paths = f"{compiler.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": paths, "KUNGFU_CACHE": str(tmp_path / "cache")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import InternalError, UsageError
-from kungfu.native.builder import load_from, locked
+from kungfu.native.builder import build, load_from, locked
 from tests.lean_start import environment
 
 STAND_IN = """#!/bin/sh
@@ -56,13 +57,13 @@ def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_library_is_built_with_a_message_and_found_again(
     sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    library = native.build(sources)
+    library = build(sources)
     assert library.read_text() == "library\n"
     assert library.parent == tmp_path / "cache"
     assert tf.__version__ in library.name
     where = f"{library.stem}, once; later programs find it in {tmp_path / 'cache'}"
     assert capsys.readouterr().err == f"kungfu: compiling {where}\n"
-    assert native.build(sources) == library
+    assert build(sources) == library
     assert capsys.readouterr().err == ""
     assert compilations(tmp_path) == 1
 
@@ -80,15 +81,15 @@ def test_without_a_compiler_nothing_is_prepared_and_who_needs_it_is_told(
 
 @pytest.mark.parametrize("changed", ["op.cc", "op.h", "new.cc"])
 def test_a_change_in_any_source_is_compiled_anew(changed: str, sources: Path, tmp_path: Path) -> None:
-    library = native.build(sources)
+    library = build(sources)
     (sources / changed).write_text("int changed;")
-    assert native.build(sources) != library
+    assert build(sources) != library
     assert compilations(tmp_path) == 2
 
 
 def test_of_several_that_build_at_once_one_compiles(sources: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
-        libraries = set(threads.map(native.build, [sources] * 8))
+        libraries = set(threads.map(build, [sources] * 8))
     assert len(libraries) == 1
     assert compilations(tmp_path) == 1
 
@@ -98,10 +99,10 @@ def test_the_cache_is_where_the_environment_says(
 ) -> None:
     monkeypatch.delenv("KUNGFU_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert native.build(sources).parent == tmp_path / "xdg" / "kungfu"
+    assert build(sources).parent == tmp_path / "xdg" / "kungfu"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert native.build(sources).parent == tmp_path / "home" / ".cache" / "kungfu"
+    assert build(sources).parent == tmp_path / "home" / ".cache" / "kungfu"
 
 
 def test_a_failed_compilation_is_shown_by_its_last_lines_and_leaves_nothing(
@@ -109,16 +110,15 @@ def test_a_failed_compilation_is_shown_by_its_last_lines_and_leaves_nothing(
 ) -> None:
     sources = prepare(monkeypatch, tmp_path, FAILING)
     with pytest.raises(InternalError, match=r"g\+\+ gave 4") as failure:
-        native.build(sources)
+        build(sources)
     assert "op.cc:31: error" in str(failure.value)
     assert "op.cc:1: error" not in str(failure.value)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
 def test_leftovers_of_killed_compilers_are_removed_when_the_next_one_compiles(sources: Path, tmp_path: Path) -> None:
-    """Leftovers of killed compilers are removed when the next one compiles, and no other files are."""
     cache = tmp_path / "cache"
-    library = native.build(sources)
+    library = build(sources)
     library.unlink()
     own, gone, busy = (cache / f"{name}.work-x1" for name in (library.stem, "kungfu-state-ab", "kungfu-state-cd"))
     others = cache / "tmpx1"
@@ -126,7 +126,7 @@ def test_leftovers_of_killed_compilers_are_removed_when_the_next_one_compiles(so
         folder.mkdir()
         (folder / "0.o").touch()
     with locked(cache / "kungfu-state-cd.lock"):
-        assert native.build(sources) == library
+        assert build(sources) == library
     assert [folder.exists() for folder in (own, gone, busy, others)] == [False, False, True, True]
 
 
@@ -149,12 +149,6 @@ def made_for_another_tensorflow(folder: Path) -> Path:
     library = folder / "other.so"
     library.write_bytes(native.load().path.read_bytes().replace(MARK + tf.__version__.encode(), MARK + b"1.15.0"))
     return library
-
-
-def test_a_library_for_another_tensorflow_is_refused_by_both_versions(tmp_path: Path) -> None:
-    other = made_for_another_tensorflow(tmp_path)
-    with pytest.raises(UsageError, match=r"for TensorFlow 1\.15\.0, and TensorFlow 2.* is running.* run `python"):
-        load_from(other)
 
 
 def test_a_library_whose_symbols_are_missing_is_refused_as_another_tensorflows(tmp_path: Path) -> None:
@@ -192,5 +186,6 @@ def test_the_command_prints_where_the_library_is_or_what_is_wrong_with_it(tmp_pa
     assert (fitting.returncode, printed.startswith(f"{native.load().path} (")) == (0, True), errors
     _, errors = wrong.communicate(timeout=180.0)
     assert wrong.returncode == 1
-    assert f"{other} was compiled for TensorFlow 1.15.0" in errors
+    both = f"{other} was compiled for TensorFlow 1.15.0, and TensorFlow {tf.__version__} is running; "
+    assert re.search(f"{re.escape(both)}.*run `python", errors)
     assert "Traceback" not in errors
