@@ -119,7 +119,7 @@ class JobMembership(Membership):
         return content
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        self._protocol.service.begin_phase(on_offer)
+        self._protocol.service.inbox.begin_phase(on_offer)
         self.data_position.local.begin_phase(number)
 
     # ---- entries and exits ---------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class JobMembership(Membership):
 
         result = self._enter_when_admitted(state, make_terms, None, None)
         self._preemption.callback(on_preemption_signal(lambda: client.report(PeerNoticed(peer))))
-        service.remind()
+        service.inbox.remind()
         return result
 
     def host_joiners(self) -> int | None:
@@ -179,7 +179,7 @@ class JobMembership(Membership):
         started, parts = time.monotonic(), dict[str, float]()
         arrival = self._next_arrival(before, state, requests, shadows, compared)
         parts["barrier/digest"] = time.monotonic() - started
-        offer = self._protocol.service.pop_offer() if arrival.message.rank == 0 else None
+        offer = self._protocol.service.inbox.pop_offer() if arrival.message.rank == 0 else None
         made: Decision | None = None
 
         def decision() -> Decision:
@@ -206,7 +206,7 @@ class JobMembership(Membership):
         self._views.holds_state = True
 
     def pop_external_request(self) -> Asked | None:
-        return self._protocol.service.pop_external_request() if self._rank_in(self._member().view) == 0 else None
+        return self._protocol.service.inbox.pop_request() if self._rank_in(self._member().view) == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         self._protocol.agent_client.record(stream, entry)

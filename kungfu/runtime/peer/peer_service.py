@@ -37,6 +37,78 @@ def rendezvous_key(arrival: pb.BarrierArrival) -> tuple[int, ...]:
     return (arrival.version, arrival.begins_view, arrival.number, arrival.round)
 
 
+class BarrierInbox:
+    """The offer of joiners and the external requests that wait for the next barrier. Thread-safe.
+
+    Args:
+        on_arrival: Called when there is a reason to hold a barrier.
+        failed_peers: The peers that are gone, and cannot join.
+    """
+
+    def __init__(self, on_arrival: Callable[[], None], failed_peers: FailedPeers) -> None:
+        self._lock, self._on_arrival, self._failed_peers = threading.Lock(), on_arrival, failed_peers
+        self._offer: JoinerOffer | None = None
+        self._offered = 0  # the number of the last offer
+        self._requests: list[Asked] = []
+        self._received: set[int | str] = set()  # numbers of requests, and ids of checkpoint requests
+
+    def begin_phase(self, on_arrival: Callable[[], None]) -> None:
+        """Prepares this peer for a phase of the job; an offer of joiners from the phase before is discarded."""
+        with self._lock:
+            self._on_arrival, self._offer = on_arrival, None
+
+    def remind(self) -> None:
+        """Requests a barrier again for requests and offers that arrived while no barrier could be held."""
+        with self._lock:
+            waits = self._offer is not None or bool(self._requests)
+        if waits:
+            self._on_arrival()
+
+    def add_offer(self, offer: JoinerOffer) -> None:
+        """Replaces the offer by a newer one, and requests a barrier."""
+        with self._lock:
+            # A repetition because the answer was lost, or an older offer.
+            if offer.number and offer.number <= self._offered:
+                return
+            self._offered = offer.number or self._offered
+            self._offer = offer
+        self._on_arrival()
+
+    def pop_offer(self) -> JoinerOffer | None:
+        """Removes and returns the last offer of joiners; ``None`` if a joiner is gone: the agent makes a new offer."""
+        with self._lock:
+            offer, self._offer = self._offer, None
+        stale = offer is not None and any(self._failed_peers.gone(peer.id) for peer in offer.ready)
+        return None if stale else offer
+
+    def add_request(self, external: Asked) -> None:
+        """Adds an external request, and requests a barrier; does nothing if the request was received before."""
+        with self._lock:
+            # A checkpoint is requested again with every view, which may have a new coordinator: one is enough.
+            key = external.id if isinstance(external.what, SaveCheckpoint) else external.number
+            # A repetition because the answer was lost; a request of another peer has no number.
+            if key != 0 and key in self._received:
+                return
+            self._received.add(key)
+            self._requests.append(external)
+        self._on_arrival()
+
+    def pop_request(self) -> Asked | None:
+        """Removes and returns the oldest external request; if others are left, another barrier is requested."""
+        with self._lock:
+            external = self._requests.pop(0) if self._requests else None
+            others = bool(self._requests)
+        # A barrier carries out one external request.
+        if others:
+            self._on_arrival()
+        return external
+
+    def is_stop_requested(self) -> bool:
+        """True once the end of training is requested; never becomes false again, since no later request replaces it."""
+        with self._lock:
+            return any(isinstance(external.what, StopTraining) for external in self._requests)
+
+
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
     """Receives the messages that other peers and the agent send to this peer.
 
@@ -57,33 +129,18 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     ) -> None:
         self.rendezvous: RendezvousTable[pb.BarrierArrival, pb.Admission] = RendezvousTable()
         self.state_server = StateServer()
-        self._deadline_s, self._on_offer, self._prepare_attachment = deadline_s, on_offer, prepare_attachment
+        self.failed_peers = FailedPeers()
+        self.inbox = BarrierInbox(on_offer, self.failed_peers)
+        self._deadline_s, self._prepare_attachment = deadline_s, prepare_attachment
         self._changed = threading.Condition()
         self._admission: pb.Admission | None = None
         self._newest = (0, 0)  # the version and the term of the last admission
         self._preparing = threading.Lock()
         self._prepared: tuple[int, str] | None = None
-        self._offer: JoinerOffer | None = None
-        self._external_requests: list[Asked] = []
         self.description = Description()
-        self._forwarded: set[int | str] = set()  # numbers of external requests, and ids of checkpoint requests
-        self._offered = 0  # the number of the last offer
-        self.failed_peers = FailedPeers()
         self._write_trace, self._tracing = write_trace, threading.Lock()
         self.past_phases = PastPhases()
         self.position = LocalPosition()
-
-    def begin_phase(self, on_offer: Callable[[], None]) -> None:
-        """Prepares this peer for a phase of the job; an offer of joiners from the phase before is discarded."""
-        with self._changed:
-            self._on_offer, self._offer = on_offer, None
-
-    def remind(self) -> None:
-        """Calls ``on_offer`` again for requests and offers that arrived while no barrier could be held."""
-        with self._changed:
-            waits = self._offer is not None or bool(self._external_requests)
-        if waits:
-            self._on_offer()
 
     # Other peers wait longer than their coordinator, so that they get the coordinator's error, which names the missing.
 
@@ -126,26 +183,12 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     @rpc.receives(to_offer)
     def OfferJoiners(self, offer: JoinerOffer, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with self._changed:
-            # A repetition because the answer was lost, or an older offer.
-            if offer.number and offer.number <= self._offered:
-                return pb.Ack()
-            self._offered = offer.number or self._offered
-            self._offer = offer
-        self._on_offer()
+        self.inbox.add_offer(offer)
         return pb.Ack()
 
     @rpc.receives(to_asked)
     def ForwardRequest(self, external: Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with self._changed:
-            # A checkpoint is requested again with every view, which may have a new coordinator: one is enough.
-            key = external.id if isinstance(external.what, SaveCheckpoint) else external.number
-            # A repetition because the answer was lost; a request of another peer has no number.
-            if key != 0 and key in self._forwarded:
-                return pb.Ack()
-            self._forwarded.add(key)
-            self._external_requests.append(external)
-        self._on_offer()
+        self.inbox.add_request(external)
         return pb.Ack()
 
     def AnnounceFailure(self, request: pb.FailureAnnouncement, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
@@ -191,25 +234,3 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
                     assert admission is not None
                     return admission
             meanwhile()
-
-    def pop_external_request(self) -> Asked | None:
-        """Removes and returns the oldest external request; if others are left, another barrier is requested."""
-        with self._changed:
-            external = self._external_requests.pop(0) if self._external_requests else None
-            others = bool(self._external_requests)
-        # A barrier carries out one external request.
-        if others:
-            self._on_offer()
-        return external
-
-    def is_stop_requested(self) -> bool:
-        """True once the end of training is requested; never becomes false again, since no later request replaces it."""
-        with self._changed:
-            return any(isinstance(external.what, StopTraining) for external in self._external_requests)
-
-    def pop_offer(self) -> JoinerOffer | None:
-        """Removes and returns the last offer of joiners; ``None`` if a joiner is gone: the agent makes a new offer."""
-        with self._changed:
-            offer, self._offer = self._offer, None
-        stale = offer is not None and any(self.failed_peers.gone(peer.id) for peer in offer.ready)
-        return None if stale else offer

@@ -101,7 +101,7 @@ def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, targ
     """The function that makes the survivors' terms, with the same batch size: a loss does not change the training."""
 
     def terms() -> Terms:
-        stopped = before.terms.stopped or protocol.service.is_stop_requested()
+        stopped = before.terms.stopped or protocol.service.inbox.is_stop_requested()
         kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
         kept = replace(kept, refused_size=0, replacement_refused=False)
         return adjust(before.view, Decision(view, kept))

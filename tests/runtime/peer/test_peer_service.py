@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -17,22 +16,8 @@ from kungfu.runtime.ipc.convert import from_asked, from_offer
 from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
 
 
-def service(*, deadline_s: float = 60.0) -> PeerService:
-    return PeerService(deadline_s=deadline_s, on_offer=lambda: None, prepare_attachment=str)
-
-
-def test_an_arrival_waits_for_the_leaders_verdict() -> None:
-    coordinator = service()
-    with ThreadPoolExecutor(1) as threads:
-        follower = threads.submit(
-            coordinator.Arrive, pb.BarrierArrival(version=2, number=5, rank=1, requested="more"), None
-        )
-        meeting = coordinator.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
-        meeting.arrive(0, pb.BarrierArrival(rank=0))
-        arrivals = meeting.everyone(2, deadline_s=60.0, what="barrier 5")
-        meeting.conclude(pb.Admission(attachment_address="there"))
-        assert arrivals[1].requested == "more"
-        assert follower.result(180.0).attachment_address == "there"
+def service(**parts: Any) -> PeerService:
+    return PeerService(**{"deadline_s": 60.0, "on_offer": lambda: None, "prepare_attachment": str, **parts})
 
 
 def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
@@ -46,23 +31,18 @@ def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
         meeting.everyone(2, deadline_s=0.0, what="barrier 5")
 
 
-def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
-    coordinator = service()
-    entered = pb.BarrierArrival(version=3, rank=1, begins_view=True)
-    meeting = coordinator.rendezvous.at(rendezvous_key(entered))
-    said = pb.Failure(text="w of rank 1 is not that of rank 0")
-    meeting.conclude(pb.Admission(failure=said))
-    assert coordinator.Arrive(entered, None).failure == said
+def admission(version: int, term: int = 0, address: str = "") -> pb.Admission:
+    decision = pb.Decision(view=pb.ViewInfo(version=version))
+    return pb.Admission(decision=decision, term=term, attachment_address=address, sources=[0, 1])
 
 
 def test_an_admission_is_given_once() -> None:
     peer = service()
-    peer.Admit(pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=4)), sources=[0, 1]), None)
-    admission = peer.admission(after=0)
-    assert (admission.decision.view.version, list(admission.sources)) == (4, [0, 1])
+    peer.Admit(admission(4), None)
+    assert peer.admission(after=0) == admission(4)
     with pytest.raises(TimeoutError):
         peer.admission(after=0, meanwhile=give_up)
-    peer.Admit(pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=4))), None)
+    peer.Admit(admission(4), None)
     with pytest.raises(TimeoutError):  # only a later view than the one that broke would do
         peer.admission(after=4, meanwhile=give_up)
 
@@ -84,35 +64,21 @@ class Call:
 
 def test_an_admission_of_an_old_head_that_comes_late_does_not_replace_the_new_ones() -> None:
     peer = service()
-
-    def admit(version: int, term: int, address: str) -> None:
-        peer.Admit(
-            pb.Admission(
-                decision=pb.Decision(view=pb.ViewInfo(version=version)), term=term, attachment_address=address
-            ),
-            Call(),
-        )
-
-    admit(6, 2, "new")
+    peer.Admit(admission(6, 2, "new"), Call())
     for version, term in ((6, 1), (4, 0), (4, 2)):
         with pytest.raises(RefusedError, match=r"FAILED_PRECONDITION: this peer is admitted to view 6 \(of term 2\)"):
-            admit(version, term, "old")
-    admit(6, 2, "new")
+            peer.Admit(admission(version, term, "old"), Call())
+    peer.Admit(admission(6, 2, "new"), Call())
     assert peer.admission(after=3).attachment_address == "new"
     with pytest.raises(RefusedError):
-        admit(6, 1, "later still")
-    admit(7, 0, "of its rank 0")
+        peer.Admit(admission(6, 1, "later still"), Call())
+    peer.Admit(admission(7, 0, "of its rank 0"), Call())
     assert peer.admission(after=6).attachment_address == "of its rank 0"
 
 
 def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
-    made: list[int] = []
-
-    def prepare(size: int) -> str:
-        made.append(size)
-        return f"here:{len(made)}"
-
-    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=prepare)
+    made = list[int]()
+    peer = service(prepare_attachment=lambda size: made.append(size) or f"here:{len(made)}")
     view = pb.ViewInfo(version=3, peers=[pb.PeerInfo(id=1), pb.PeerInfo(id=2)])
     assert [peer.PrepareAttachment(view, None).address for _ in range(2)] == ["here:1"] * 2
     view.version = 5
@@ -124,54 +90,50 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
     coordinator = service()
     coordinator.OfferJoiners(from_offer(JoinerOffer((Peer(2, "a:2"), Peer(3, "a:3")))), None)
     coordinator.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
-    assert coordinator.pop_offer() is None
+    assert coordinator.inbox.pop_offer() is None
     whole = JoinerOffer((Peer(2, "a:2"), Peer(4, "a:4")))
     coordinator.OfferJoiners(from_offer(whole), None)
-    assert coordinator.pop_offer() == whole
+    assert coordinator.inbox.pop_offer() == whole
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
     coordinator, external = service(), Asked(SaveCheckpoint(), "kungfu checkpoint", id="r")
     for _ in range(2):
         coordinator.ForwardRequest(from_asked(external), None)
-    assert coordinator.pop_external_request() == external
+    assert coordinator.inbox.pop_request() == external
     coordinator.ForwardRequest(from_asked(external), None)
-    assert coordinator.pop_external_request() is None
+    assert coordinator.inbox.pop_request() is None
     other = Asked(SaveCheckpoint(), "kungfu checkpoint", id="s")
     coordinator.ForwardRequest(from_asked(other), None)
-    assert coordinator.pop_external_request() == other
+    assert coordinator.inbox.pop_request() == other
 
 
 def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> None:
     posts: list[str] = []
-    coordinator = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
-    newer: Any = 99
-    request = pb.Asked(leave=pb.Leave(peers=[1], when=newer), by="kungfu scale-in 1", id="r")
+    coordinator = service(on_offer=lambda: posts.append("barrier"))
+    request = pb.Asked(leave=pb.Leave(peers=[1], when=99), by="kungfu scale-in 1", id="r")
     with pytest.raises(RefusedError, match="INVALID_ARGUMENT: When 99 is not known"):
         coordinator.ForwardRequest(request, Call())
-    assert (posts, coordinator.pop_external_request()) == ([], None)
+    assert (posts, coordinator.inbox.pop_request()) == ([], None)
 
 
 def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer() -> None:
-    """A call that is repeated is done once, and an older offer never comes behind a newer one."""
     posts: list[str] = []
-    coordinator = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
+    coordinator = service(on_offer=lambda: posts.append("barrier"))
     resize = from_asked(Asked(Resize(3), "kungfu resize 3", id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number
         coordinator.ForwardRequest(resize, None)
     assert posts == ["barrier"] * 2
-    assert [coordinator.pop_external_request() is None for _ in range(3)] == [False, False, True]
+    assert [coordinator.inbox.pop_request() is None for _ in range(3)] == [False, False, True]
     first, older, newer = (from_offer(JoinerOffer((Peer(one, f"a:{one}"),), number=8 + one)) for one in (1, 2, 3))
     posts.clear()
     for offer in (first, newer, older, newer):
         coordinator.OfferJoiners(offer, None)
     assert posts == ["barrier"] * 2
-    taken = coordinator.pop_offer()
-    assert taken is not None
-    assert [peer.id for peer in taken.ready] == [3]
+    assert [peer.id for peer in coordinator.inbox.pop_offer().ready] == [3]
     coordinator.OfferJoiners(newer, None)
-    assert coordinator.pop_offer() is None, "it was taken"
+    assert coordinator.inbox.pop_offer() is None, "it was taken"
 
 
 def test_a_peer_is_traced_once_at_a_time_and_says_what_is_wrong() -> None:
@@ -183,7 +145,7 @@ def test_a_peer_is_traced_once_at_a_time_and_says_what_is_wrong() -> None:
             second.append(peer.WriteTrace(request, None))
         return f"{folder} for {seconds:g} s"
 
-    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=str, write_trace=write_trace)
+    peer = service(write_trace=write_trace)
     assert peer.WriteTrace(request, None).error == "there for 2 s"
     assert "being written already" in second[0].error
     assert peer.WriteTrace(request, None).error == "there for 2 s", "the next one is taken again"

@@ -112,8 +112,8 @@ def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_o
     with job(mishap, mishap) as (agent, listener):
         agent.peers.send_to_rank_0(RESIZE)
         listener.came.get(timeout=SOON_S)
-        assert listener.pop_external_request() == RESIZE
-        assert listener.pop_external_request() is None
+        assert listener.inbox.pop_request() == RESIZE
+        assert listener.inbox.pop_request() is None
         unheard = agent.heard.get(timeout=SOON_S)
         assert (type(unheard), unheard.peer) == (NotifyFailed, 0)
         assert agent.heard.empty(), "once, however often it is told"
@@ -128,10 +128,10 @@ def test_the_newer_one_of_two_offers_counts_whichever_is_heard_first() -> None:
         # The older one may be told again before the newer one is made.
         while to_offer(listener.came.get(timeout=SOON_S)) != newer:
             pass
-        assert listener.pop_offer() == newer
+        assert listener.inbox.pop_offer() == newer
         agent.ended(0)
         agent.silent()
-        assert listener.pop_offer() is None
+        assert listener.inbox.pop_offer() is None
 
 
 def test_of_two_requests_of_the_agent_itself_for_the_same_the_newer_one_counts() -> None:
