@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from kungfu.event_log.codec import event_to_line, unpack_event
-from kungfu.runtime.attachment.protocol import SilentRanks
+from kungfu.runtime.attachment.protocol import Attachment, SilentRanks
 from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.cluster.events import PeerProgressed, PeersLost, ViewStarted
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
@@ -44,7 +44,7 @@ WITHIN_S = 180.0
 
 
 @dataclass
-class Socket:
+class Socket(Attachment):
     """An attachment that only remembers what it was plugged into."""
 
     name: str = "memory"
@@ -55,18 +55,12 @@ class Socket:
     def silent(self) -> SilentRanks:
         return SilentRanks(self.opened[-1]["me"].view if self.opened else 0, tuple(self.stopped))
 
-    def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        return list(values)
-
     def prepare(self, size: int) -> str:
         return f"store for {size}"
 
     def open(self, me: Credentials, **to: Any) -> None:
         self.opened.append({"me": me, **to})
         self.plugged = True
-
-    def leave(self) -> None:
-        self.plugged = False
 
     def close(self) -> None:
         self.plugged = False
@@ -183,12 +177,12 @@ class Job:
         self.offer(peer)
         return self.all_do(barrier(terms=waiting), before), joining
 
-    def hold_each(self, **by_rank: Sequence[Any]) -> list[Any]:
+    def hold_each(self, method: str = "hold_barrier", **by_rank: Sequence[Any]) -> list[Any]:
         """The outcomes of a barrier to which each peer brings its own of these."""
 
         def hold(member: Member) -> BarrierResult:
             own = {name: values[self.members.index(member)] for name, values in by_rank.items()}
-            return member.membership.hold_barrier(member.state, **{"terms": TERMS, **own})
+            return getattr(member.membership, method)(member.state, **{"terms": TERMS, **own})
 
         return self.all_do(hold)
 
@@ -214,10 +208,7 @@ def job(*contents: bytes | Numbers, wait_s: float = 60.0) -> Iterator[Job]:
         try:
             begun = [running.begin(running.add(content)) for content in contents]
             view = View(1, tuple(peer for _, peer in begun))
-            for peer in view.peers:
-                decision = from_decision(Decision(view, TERMS))
-                message = pb.Admission(decision=decision, attachment_address="r", sources=[0])
-                tell(peer, "Admit", message)
+            admit(view)
             for joining, _ in begun:
                 joining.result(WITHIN_S)
             yield running
@@ -227,6 +218,14 @@ def job(*contents: bytes | Numbers, wait_s: float = 60.0) -> Iterator[Job]:
             for one in (server, *running.servers):
                 one.stop()
             running.joiners.close()
+
+
+def admit(view: View, *, sources: Sequence[int] = (0,), target: int = 0) -> None:
+    """The job admits the peers of a view; these ranks hold the state, and after a loss the job is to have a size."""
+    message = pb.Admission(decision=from_decision(Decision(view, TERMS)), attachment_address="r", sources=sources)
+    message.recovery.target = target
+    for peer in view.peers:
+        tell(peer, "Admit", message)
 
 
 def tell(peer: Peer, method: str, message: Any) -> None:

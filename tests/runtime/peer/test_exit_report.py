@@ -22,13 +22,10 @@ def raised(error: ValueError) -> ValueError:
 
 
 def test_an_exception_is_reported_with_its_class_and_the_programs_line() -> None:
-    """An exception is reported with its class, its first line and the line of the program."""
-    line = raised.__code__.co_firstlineno + 3
+    where = f"tests/runtime/peer/test_exit_report.py:{raised.__code__.co_firstlineno + 3}"
     found = exit_of(raised(ValueError("too wide\nby far")), step=5)
-    assert found == Exit(
-        "exception", 5, "ValueError", "ValueError: too wide", f"tests/runtime/peer/test_exit_report.py:{line}"
-    )
-    assert described(found).endswith(f"test_exit_report.py:{line}) after step 5")
+    assert found == Exit("exception", 5, "ValueError", "ValueError: too wide", where)
+    assert described(found).endswith(f"{where}) after step 5")
 
 
 def test_the_line_is_the_programs_and_not_the_librarys_that_it_called() -> None:
@@ -74,10 +71,14 @@ HELD_UP = """if True:
 @pytest.mark.slow  # two processes that load gRPC
 @pytest.mark.parametrize(("how", "by_main"), [("at once", "True"), ("held up", "False")])
 def test_peers_are_let_go_by_the_main_thread_unless_threads_hold_that_up(how: str, by_main: str) -> None:
-    """The others are let go by the main thread, and by another one if threads hold that up."""
-    line = [sys.executable, "-c", HELD_UP, how]
-    ended = subprocess.run(line, capture_output=True, text=True, timeout=180, check=False)
-    assert (ended.returncode, ended.stdout.split()) == (1, [by_main]), ended.stderr
+    assert ending(HELD_UP, how) == (1, [by_main])
+
+
+def ending(program: str, *words: str) -> tuple[int, list[str]]:
+    """The exit code and the printed words of a process."""
+    line = [sys.executable, "-c", program, *words]
+    ended = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=180, check=False)
+    return ended.returncode, ended.stdout.split()
 
 
 IN_A_THREAD = """if True:
@@ -99,7 +100,4 @@ IN_A_THREAD = """if True:
 
 @pytest.mark.slow  # a process that loads gRPC
 def test_a_program_that_trains_in_a_thread_of_its_own_is_over_when_that_is() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True, timeout=180, check=False
-    )
-    assert (ended.returncode, ended.stdout.split()) == (0, ["trained", "told"]), ended.stderr
+    assert ending(IN_A_THREAD) == (0, ["trained", "told"])

@@ -10,12 +10,10 @@ VIEW = View(3, (Peer(0, "a:1"), Peer(4, "b:1")))
 
 
 def said(failure: PeerFailure | None) -> tuple[str, tuple[int, ...], tuple[int, ...], int | None]:
-    assert failure is not None
     return str(failure), failure.ranks, failure.peers, failure.view
 
 
 def test_a_given_up_peer_that_lives_counts_after_the_attachment_had_its_time() -> None:
-    """A peer that was given up and lives is held against a view only when the attachment had its time."""
     now = [10.0]
     failed_peers = FailedPeers(clock=lambda: now[0])
     assert failed_peers.lasting_failure_in(VIEW) is None
@@ -31,7 +29,6 @@ def test_a_view_that_is_broken_is_so_for_good_and_a_later_one_is_not() -> None:
     failed_peers = FailedPeers(clock=lambda: 10.0)
     failed_peers.announce(peer=-1, version=3, how="rank 0 said so")
     failed_peers.announce(peer=-1, version=2, how="late")
-    assert said(failed_peers.failure_in(VIEW)) == ("view 3 is broken: rank 0 said so", (), (), 3), (
-        "nobody is accused in a text"
-    )
+    found = said(failed_peers.failure_in(VIEW))
+    assert found == ("view 3 is broken: rank 0 said so", (), (), 3), "nobody is accused in a text"
     assert failed_peers.failure_in(View(4, VIEW.peers)) is None

@@ -144,10 +144,7 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
     with job(b"state", b"state") as running:
         running.hold_each(shadows=[(two,), (close,)])
         running.hold_each(shadows=[(two,), (three,)])
-        part = lambda member: member.membership.final_barrier(  # noqa: E731 - one deed
-            member.state, TERMS, shadows=() if running.members.index(member) else (two,)
-        )
-        running.all_do(part)
+        running.hold_each("final_barrier", shadows=[(two,), ()])
         found = running.events()
     assert [one["event"] for one in found] == ["shadow dissent"] * 2
     asks = "shadow(grow) asks for {} at step 50".format
@@ -176,10 +173,9 @@ def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> No
 
 def test_the_last_barrier_only_compares() -> None:
     with job(b"state", b"state") as running:
-        part = lambda member: member.membership.final_barrier(member.state, TERMS)  # noqa: E731 - the one deed of this test
-        assert running.all_do(part) == [None, None]
+        assert running.hold_each("final_barrier") == [None, None]
         running.members[1].state.content = b"drift"
-        assert all(isinstance(outcome, KungfuError) for outcome in running.all_do(part))
+        assert all(isinstance(outcome, KungfuError) for outcome in running.hold_each("final_barrier"))
 
 
 def test_a_peer_that_withdraws_and_closes_in_two_threads_unplugs_once_at_a_time() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+
 import pytest
 
 from kungfu.errors import KungfuError, PeerFailure
@@ -10,9 +14,8 @@ from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_view
 from kungfu.runtime.peer.failed_peers import NoticedLoss
-from tests.runtime.peer.running import TERMS, Job, barrier, job, tell
+from tests.runtime.peer.running import TERMS, Job, Member, admit, barrier, job, tell
 
 
 def noticed(terms: Terms = TERMS) -> NoticedLoss:
@@ -20,33 +23,25 @@ def noticed(terms: Terms = TERMS) -> NoticedLoss:
     return NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
 
 
-def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
-    """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
-    waits = [
-        running.threads.submit(one.membership.recover, one.state, noticed(terms))
-        for one, terms in zip(running.members[1:], knows, strict=True)
-    ]
+def recover(running: Job, member: Member, lost: NoticedLoss) -> Future[BarrierResult]:
+    return running.threads.submit(member.membership.recover, member.state, lost)
+
+
+def surviving(
+    running: Job, *knows: Terms, version: int = 3, sources: Sequence[int] = (0, 1), target: int = 3
+) -> tuple[list[LossReport], list[BarrierResult]]:
+    """The reports of the peers that outlive rank 0, each with the terms that it knows of, and what becomes of them."""
+    waits = [recover(running, one, noticed(terms)) for one, terms in zip(running.members[1:], knows, strict=True)]
     reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
-    assert [(one.peer, one.report.step, one.report.holds) for one in reports] == [(1, 7, True), (2, 7, True)]
-    assert {one.report.suspects for one in reports} == {(0,)}
-    view = View(3, running.agent.in_force[0].peers[1:])
-    admission = pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0, 1])
-    admission.recovery.target = 3
-    for peer in view.peers:
-        tell(peer, "Admit", admission)
-    return [wait.result(timeout=180.0) for wait in waits]
-
-
-def admit(view: View) -> None:
-    """The job admits the peers of a view of survivors."""
-    for peer in view.peers:
-        tell(peer, "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
+    assert [(one.peer, one.report.step) for one in reports] == [(1, 7), (2, 7)]
+    admit(View(version, running.agent.in_force[0].peers[1:]), sources=sources, target=target)
+    return [one.report for one in reports], [wait.result(timeout=180.0) for wait in waits]
 
 
 def recovers_alone(running: Job, lost: KungfuError) -> LossReport:
     """The report of peer 1 about a loss, once it is admitted to a view of its own."""
     one, view = running.members[1], running.agent.in_force[0]
-    wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, TERMS))
+    wait = recover(running, one, NoticedLoss(lost, 7, TERMS))
     report = running.agent.losses.get(timeout=180.0).report
     admit(View(3, view.peers[1:2]))
     assert wait.result(timeout=180.0).rank == 0
@@ -55,7 +50,8 @@ def recovers_alone(running: Job, lost: KungfuError) -> LossReport:
 
 def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
     with job(b"state", b"state", b"state") as running:
-        results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
+        reports, results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
+        assert [(report.holds, report.suspects) for report in reports] == [(True, (0,))] * 2
         assert [result.rank for result in results] == [0, 1]
         assert {result.after.terms for result in results} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
         assert running.agent.in_force[-1] == results[0].after.view
@@ -64,7 +60,7 @@ def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to()
 def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> None:
     with job(b"state", b"state", b"state") as running:
         one = running.members[1]
-        wait = running.threads.submit(one.membership.recover, one.state, noticed())
+        wait = recover(running, one, noticed())
         assert running.agent.losses.get(timeout=180.0).report.suspects == (0,)
         one.socket.stopped.append(2)
         again = running.agent.losses.get(timeout=180.0).report
@@ -75,25 +71,23 @@ def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> N
         assert running.agent.losses.empty(), "once for each"
 
 
-def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
+@pytest.mark.parametrize(
+    ("gone", "how"),
+    [
+        (0, "its program raised ValueError: rank 2 has no data, ask peer 7 (train.py:3) after step 7"),
+        (2, "killed by SIGKILL"),
+    ],
+)
+def test_only_the_peer_that_is_gone_is_a_suspect_whoever_leads_or_is_spoken_of(gone: int, how: str) -> None:
     with job(b"state", b"state", b"state") as running:
         one, view = running.members[1], running.agent.in_force[0]
-        how = "its program raised ValueError: rank 2 has no data, ask peer 7 (train.py:3) after step 7"
-        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=0, version=1, how=how))
-        with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
+        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=gone, version=1, how=how))
+        text = re.escape(f"leading barrier 0 of view 1: rank {gone} (peer {gone}) is gone: {how}")
+        with pytest.raises(PeerFailure, match=text) as lost:
             barrier()(one)
         report = recovers_alone(running, lost.value)
-    assert (list(report.suspects), how in report.error) == ([0], True)
-
-
-def test_a_coordinator_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
-    with job(b"state", b"state", b"state") as running:
-        one, view = running.members[1], running.agent.in_force[0]
-        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=2, version=1, how="killed by SIGKILL"))
-        with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
-            barrier()(one)
-        report = recovers_alone(running, lost.value)
-    assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
+    assert (report.suspects, lost.value.ranks) == ((gone,), (gone,))
+    assert how in report.error
 
 
 def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
@@ -110,28 +104,21 @@ def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None
 def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
     with job(b"state", b"state", b"state") as running:
         knows = [Terms(96, 32.0, stopped=rank == heard) for rank in (0, 1)]
-        assert [result.after.terms.stopped for result in surviving(running, *knows)] == [True, True]
+        assert [result.after.terms.stopped for result in surviving(running, *knows)[1]] == [True, True]
 
 
 # ---- who holds the state --------------------------------------------------------------------------------------------
 
 
-def grown(running: Job) -> Terms:
-    """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
-    results, joining = running.grow(b"blank")
-    after = joining.result(180.0)
-    assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"
-    return after.after.terms
-
-
 @pytest.mark.parametrize("complete", [False, True], ids=["before its registered values", "after them"])
 def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_come(complete: bool) -> None:
     with job(b"state") as running:
-        terms = grown(running)
-        joiner = running.members[1]
+        results, joining = running.grow(b"blank")
+        after, joiner = joining.result(180.0), running.members[1]
+        assert after.sources == results[0].sources == (0,), "who was there before"
         if complete:
             joiner.membership.mark_state_complete()
-        wait = running.threads.submit(joiner.membership.recover, joiner.state, noticed(terms))
+        wait = recover(running, joiner, noticed(after.after.terms))
         lost = running.agent.losses.get(timeout=180.0)
         assert (lost.peer, lost.report.step, lost.report.holds) == (1, 7, complete)
         admit(View(4, running.agent.in_force[-1].peers[1:]))
@@ -140,12 +127,6 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
 
 def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
     with job(b"state", b"state", b"state") as running:
-        survivors = running.members[1:]
         for version, holds in ((3, [True, True]), (5, [True, False])):
-            waits = [running.threads.submit(one.membership.recover, one.state, noticed()) for one in survivors]
-            reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
-            assert [one.report.holds for one in reports] == holds
-            view = View(version, running.agent.in_force[0].peers[1:])
-            admit(view)
-            for wait in waits:
-                wait.result(timeout=180.0)
+            reports, _ = surviving(running, TERMS, TERMS, version=version, sources=[0])
+            assert [report.holds for report in reports] == holds

@@ -53,19 +53,12 @@ def test_a_slice_that_differs_brings_the_whole_variable_with_it() -> None:
         assert same(running)
 
 
-def test_what_nobody_compares_at_this_barrier_is_found_when_its_turn_comes() -> None:
+@pytest.mark.parametrize(("compared", "barriers"), [("part", 32), ("all", 1)])
+def test_what_differs_in_one_slice_is_found_in_its_turn_or_where_all_is_compared(compared: str, barriers: int) -> None:
     with job(numbers(), numbers()) as running:
         running.members[1].state.variables[2][-1] += np.float32(0.01)  # in the last slice
-        for _ in range(32):
-            running.all_do(barrier())
-        assert same(running)
-        assert len(running.events("rounded")) == 1
-
-
-def test_all_of_the_state_is_compared_where_checksums_have_shown_a_difference() -> None:
-    with job(numbers(), numbers()) as running:
-        running.members[1].state.variables[2][-1] += np.float32(0.01)  # in the last slice
-        running.hold_each(compared=["all"] * 2)
+        for _ in range(barriers):
+            running.hold_each(compared=[compared] * 2)
         assert same(running)
         assert len(running.events("rounded")) == 1
 
@@ -121,7 +114,7 @@ def test_the_last_barrier_evens_out_too() -> None:
         running.members[1].state.variables[0] += np.float32(1e-6)
         terms = running.all_do(barrier())[0].after.terms
         running.members[1].state.variables[0] += np.float32(1e-6)
-        running.all_do(lambda member: member.membership.final_barrier(member.state, terms))
+        running.hold_each("final_barrier", terms=[terms] * 2)
         assert same(running)
         assert len(running.events("rounded")) == 2
 
