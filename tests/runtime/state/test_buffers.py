@@ -37,11 +37,11 @@ def _twin(content: bytes) -> int:
     total = 0
     for start in range(0, max(len(content), 1), 1 << 20):
         block = _block_twin(content[start : start + (1 << 20)])
-        total = (_folded(total ^ block, 0xCBBB9D5DC1059ED8) + (total << 1 | 1)) & _MASK
+        total = (_folded(total ^ block, _END) + (total << 1 | 1)) & _MASK
     return total
 
 
-_MASK = (1 << 64) - 1
+_MASK, _END = (1 << 64) - 1, 0xCBBB9D5DC1059ED8
 
 
 def _folded(a: int, b: int) -> int:
@@ -51,16 +51,14 @@ def _folded(a: int, b: int) -> int:
 def _block_twin(content: bytes) -> int:
     keys = [0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1]
     seeds = [0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179]
-    end, mask, lanes, folded = 0xCBBB9D5DC1059ED8, _MASK, list(seeds), _folded
-
-    padded = content + bytes(64 - len(content) % 64)
+    lanes, padded = list(seeds), content + bytes(64 - len(content) % 64)
     for start in range(0, len(padded), 64):
         words = [int.from_bytes(padded[at : at + 8], "little") for at in range(start, start + 64, 8)]
         for i, lane in enumerate(lanes):
-            lanes[i] = (folded(words[2 * i] ^ lane, words[2 * i + 1] ^ keys[i]) + (lane << 1 | 1)) & mask
-    total = folded(len(content) ^ seeds[0], end)
+            lanes[i] = (_folded(words[2 * i] ^ lane, words[2 * i + 1] ^ keys[i]) + (lane << 1 | 1)) & _MASK
+    total = _folded(len(content) ^ seeds[0], _END)
     for lane, key in zip(lanes, keys, strict=True):
-        total = (folded(total ^ lane, key) + total) & mask
+        total = (_folded(total ^ lane, key) + total) & _MASK
     return total
 
 
@@ -70,7 +68,6 @@ def test_the_checksum_is_the_one_that_is_written_down(content: bytes) -> None:
 
 
 def test_the_checksum_of_several_blocks_by_several_threads_is_that_of_one() -> None:
-    """The checksum of a variable of several blocks by several threads is that of one."""
     content = np.random.default_rng(5).bytes((1 << 20) + 77)
     assert digest(content) == _twin(content)
     many = [np.random.default_rng(seed).bytes(7 << 20) for seed in range(4)]
@@ -92,10 +89,7 @@ def test_two_values_that_change_places_change_the_checksum(step: int) -> None:
     found = {digest(content)}
     for at in range(0, 4096 - 2 * step, 97):
         swapped = bytearray(content)
-        swapped[at : at + step], swapped[at + step : at + 2 * step] = (
-            content[at + step : at + 2 * step],
-            content[at : at + step],
-        )
+        swapped[at : at + 2 * step] = content[at + step : at + 2 * step] + content[at : at + step]
         found.add(digest(bytes(swapped)))
     assert len(found) == 1 + len(range(0, 4096 - 2 * step, 97))
 

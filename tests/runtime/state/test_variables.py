@@ -51,12 +51,8 @@ class Accelerated:
     device = "/job:localhost/replica:0/task:0/device:GPU:0"
 
     def __init__(self, variable):
-        self.numpy, self.assign, self.shape, self.dtype = (
-            variable.numpy,
-            variable.assign,
-            variable.shape,
-            variable.dtype,
-        )
+        self.numpy, self.assign = variable.numpy, variable.assign
+        self.shape, self.dtype = variable.shape, variable.dtype
 
 
 def test_variables_of_another_device_are_read_and_overwritten_by_way_of_the_host():
