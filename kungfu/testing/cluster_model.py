@@ -17,20 +17,20 @@ from kungfu.testing.simulated_hosts import HostSlots
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a job: the number of peers with its limits, the samples and the learning rate.
+    """The settings at the start of a job: the number of peers and its limits, samples, and the learning rate.
 
     Args:
         size: The number of peers.
-        min_size: The least number of peers that the job may have.
-        max_size: The largest number of peers that the job may have.
-        global_batch_size: Samples of a step, over all peers.
+        min_size: The minimum number of peers.
+        max_size: The maximum number of peers.
+        global_batch_size: Samples per step, over all peers.
         learning_rate: The learning rate of the first step.
-        epoch_samples: Samples of an epoch, whose last step may be smaller than the others; 0 for a job without known
-            epochs.
-        job_samples: Samples of the whole job, after which the job ends; 0 if unknown.
+        epoch_samples: Samples per epoch, or 0 if the job has no known epochs. The last step of an epoch may have fewer
+            samples than the others.
+        job_samples: Samples of the whole job, after which it ends; 0 if unknown.
 
     Raises:
-        UsageError: A number is out of its range.
+        UsageError: A number is out of range.
     """
 
     size: int = 2
@@ -68,10 +68,10 @@ class Rescaling:
     Args:
         joining_steps: Steps between the barrier that requests new peers and the barrier at which they can join.
         stop_s: Seconds for which a change of the view stops all peers.
-        joining_s: Least seconds that a new peer takes to get ready; both the steps and the seconds must have passed.
+        joining_s: Minimum seconds until a new peer is ready; it joins after both the steps and the seconds have passed.
 
     Raises:
-        UsageError: A number is out of its range.
+        UsageError: A number is out of range.
     """
 
     joining_steps: int = 2
@@ -93,12 +93,12 @@ class Rescaling:
 class SimulatedStep(int):
     """The number of a step of a modelled job, from 1, with the state of the job at that step.
 
-    It is an int, so functions of a plain step number accept it as well.
+    It is an int, so functions that take a plain step number accept it as well.
 
     Attributes:
         size: The number of peers in the view.
         samples: Samples of this step.
-        samples_done: Samples of the steps before this one.
+        samples_done: Samples of all previous steps.
         learning_rate: The learning rate of the step.
         seconds: Seconds since the first step began.
     """
@@ -128,29 +128,29 @@ def _unknown(step: int) -> float:
 
 @dataclass(frozen=True)
 class ClusterModel:
-    """A model of a job by step and by size, in which the decisions of a policy change its later inputs.
+    """A model of a job by step and size; the decisions of a policy affect the inputs of later steps.
 
     Args:
-        throughput_by_size: Samples / s of all peers together, as a function of the number of peers or as a table, which
-            is interpolated linearly between its entries and constant outside.
-        steps: The largest number of steps; the run is shorter if a rule stops the job or the job's samples are done.
-        start: The start of the job.
-        noise_by_step: The gradient noise scale in samples, as a function of a `SimulatedStep`, which serves as the step
-            number and holds batch, learning rate, size and samples done. The norms of the gradients have the
-            expected values for this noise scale and ``|G|² = 1``.
-        loss_by_step: The loss, equal on all peers; a function like ``noise_by_step``. Gradients are finite in a step
-            with a finite loss, and always if this is left out.
-        speed_by_peer: Fractions of a peer's full speed, by the number of the peer: the peers at the start have the
-            numbers 0 to size - 1, each joiner the next number. All peers wait for the slowest.
-        rescaling: The steps and the seconds that a change of the cluster takes.
-        speeds: The jitter of each peer's step, and the peers or places that are slow, by step.
+        throughput_by_size: Samples / s of all peers together, as a function of the number of peers or as a table. A
+            table is interpolated linearly between its entries, and constant outside them.
+        steps: The maximum number of steps; the run is shorter if a rule stops the job or its samples are used up.
+        start: The settings at the start of the job.
+        noise_by_step: The gradient noise scale in samples, as a function of a `SimulatedStep`: the step number, with
+            the job's samples, learning rate and size at that step. The gradients' norms have the values expected for
+            this noise scale and ``|G|² = 1``.
+        loss_by_step: The loss, the same on all peers, as a function like ``noise_by_step``. The gradients of a step are
+            finite if its loss is; without this function they are always finite.
+        speed_by_peer: Fractions of a peer's full speed, by the number of the peer: the first peers have the numbers 0
+            to size - 1, and each joiner has the next number. All peers wait for the slowest.
+        rescaling: The steps and seconds that a change of the cluster takes.
+        speeds: The jitter of each peer's step times, and the slow peers and places, by step.
         hosts: The hosts of the peers, and the slowdown of a host while joiners start there.
-        published_by_step: The values that the program's step publishes, by name, equal on all peers.
+        published_by_step: The values that the program publishes in a step, by name; the same on all peers.
         fed_by_step: The values that the program feeds before a step, by name; NaN for a value that is not fed.
 
     Raises:
-        UsageError: A number is out of its range, a slow host or slot does not exist in the cluster, or the hosts have
-            no room for the first peers.
+        UsageError: A number is out of range, a slow host or slot does not exist in the cluster, or the hosts have no
+            room for the first peers.
     """
 
     throughput_by_size: Callable[[int], float] | Mapping[int, float]
@@ -188,7 +188,7 @@ class ClusterModel:
                 raise UsageError(f"ClusterModel(speeds=...): {one!r} is none of the places of {self.hosts!r}")
 
     def throughput(self, size: int) -> float:
-        """Samples a second with this many peers at full speed; raises `UsageError` if the model has no such value."""
+        """Samples per second with this many peers at full speed. Raises `UsageError` if the model gives no number."""
         table = self.throughput_by_size
         found = float(table(size)) if callable(table) else _interpolated(table, size)
         if not 0 < found < math.inf:
@@ -197,7 +197,7 @@ class ClusterModel:
         return found
 
     def has_finite_gradients(self, step: SimulatedStep) -> bool:
-        """True if every entry of the gradients of a step is finite."""
+        """True if all entries of a step's gradients are finite."""
         return self.loss_by_step is _unknown or math.isfinite(self.loss_by_step(step))
 
 

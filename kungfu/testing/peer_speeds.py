@@ -11,27 +11,27 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.signal.whole_number import is_whole_number
 
-CUT = 3.0  # in standard deviations: larger draws are drawn again
+CUT = 3.0  # in standard deviations; values beyond it are drawn again
 _BLOCK = 128
 
 
 @dataclass(frozen=True)
 class SlowPeer:
-    """A peer, or a place for peers, that runs at a fraction of full speed.
+    """A peer that runs at a fraction of full speed, or a place where every peer does.
 
-    An id names a peer; a host, or a host and a slot on it, names a place, in which every peer is slow. A peer that
-    replaces another one has a new id, so only a slow place makes it slow.
+    An id names a peer; a host, or a host and one of its slots, names a place. A replacement has a new id, so it is slow
+    only in a slow place.
 
     Args:
-        speed: The fraction of full speed, above 0; entries for the same peer multiply.
-        peer: The id: the peers at the start have the ids 0 to size - 1, each joiner has the next id.
+        speed: The fraction of full speed, above 0; the fractions of several entries for a peer are multiplied.
+        peer: The id of the peer: the first peers have the ids 0 to size - 1, and each joiner has the next id.
         host: The number of the host, from 0.
         slot: The number of the slot on that host, from 0; ``None`` for all slots.
         from_step: The first slow step.
         until_step: The first step at full speed again; ``None`` for never.
 
     Raises:
-        UsageError: A number is out of its range, or the entry names both a peer and a host, or neither.
+        UsageError: A number is out of range, or the entry names both a peer and a host, or neither.
     """
 
     speed: float
@@ -69,16 +69,16 @@ class SlowPeer:
 
 @dataclass(frozen=True)
 class PeerSpeeds:
-    """The causes of slow peers and of uneven step times, on top of the model's throughput.
+    """Slow peers and uneven step times, in addition to the model's throughput.
 
     Args:
-        jitter: The standard deviation of each peer's step time, as a fraction of the mean: each peer draws from a
-            normal distribution in every step, cut at 3 standard deviations. Below 1/3, so that no time is negative.
-        seed: The seed of the draws, a whole number from 0. The draws of a peer depend only on the seed and on its id.
+        jitter: The standard deviation of each peer's step time, as a fraction of the mean. Each step time is drawn from
+            a normal distribution truncated at 3 standard deviations. Below 1/3, so that no time is negative.
+        seed: The seed of the draws, a whole number from 0. The draws of a peer depend only on the seed and the id.
         slow: The slow peers and places.
 
     Raises:
-        UsageError: A number is out of its range.
+        UsageError: A number is out of range.
     """
 
     jitter: float = 0.0
@@ -101,15 +101,15 @@ class PeerSpeeds:
 
 @dataclass
 class SpeedSampler:
-    """Draws the relative step time of each peer, once per step, from NumPy's legacy generator, which gives the same
-    stream in every version."""
+    """Draws the relative step time of each peer, once per step. NumPy's legacy generator gives the same stream in every
+    version."""
 
     speeds: PeerSpeeds
-    # A generator for each peer, so that changes of the membership do not change the draws of the others.
+    # One generator per peer, so that a change of the membership does not affect the draws of other peers.
     streams: dict[int, Iterator[float]] = field(default_factory=dict)
 
     def durations(self, peers: Sequence[int]) -> list[float]:
-        """The time of the next step of each of these peers, as a multiple of the mean."""
+        """The next step time of each of these peers, as a multiple of the mean."""
         if not self.speeds.jitter:
             return [1.0] * len(peers)
         return [next(self.streams.setdefault(peer, _draws(self.speeds, peer))) for peer in peers]

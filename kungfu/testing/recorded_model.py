@@ -1,4 +1,4 @@
-"""A model of a recorded job, which estimates its course at other sizes as far as the record allows."""
+"""A model of a recorded job: an estimate of the job at other sizes, as far as the record allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
 _MOST_JITTER = 0.33
 _ALIKE = 0.8  # of the median speed: a slower peer is a straggler
 _WINDOW = 30  # steps over which the noise scale is averaged
-_OFTEN = 20  # the limit of steps, as a multiple of the recorded ones, for a policy that makes the batch smaller
+_OFTEN = 20  # the maximum number of steps, as a multiple of the recorded ones: a policy may reduce the batch
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class SizeMeasured:
     """The measurements at one size."""
 
     size: int
-    steps: int  # the number of steps with a known time, without the first two of each view
-    samples_per_s: float  # the samples of these steps divided by their seconds
+    steps: int  # the number of steps with a known time: all but the first two of each view
+    samples_per_s: float  # the samples of these steps, divided by their seconds
     spread: float  # the standard deviation of a step's throughput, as a fraction of its mean
 
 
@@ -46,11 +46,11 @@ class RecordedJob:
     samples: int  # of all recorded steps
     seconds: float  # from the first recorded step to the end of the last one
     peer_seconds: float  # of all peers together, each counted in the views that included it
-    # The seconds outside steps of measured sizes and stops: the first steps of views, pauses, checkpoints. They do not
-    # depend on the policy.
+    # The seconds outside stops and outside steps of measured sizes, such as first steps of views, pauses and
+    # checkpoints. A policy does not affect them.
     other_s: float
     rescaling: Rescaling  # measured or guessed
-    guesses: tuple[str, ...]  # among these numbers, in words
+    guesses: tuple[str, ...]  # descriptions of the guessed numbers
 
 
 def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob:
@@ -76,8 +76,8 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
 
 
 def model_of_job(job: RecordedJob, trace: Trace, plan: CompiledPolicies) -> ClusterModel:
-    """The model of a recorded job on which `plan` can be simulated; ``UsageError`` if the record holds a single size,
-    so that the speed at other sizes is unknown."""
+    """The model of a recorded job, for a simulation of `plan`. Raises ``UsageError`` if fewer than two sizes were
+    measured, since the speed at other sizes is then unknown."""
     if len(job.sizes) < 2:
         raise UsageError(_one_size(job))
     first, jitter = trace.steps[0], _jitter(trace.steps)
@@ -106,17 +106,17 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: CompiledPolicies) -> Clus
 
 
 def throughput_between(speeds: Mapping[int, float], size: int) -> float:
-    """Estimates the throughput at this size from the measured sizes.
+    """Estimates the throughput at a size from the measured sizes.
 
-    The estimate is linear between two measured sizes. Below the smallest size, a peer is as fast as there. Above
-    the largest size, each further peer adds as much as each peer between the two largest sizes, and never less than 0.
+    The estimate is linear between two measured sizes. Below the smallest size, each peer is as fast as at that size.
+    Above the largest size, each additional peer adds as much as each peer between the two largest sizes, at least 0.
 
     Args:
-        speeds: Samples a second by measured size.
+        speeds: Samples per second, by measured size.
         size: The number of peers.
 
     Returns:
-        Samples a second; NaN for a size above a single measured one.
+        Samples per second; NaN above the largest size if only one size was measured.
 
     >>> [throughput_between({2: 200.0, 4: 300.0}, size) for size in (1, 3, 6)]
     [100.0, 250.0, 400.0]
@@ -135,7 +135,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
-    """The guesses in the model of a job, in words; ``sizes`` and ``batches`` are those that the model reached."""
+    """Describes the guesses in the model of a job. ``sizes`` and ``batches`` are the values that the model reached."""
     seen = sorted(job.sizes)
     between = sorted({one for one in sizes if one not in seen and seen[0] < one < seen[-1]})
     above, below = sorted({one for one in sizes if one > seen[-1]}), sorted({one for one in sizes if one < seen[0]})
@@ -194,7 +194,7 @@ def _samples(step: RecordedStep) -> int:
 
 
 def _timed(steps: Sequence[RecordedStep]) -> Iterator[tuple[RecordedStep, float, int]]:
-    """Each step with a known time, with its seconds and samples; the next step of the view records the time."""
+    """Yields each step with a known time, its seconds and its samples; the view's next step records the time."""
     for one, after in itertools.pairwise(steps):
         seconds = _finite(after.local[0].get("step_seconds"), 0.0)
         if after.view == one.view and after.step == one.step + 1 and seconds > 0:
@@ -211,7 +211,7 @@ def _durations(steps: Sequence[RecordedStep], sizes: Mapping[int, SizeMeasured])
     """The seconds from the beginning of each step to the beginning of the next one, on the clock of rank 0."""
     for one, after in itertools.pairwise(steps):
         passed = after.local[0].get("clock_seconds", math.nan) - one.local[0].get("clock_seconds", math.nan)
-        # A new rank 0 counts from another moment, and a gap in the record is no step.
+        # The clock of a new rank 0 starts at another time, and a gap in the record is not a step.
         yield passed if 0 < passed < math.inf and after.step == one.step + 1 else _usual(one, sizes)
     yield _usual(steps[-1], sizes)
 
@@ -222,7 +222,7 @@ def _usual(step: RecordedStep, sizes: Mapping[int, SizeMeasured]) -> float:
 
 
 def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, ...]]:
-    """The cost of a change of the cluster, as medians of the measurements, and the guesses in it."""
+    """The cost of a change of the cluster, from medians of the measurements, and descriptions of the guesses in it."""
     guesses = []
     stop_s, joining_s = usual_times(rescales)
     if stop_s is None:
@@ -242,7 +242,7 @@ def usual_times(rescales: Iterable[RescaleEvent]) -> tuple[float | None, float |
 
 
 def _own_times(steps: Sequence[RecordedStep]) -> Iterator[list[Any]]:
-    """The compute seconds per sample of each peer with at least 10 known steps, view by view."""
+    """Yields, for each view, the compute seconds per sample of each peer with at least 10 known steps."""
     for _, group in itertools.groupby(steps, key=lambda one: one.view):
         view, found = list(group), []
         for rank in range(view[0].size):
@@ -255,7 +255,7 @@ def _own_times(steps: Sequence[RecordedStep]) -> Iterator[list[Any]]:
 
 
 def _jitter(steps: Sequence[RecordedStep]) -> float:
-    """The standard deviation of a peer's step time, as a fraction of the mean; robust against single pauses."""
+    """The standard deviation of a peer's step time, as a fraction of the mean; robust to single pauses."""
     spreads = []
     for times in itertools.chain.from_iterable(_own_times(steps)):
         middle = float(np.median(times))
@@ -264,19 +264,19 @@ def _jitter(steps: Sequence[RecordedStep]) -> float:
 
 
 def _least_speed(steps: Sequence[RecordedStep]) -> float:
-    """The speed of the slowest peer in any view, as a fraction of the median of that view."""
+    """The speed of the slowest peer in any view, as a fraction of that view's median speed."""
     views = [[float(np.median(times)) for times in found] for found in _own_times(steps) if len(found) > 1]
     return min((float(np.median(times)) / max(times) for times in views), default=1.0)
 
 
 def _slowest(jitter: float, size: int) -> float:
-    """The expected relative time of the slowest of this many peers; measured steps already include this wait."""
+    """The expected relative step time of the slowest of this many peers; measured steps already include this wait."""
     return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 
 @functools.cache
 def _largest_draw(peers: int) -> float:
-    """The mean of the largest of this many draws from the distribution of a peer's step times."""
+    """The expected maximum of this many draws from the distribution of a peer's step times."""
     draws = np.clip(np.random.RandomState(peers).standard_normal((4000, peers)), -CUT, CUT)
     return float(draws.max(axis=1).mean())
 
@@ -285,7 +285,7 @@ def _largest_draw(peers: int) -> float:
 
 
 def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
-    """Samples done and the gradient noise scale, averaged over `_WINDOW` steps; nothing without recorded norms."""
+    """Yields samples done and the gradient noise scale, averaged over `_WINDOW` steps; nothing without norms."""
     local, mean = _NORMS
     pairs = []
     for one in steps:

@@ -29,17 +29,19 @@ def run_policy(
 ) -> tuple[FiredRule, ...]:
     """Runs one policy, or several on one job, step by step, and returns the decisions.
 
-    `trace` is one of three: a `ClusterModel`, which carries out the decisions, so that the policy sees their effects;
-    a mapping from sources to arrays, with one value per step, or for local sources a row with one value per peer; or a
-    recorded run (its folder, the lines of its ``trace.jsonl``, a `kungfu.trace.Trace`). Decisions do not change arrays
-    and records. Arrays may leave out ``step``, ``size``, the limits of the size and ``pending``. Gradient reductions
-    are arrays under their names, as in ``norm_squared(grads)``; values that the program publishes or feeds are local
-    arrays under their names.
-    `budget` is the job's budget of rescales.
+    `trace` is one of the following:
 
-    The decisions are in order and include shadow decisions and, on a model, those of rules on a rescale, under the step
-    before the barrier. On a model, `FiredRule.unmet` says why a decision had no effect. Raises `PolicyError` as
-    `attach` does, and `UsageError` for a missing source.
+    - a `ClusterModel`, which carries out the decisions, so that the policy sees their effects;
+    - a recorded run: its folder, the lines of its ``trace.jsonl``, or a `kungfu.trace.Trace`;
+    - a mapping from the names of sources to arrays with one value per step; for local sources, with one row per step
+      and one value per peer. ``step``, ``size``, the limits of the size and ``pending`` may be omitted. Gradient
+      reductions have names like ``norm_squared(grads)``. Values that the program publishes or feeds are local.
+
+    Recorded runs and arrays do not change with the decisions. `budget` is the job's budget of rescales.
+
+    The decisions are in order, and include those of shadow rules. On a model they also include the decisions of rules
+    on a rescale, under the step before the barrier, and `FiredRule.unmet` says why a decision had no effect. Raises
+    `PolicyError` as `attach` does, and `UsageError` for a missing source.
 
     Examples:
         >>> from kungfu.policies import schedule
@@ -73,12 +75,12 @@ def _given(plan: CompiledPolicies, arrays: Mapping[str, Any]) -> Iterator[FiredR
 
 
 def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iterator[ArrayStep]:
-    """The local sources of each step in rank order, and its agreed sources.
+    """Yields the local sources of each step, in rank order, and its agreed sources.
 
     Agreed sources are sequences with one value per step. Local sources have, for each step, one value per peer or one
-    for all; the user's `declared` names are local. Defaults: steps count from 1, nothing is pending or was refused, the
-    size of a step is the length of its longest row, the largest size is the limit, and the samples of an epoch are
-    unknown. Raises `UsageError` for sequences that do not fit together.
+    for all; the names `declared` by policies are local. Defaults: steps are counted from 1, nothing is pending or was
+    refused, the size of a step is the length of its longest row, the maximum size is the largest size of any step, and
+    the samples per epoch are unknown. Raises `UsageError` for sequences whose lengths do not match.
     """
     steps, own = _steps(arrays), {name for name in arrays if _is_local(name, declared)}
     sizes = [_size(arrays, index, own) for index in range(steps)]

@@ -1,6 +1,6 @@
-"""The barriers of a modelled job: requests of rules are decided as in a real job, one step later.
+"""The barriers of a modelled job: as in a real job, they decide on the requests of rules one step later.
 
-Requests are made and decided by the code of real peers (``kungfu.rule_requests``, ``runtime.core.barrier``);
+The code of real peers makes the requests and decides on them (``kungfu.rule_requests``, ``runtime.core.barrier``);
 only the peers, their preparation and the clock are modelled.
 """
 
@@ -36,8 +36,8 @@ from kungfu.testing.simulated_job import SimulatedJob, moved
 class _Joining:
     """The joiners that the agent prepares."""
 
-    due_step: int  # they are ready after this step,
-    due_s: float  # and not before this second of the job
+    due_step: int  # the joiners are ready after this step,
+    due_s: float  # but not before this time of the job, in seconds
     ready: tuple[int, ...]  # the ids of the joiners that have a slot
     missing: tuple[int, ...]  # the ids of the joiners for which no host had a free slot
     asked_by: tuple[tuple[str, int], ...]  # the rules that requested them, with their steps
@@ -53,7 +53,7 @@ class SimulatedBarrier:
     joining: _Joining | None = None
     newest_id: int = 0  # the largest peer id so far
     unmet: dict[tuple[str, int], str] = field(default_factory=dict)  # why a decision had no effect, by rule and step
-    # The peers that a rule marked and that its budget allows it to replace, by rule and step.
+    # The peers that a rule marked and may replace within its budget, by rule and step.
     ranks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     brought: list[FiredRule] = field(default_factory=list)  # the rules on a rescale that fired at this barrier
 
@@ -63,7 +63,7 @@ class SimulatedBarrier:
         Args:
             fired: The acting rules that fired in this step. A barrier after this step handles them as well; without a
                 barrier they are posted for the next one.
-            fractions: The speed of each peer as a fraction of the median's, in rank order; empty if not measured.
+            fractions: The speed of each peer as a fraction of the median speed, in rank order; empty if not measured.
 
         Returns:
             The rules on a rescale that fired, in the order of a real barrier.
@@ -82,13 +82,13 @@ class SimulatedBarrier:
         return self.brought
 
     def finish(self) -> None:
-        """Calls the hooks that fired in the last step, after which there is no barrier."""
+        """Calls the hooks that fired in the last step, since no barrier follows that step."""
         for fired in self.posted:
             if isinstance(fired.action, Call):
                 self._answered(fired, call_last_hook(fired, fired.action, size=self.job.size))
 
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
-        """Decides the barrier and puts the decision in force."""
+        """Decides on the requests and the offer, and carries out the decision."""
         self.job.clocks.after_barrier = True
         job = self.job
         view = View(job.view, tuple(_peer(number) for number in job.peers))
@@ -117,7 +117,7 @@ class SimulatedBarrier:
         return JoinerOffer(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
     def _adjusted(self, before: View, decision: Decision) -> Terms:
-        """The terms of a decision, with the settings of rules on a rescale and of other rules."""
+        """The terms of a decision, with the settings that rules on a rescale and other rules request."""
         job = self.job
         return with_settings(
             decision,
@@ -136,7 +136,7 @@ class SimulatedBarrier:
         return [asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
-        """Puts the decided terms in force, enters a new view if there is one, and prepares missing peers."""
+        """Applies the decided terms, enters the new view if there is one, and prepares missing peers."""
         job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
         changed = view.version != before.version
         job.terms = terms
@@ -153,7 +153,7 @@ class SimulatedBarrier:
             self._prepare(count, tuple((one.by, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
-        """Prepares this many joiners: keeps those on their way, and starts others on hosts with a free slot."""
+        """Prepares this many joiners: keeps the joiners on their way, and starts more on hosts with a free slot."""
         job, now, before = self.job, self.job.clocks.total_s, self.joining
         # Once some joiners have joined, the remaining ones are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]

@@ -12,7 +12,7 @@ from kungfu.runtime.core.cluster.placement import AVOIDED_S, host_for
 from kungfu.signal.whole_number import is_whole_number
 
 Place = tuple[int, int]  # the number of a host, and of a slot on it
-_ONE_HOST = 1_000_000  # slots of the only host of a model that declares none
+_ONE_HOST = 1_000_000  # the slots of the only host if a model declares no hosts
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class HostSlots:
     """The hosts of a modelled cluster.
 
     Args:
-        slots: The number of peers that each host has room for; empty for one host with room for all.
-        joining_speed: The fraction of full speed of a host's peers while joiners start on that host, above 0
-            and at most 1: starting costs processor time.
+        slots: The number of slots of each host; empty for a single host with room for all peers.
+        joining_speed: The fraction of full speed, above 0 and at most 1, at which the peers of a host run while joiners
+            start there and take processor time.
 
     Raises:
-        UsageError: A number is out of its range.
+        UsageError: A number is out of range.
     """
 
     slots: Sequence[int] = ()
@@ -41,7 +41,7 @@ class HostSlots:
 
     @property
     def room(self) -> tuple[int, ...]:
-        """The slots of each host."""
+        """The number of slots of each host."""
         return tuple(self.slots) or (_ONE_HOST,)
 
 
@@ -63,12 +63,12 @@ class SimulatedHosts:
         return made
 
     def start(self, peer: int, now: float, *, leaving: Iterable[int] = ()) -> bool:
-        """Gives a peer a place by the rule of a real job, which avoids hosts with recently removed peers.
+        """Places a peer by the rule of a real job, which avoids hosts with recently removed peers.
 
         Args:
             peer: The id of the peer.
-            now: Seconds of the job.
-            leaving: The peers that this one will replace: other hosts are preferred to theirs.
+            now: The time of the job, in seconds.
+            leaving: The peers that this peer will replace; other hosts are preferred to theirs.
 
         Returns:
             True if a host had a free slot.
@@ -98,10 +98,10 @@ class SimulatedHosts:
         return [starting[self.places[peer][0]] for peer in peers]
 
     def _slot(self, host: int, now: float) -> int:
-        """The lowest free slot of a host; recently freed slots come last, the longest free of them first."""
+        """The lowest free slot of a host; recently freed slots come last, in the order in which they were freed."""
         taken = {slot for one, slot in self.places.values() if one == host}
         left = {slot: at for (one, slot), at in self.let_go.values() if one == host and now - at < AVOIDED_S}
-        # One more slot than the known ones is free and was never used, if the host has that many.
+        # Besides these slots, one slot that was never used is considered, if the host has one.
         known = min(self.hosts.room[host], len(taken) + len(left) + 1)
         free = (slot for slot in range(known) if slot not in taken)
         return min(free, key=lambda slot: (left.get(slot, -math.inf), slot))

@@ -17,23 +17,23 @@ from kungfu.testing.simulated_hosts import SimulatedHosts
 
 @dataclass
 class Clocks:
-    """The seconds of the job: in total, of the last step, of the last rescale, and of all peers."""
+    """The seconds of a job: in total, of its last step and last rescale, and summed over its peers."""
 
     total_s: float = 0.0  # since the first step
     step_s: float = math.nan  # NaN after a barrier and at the beginning of a view, as in a real job
     rescale_s: float = math.nan  # for which the last rescale stopped the job
     after_barrier: bool = True  # a barrier was held since the last step: the next step is not measured
-    peer_s: float = 0.0  # of all peers together, each from the barrier where it joined to the one where it left
+    peer_s: float = 0.0  # summed over all peers, each from the barrier where it joined to the one where it left
 
     def stand(self, seconds: float, *, size: int) -> None:
-        """Adds seconds that this many peers spend."""
+        """Adds seconds that pass for this many peers."""
         self.total_s += seconds
         self.peer_s += seconds * size
 
 
 @dataclass
 class SimulatedJob:
-    """A job between two steps."""
+    """The state of a modelled job between two steps."""
 
     model: ClusterModel
     peers: list[int]  # the ids of the peers in the view, in rank order
@@ -57,12 +57,12 @@ class SimulatedJob:
 
     @property
     def limits(self) -> Limits:
-        """The least and the largest number of peers."""
+        """The minimum and maximum number of peers."""
         return Limits(self.model.start.min_size, self.model.start.max_size)
 
     @property
     def epoch_samples(self) -> int:
-        """The samples of an epoch, 0 if unknown."""
+        """The samples per epoch; 0 if unknown."""
         return self.model.start.epoch_samples
 
     @property
@@ -71,7 +71,7 @@ class SimulatedJob:
         return len(self.peers)
 
     def ready_at(self) -> tuple[int, float]:
-        """The step, and the second of the job's clock, from which a peer that starts now could join."""
+        """The first step, and the earliest time of the job in seconds, at which a peer that starts now can join."""
         rescaling = self.model.rescaling
         return self.step + rescaling.joining_steps, self.clocks.total_s + rescaling.joining_s
 
@@ -100,7 +100,7 @@ class SimulatedJob:
 
     @property
     def position(self) -> SimulatedStep:
-        """The next step as the argument for the functions of the model."""
+        """The next step, as the argument of the model's functions."""
         return SimulatedStep(
             self.step,
             size=self.size,
@@ -169,8 +169,8 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
 
 
 def busy_seconds(job: SimulatedJob) -> list[float]:
-    """The compute seconds of each peer in the next step, in rank order; each call draws again."""
-    each = job.model.throughput(job.size) / job.size  # samples a second of one peer at full speed
+    """The compute seconds of each peer in the next step, in rank order; each call draws new jitter."""
+    each = job.model.throughput(job.size) / job.size  # samples per second of one peer at full speed
     shares, drawn = spread(job.samples, job.size), job.sampler.durations(job.peers)
     speeds = _peer_speeds(job)
     return [share / (each * speed) * more for share, speed, more in zip(shares, speeds, drawn, strict=True)]
@@ -192,7 +192,7 @@ def _peer_speeds(job: SimulatedJob) -> list[float]:
 
 
 def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
-    """Finishes the next step, which takes as long as its slowest peer."""
+    """Completes the next step; it takes as long as its slowest peer."""
     clocks, seconds = job.clocks, max(busy)
     clocks.stand(seconds, size=job.size)
     clocks.step_s = math.nan if clocks.after_barrier else seconds
@@ -202,7 +202,7 @@ def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
 
 
 def moved(job: SimulatedJob, view: int, peers: Iterable[int]) -> None:
-    """Enters another view: the other peers leave, and the change stops all peers for a time."""
+    """Enters another view: peers outside it leave, and the change stops the job for a time."""
     stop_s, now, staying = job.model.rescaling.stop_s, job.clocks.total_s, list(peers)
     job.hosts.stop(set(job.peers) - set(staying), now)
     job.peers, job.view = staying, view

@@ -20,7 +20,7 @@ class ViewChange:
 
     Args:
         step: The last step before the change.
-        seconds: The time of the change, since the first step.
+        seconds: The time of the change, in seconds since the first step.
         joined: The ids of the peers that joined.
         left: The ids of the peers that left.
         size: The number of peers in the new view.
@@ -43,9 +43,9 @@ class SimulatedRun:
         size: The number of peers in the last view.
         steps: The number of steps.
         samples: The number of samples.
-        seconds: The seconds of the whole job.
-        peer_seconds: The seconds of all peers together, each from the barrier where it joined to the barrier where it
-            left.
+        seconds: The duration of the whole job.
+        peer_seconds: The seconds of all peers in total, each counted from the barrier where it joined to the barrier
+            where it left.
     """
 
     decisions: tuple[FiredRule, ...]
@@ -60,15 +60,15 @@ class SimulatedRun:
 def run_on_model(
     policy: Policy | Sequence[Policy], model: ClusterModel, *, budget: Budget | None = None
 ) -> SimulatedRun:
-    """Runs a policy, or several on one job, on a modelled cluster, which carries out their decisions.
+    """Runs one policy, or several on one job, on a modelled cluster that carries out their decisions.
 
     Args:
-        policy: The policies.
+        policy: The policy, or the policies.
         model: The job and its cluster.
         budget: The job's budget of rescales.
 
     Raises:
-        PolicyError: As `attach` does.
+        PolicyError: As for `attach`.
 
     >>> from kungfu.policies import schedule
     >>> run = run_on_model(schedule({5: 4, 12: 1}), ClusterModel({1: 100, 4: 300}, steps=20))
@@ -82,7 +82,7 @@ def run_on_model(
 def simulate(
     plan: CompiledPolicies, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None
 ) -> SimulatedRun:
-    """Runs a plan on a modelled cluster; ``seen`` is called with each step before it is run."""
+    """Runs a plan on a modelled cluster; ``seen`` is called with each step before the step runs."""
     job = SimulatedJob.started(model)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
     made, changes = list[FiredRule](), list[ViewChange]()
@@ -110,11 +110,11 @@ def simulate(
 
 
 def _as_carried_out(fired: FiredRule, barrier: SimulatedBarrier) -> FiredRule:
-    """The rule that fired, with the peers that its budget allowed it to replace and the reason if it had no effect."""
+    """The fired rule, with the peers that its budget allowed it to replace, and the reason if it had no effect."""
     key = fired.rule, fired.step
     return replace(fired, ranks=barrier.ranks.get(key, fired.ranks), unmet=barrier.unmet.get(key, ""))
 
 
 def without_held(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
-    """The rules that fired, without those that a budget held back."""
+    """The fired rules that no budget held back."""
     return (one for one in fired if one.mode != "held")

@@ -1,9 +1,9 @@
-"""Freezes and slows processes for a time, in a separate process that thaws them even if its parent is killed.
+"""Freezes and slows processes for a time, by a separate process that thaws them even if its parent is killed.
 
-The separate process runs this file with the standard library only. It reads one order per line from its standard input
-and answers each with a line. When the input closes, because its parent has ended or was killed, the process thaws
-everything and exits. It has its own session, so a key press in the terminal does not reach it, and it thaws in time
-even if its parent hangs. Only a SIGKILL to this process leaves a peer frozen; the job then declares that peer lost
+The separate process runs this file with the standard library only. It reads one order per line from its standard input,
+and answers each with a line. When the input closes, because the parent has ended or was killed, it thaws all processes
+and exits. It has its own session, so key presses in the terminal do not reach it, and it thaws processes on time even
+if the parent hangs. Only a SIGKILL to the separate process leaves a peer frozen; the job then declares that peer lost
 after the heartbeat timeout.
 """
 
@@ -24,7 +24,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Freezer:
-    """Freezes processes of this user until the block ends; the first order starts the process that does so."""
+    """Freezes and slows processes of this user until its block ends; the first order starts the separate process."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None
@@ -49,11 +49,11 @@ class Freezer:
             guard.wait()
 
     def freeze(self, pid: int, *, for_s: float) -> bool:
-        """Stops a process for this many seconds; returns False if it is gone or may not be signalled."""
+        """Stops a process for this many seconds; returns False if the process is gone or may not be signalled."""
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """Lets a process run for a share of each tenth of a second, for ``for_s`` seconds; False as for `freeze`."""
+        """Runs a process for a share of each tenth of a second, for ``for_s`` seconds; returns False as `freeze`."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:
@@ -81,7 +81,7 @@ class Freezer:
 
 @dataclass
 class _Held:
-    """A process that is frozen or slowed until a time; ``started`` distinguishes it from a later process of its id."""
+    """A process, frozen or slowed until a time; ``started`` distinguishes it from a later process with its id."""
 
     pid: int
     started: str
@@ -91,7 +91,7 @@ class _Held:
     runs: bool = False
 
     def turn(self, now: float) -> None:
-        """Freezes the process if it runs and lets it run if it is frozen, for its part of the period."""
+        """Freezes the process if it runs, or lets it run if it is frozen, for the corresponding part of the period."""
         self.runs = not self.runs
         part = self.share if self.runs else 1.0 - self.share
         self.turn_at = now + part * _PERIOD_S if self.share else self.until
@@ -99,7 +99,7 @@ class _Held:
 
 
 def _started(pid: int) -> str:
-    """The start of a process, in ticks since the boot; empty if there is no such process."""
+    """The start time of a process, in ticks since the boot; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[_START_TICKS]
@@ -123,7 +123,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
     if not one.started:
         return "gone\n"
     try:
-        # The full share is a thaw.
+        # A share of 1 thaws the process.
         if one.share >= 1.0:
             os.kill(pid, signal.SIGCONT)
         else:
@@ -136,7 +136,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
 
 
 def _wake(held: dict[int, _Held]) -> None:
-    """Thaws the processes whose time is over, and switches the slowed ones between running and frozen."""
+    """Thaws the processes whose time is over, and switches slowed processes between running and frozen."""
     now = time.monotonic()
     for one in [*held.values()]:
         if now >= one.until:
@@ -162,7 +162,7 @@ def _guard() -> None:
                 for order in orders:
                     os.write(1, _carry_out(order.decode(), held).encode())
             _wake(held)
-    # The parent does not read any more.
+    # The parent no longer reads the answers.
     except BrokenPipeError:
         return
     finally:
@@ -172,5 +172,5 @@ def _guard() -> None:
 
 if __name__ == "__main__":
     for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(_number, signal.SIG_IGN)  # only the end of the input ends this process
+        signal.signal(_number, signal.SIG_IGN)  # the process ends only when its input closes
     _guard()

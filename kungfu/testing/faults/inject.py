@@ -1,7 +1,7 @@
 """Injects a schedule of faults into a user's job; impossible or forbidden faults are skipped with a reason.
 
-The injection knows only the record of the job: policies change the size, peers may run on other machines, and
-the job may end at any time. No failure raises an error; each fault results in an `Injection` with its
+An injection knows the job only by its record: policies change the size, peers may run on other machines, and the job
+may end at any time. A fault that fails raises no error: each fault results in an `Injection`, which holds its
 outcome.
 """
 
@@ -41,11 +41,11 @@ class InjectionLimits:
     """The limits of an injection.
 
     Args:
-        within_s: Seconds in which the job must be whole again after a fault, and the longest time for which a peer is
-            frozen if its fault names no time.
-        patience_s: Seconds to wait for the moment of a fault.
-        local_hosts: The hosts of the job that are this machine.
-        may_end_job: True if faults that certainly end the job are carried out.
+        within_s: Seconds in which the job must recover from a fault, and for which a freeze lasts if its fault names no
+            time.
+        patience_s: The longest wait for the moment of a fault, in seconds.
+        local_hosts: The ids of the job's hosts that are this machine.
+        may_end_job: True to carry out faults that certainly end the job.
         request_prefix: The prefix of the ids of requests.
     """
 
@@ -62,12 +62,12 @@ class Injection:
 
     Args:
         fault: The fault.
-        at: The time at which it was carried out, in seconds since 1970; ``None`` if it was not.
+        at: The time at which the fault was carried out, in seconds since 1970; ``None`` if it was not.
         step: The number of recorded steps at that time.
-        peers: The ids of the peers that it hit.
+        peers: The ids of the peers that the fault hit.
         until: The time at which frozen or slowed processes run again; ``at`` if there are none.
-        request: The id of the request, for a fault that is a request.
-        why: The reason why it was not carried out.
+        request: The id of the request, if the fault is a request to the job.
+        why: The reason why the fault was not carried out.
     """
 
     fault: Fault
@@ -94,12 +94,12 @@ def inject(
     No further fault is carried out once the job fails to recover in time or has ended.
 
     Args:
-        faults: The faults, in their order.
+        faults: The faults, in the order in which they are carried out.
         watcher: Follows the record of the job.
         job: The job.
         limits: The limits of the injection.
         freezer: Freezes, slows and thaws processes.
-        clock: Seconds since 1970.
+        clock: Returns the time in seconds since 1970.
         pause: Sleeps for a number of seconds.
     """
     injector = _Injector(watcher, job, limits, freezer, clock, pause)
@@ -128,7 +128,7 @@ class _Injector:
     freezer: Freezer
     clock: Callable[[], float]
     pause: Callable[[float], None]
-    hit_until: dict[int, float] = field(default_factory=dict)  # by peer; infinity for a peer that was ended
+    hit_until: dict[int, float] = field(default_factory=dict)  # by peer id; infinity for a killed or notified peer
     over_at: float = 0.0  # the time at which the last fault ends
 
     def _is_hit(self, peer: int, now: float) -> bool:
@@ -142,7 +142,7 @@ class _Injector:
 
     def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
         """Waits for the moment of a fault; returns the obstacle, or an empty text and the joiners on their way. The
-        schedule began after ``begun`` recorded steps, and the previous fault ended at the time ``since``."""
+        schedule began after ``begun`` recorded steps, and the previous fault ended at time ``since``."""
         limits = self.limits
         before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s
         while True:
@@ -153,7 +153,7 @@ class _Injector:
             if self.job.is_over():
                 return "the job had ended", ()
             waits_for_calm = when.moment == "settled" or when.calm
-            # The job has not recovered from the previous fault: more faults would only hide this.
+            # The job has not recovered from the previous fault; more faults would only hide that.
             if waits_for_calm and not is_calm and now > since + limits.within_s:
                 return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(job)}", ()
             if now > patient_until:
@@ -164,7 +164,7 @@ class _Injector:
         return ("the job had ended", ()) if self.job.is_over() else ("", job.joiners)
 
     def await_calm(self, *, until: float) -> None:
-        """Waits until the job has recovered or ended, at most until a time."""
+        """Waits until the job has recovered or ended, but not beyond the time ``until``."""
         while not (self._is_calm(self.watcher.look(), self.clock()) or self.job.is_over()):
             if self.clock() > until:
                 return
@@ -193,14 +193,14 @@ class _Injector:
         return done
 
     def _obstacle(self, what: What, job: Job, peers: Collection[int], *, now: float) -> str:
-        """The obstacle to a fault, in words: its targets are elsewhere or gone, or the job would end."""
+        """Describes the obstacle to a fault: its targets are elsewhere or gone, or the job would end; empty if none."""
         living = [peer for peer in job.members if not self._is_hit(peer, now)]
         ends = "" if self.limits.may_end_job else why_it_would_end(what, job, peers, living=living)
         return why_elsewhere(what, job, peers, self.limits.local_hosts) or ends or why_gone(what, job, peers)
 
 
 def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collection[int]) -> str:
-    """The processes on other machines, which no signal reaches, in words; empty if there are none."""
+    """Describes the targets on other machines, which signals cannot reach; empty if there are none."""
     hosts = {*what.hosts} if isinstance(what, SignalHosts) else {job.peer(peer).host for peer in peers}
     if isinstance(what, SignalHosts):
         peers = ()
@@ -219,12 +219,12 @@ def why_gone(what: What, job: Job, peers: Collection[int]) -> str:
 
 
 def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Collection[int]) -> str:
-    """The reason why a fault would certainly end the job; empty if the job may survive it.
+    """The reason why a fault would certainly end the job; empty if the job may survive the fault.
 
     Args:
         what: The fault.
         job: The job according to its record.
-        peers: The peers that it hits.
+        peers: The peers that the fault hits.
         living: The members that no earlier fault has killed or still holds.
 
     Returns:
@@ -260,9 +260,9 @@ def seconds_held(what: What, *, longest_s: float) -> float:
 
 
 def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[str, int]) -> bool:
-    """True if the moment of a fault has come, not counting the seconds after it. The job is ``calm`` if it has
-    recovered from the previous faults; ``begun``: the recorded steps when the schedule began; ``before``: the numbers
-    of events by kind in the record after the previous fault."""
+    """True if the moment of a fault has come, apart from the seconds to wait after it. The job is ``calm`` once it has
+    recovered from the previous faults. ``begun`` is the number of recorded steps when the schedule began, and
+    ``before`` the number of events by kind after the previous fault."""
     match when.moment:
         case "step":
             return job.steps >= when.number + begun * when.relative and (calm or not when.calm)
@@ -282,7 +282,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     Args:
         what: The fault.
         job: The job according to its record.
-        coming: The joiners that were on their way when the moment came; such a peer counts even after it has joined.
+        coming: The joiners on their way when the moment came; they count as joiners even after they have joined.
 
     Raises:
         UsageError: There is no such peer or host.
@@ -290,7 +290,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     if isinstance(what, Resize | SaveCheckpoint):
         return ()
     if isinstance(what, SignalHosts):
-        # A host that was frozen for long was removed from the job, and may still be thawed.
+        # A host that was frozen for a long time has been removed from the job, but may still be thawed.
         known = {*(job.hosts if what.verb == "thaw" else job.hosts_present)}
         if not known >= {*what.hosts}:
             raise UsageError(f"there is no host to {what}: the hosts {sorted(known)} are in")
@@ -304,14 +304,14 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
 
 
 def processes_of(what: What, job: Job, peers: Collection[int]) -> list[JobHost | JobPeer]:
-    """The processes that receive the signals of a fault: its peers, or kungfu-run on its hosts."""
+    """The processes that receive the signals of a fault: the peers, or kungfu-run on the hosts."""
     return [job.hosts[host] for host in what.hosts] if isinstance(what, SignalHosts) else [*map(job.peer, peers)]
 
 
 def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float) -> None:
-    """Applies a fault to processes; does nothing for a fault that is a request to the job. A process is thawed after
-    ``longest_s`` seconds if its fault names no time. ``UsageError`` if one that was to be slowed or frozen has ended,
-    or may not be signalled."""
+    """Applies a fault to processes; does nothing for a fault that is a request to the job. If the fault names no time,
+    a frozen process is thawed after ``longest_s`` seconds. Raises ``UsageError`` if a process to be slowed or frozen
+    has ended or may not be signalled."""
     for pid in pids:
         is_held = True
         match what:
@@ -328,5 +328,5 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
 
 
 def job_state(job: Job) -> str:
-    """The peers in training and the joiners, in words."""
+    """Describes the peers in training and the joiners."""
     return f"by step {job.steps} peers {list(job.members)} train and {list(job.joiners)} are on their way"

@@ -11,7 +11,7 @@ import psutil
 from kungfu.event_log.job import Job
 from kungfu.runtime.hosts import addresses_of, local_addresses
 
-# A start is recorded after the process has begun. A process that began this much later has reused the id.
+# The record has the time after a process began. A process that began this much later than recorded has reused its id.
 _CLOCK_S = 2.0
 
 

@@ -1,6 +1,6 @@
 """A schedule of faults as values, and the small language in which users write it.
 
-Each line (or part between semicolons) is one fault. Faults are carried out in order, none before the previous one:
+Each line, or part of a line between semicolons, is one fault. The faults are carried out one after the other:
 
     at step 40 kill rank 1
     at step +100 once settled kill coordinator
@@ -15,11 +15,11 @@ Each line (or part between semicolons) is one fault. Faults are carried out in o
     now kill host 1
 
 A step with a plus counts from the step at which the schedule began. Ranks number the living members of the newest view
-in their order; the coordinator is rank 0. A joiner is the newest process that is in no view, or was in none when the
-moment came and has joined during the seconds after it. Hosts are numbered in the order of the job's list, and their
-kungfu-run gets the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, ``notice`` SIGTERM.
-``freeze`` with ``for`` thaws the processes after those seconds; ``slow`` with ``to`` lets them run for that share of
-each tenth of a second, and freezes them for the rest."""
+in their order; the coordinator is rank 0. The joiner is the newest process outside the view; a process that was outside
+when the moment came, and joins during the seconds after it, counts too. Hosts are numbered in the order of the job's
+list; their kungfu-run receives the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, and ``notice``
+SIGTERM. ``freeze`` with ``for`` thaws the processes after that time; ``slow`` with ``to`` lets them run for that share
+of each tenth of a second, and freezes them for the rest."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class When:
     """The moment of a fault.
 
     Attributes:
-        moment: The kind of moment; at ``settled`` every process is in the view, at its target size, after a step in it.
-        number: For ``step`` and ``barrier``: the number that the record has to reach.
-        event: For ``next``: the kind of the event; the first one recorded after the previous fault is meant.
+        moment: The kind of moment; at ``settled`` the view has its target size and all processes, and has done a step.
+        number: For ``step`` and ``barrier``, the number that the record has to reach.
+        event: For ``next``, the kind of event to wait for, from the previous fault on.
         after_s: Seconds to wait after the moment.
         relative: True if the number counts from the beginning of the schedule.
         calm: True if the job must also have recovered from the previous faults.
@@ -86,7 +86,7 @@ class When:
 
 @dataclass(frozen=True)
 class SignalPeers:
-    """A signal to the members with these ``ranks`` or the newest joiner; a freeze ends after ``for_s`` seconds."""
+    """A signal to the members with these ``ranks``, or to the newest joiner; a freeze ends after ``for_s`` seconds."""
 
     verb: Verb
     ranks: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ class SignalPeers:
 
 @dataclass(frozen=True)
 class SlowPeers:
-    """Slows the members with these ``ranks`` (or the newest joiner) to ``percent`` of the time for ``for_s`` s."""
+    """Lets the members with these ``ranks``, or the newest joiner, run ``percent`` of the time for ``for_s`` s."""
 
     ranks: tuple[int, ...]
     percent: int
@@ -127,7 +127,7 @@ What = SignalPeers | SlowPeers | SignalHosts | Resize | SaveCheckpoint
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: a moment and an action."""
+    """A fault: its moment and its action."""
 
     when: When
     what: What
@@ -142,7 +142,7 @@ class Fault:
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """Parses the faults written in `text`, in their order; ``#`` begins a comment.
+    """Parses the faults written in `text`, in order; ``#`` begins a comment.
 
     Raises ``UsageError`` with the words that are not a fault.
 
@@ -218,16 +218,17 @@ def survivable_faults(
 ) -> list[Fault]:
     """A schedule of `faults` faults that a job of `size` peers survives, one every `every` steps.
 
-    Each fault waits until the job has recovered from the previous one. The faults are: a kill of one peer, or of the
-    coordinator and another of four or more; a freeze for a time; a slowdown; a preemption notice; a resize of the job.
+    Each fault waits until the job has recovered from the previous one. A fault kills one peer (of four or more peers,
+    also the coordinator together with another peer), freezes or slows one peer for a time, sends one peer a preemption
+    notice, or resizes the job.
 
     Args:
-        seed: The same seed draws the same schedule.
+        seed: The seed of the draws; the same seed gives the same schedule.
         faults: The number of faults.
         every: Steps between two faults.
         size: The number of peers at the start.
-        least: The smallest size of a resize.
-        most: The largest size of a resize; ``None`` if the job cannot be resized.
+        least: The minimum size of a resize.
+        most: The maximum size of a resize; ``None`` if the job cannot be resized.
 
     Raises:
         UsageError: `faults` or `every` is less than 1.
