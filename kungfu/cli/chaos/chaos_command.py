@@ -47,7 +47,7 @@ from kungfu.testing.faults import (
     parse,
     survivable_faults,
 )
-from kungfu.testing.faults.processes import local_hosts
+from kungfu.testing.faults.inject import local_hosts
 
 _LONGEST_S = 86400.0
 _CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05

@@ -7,21 +7,27 @@ outcome.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import psutil
 
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job, JobHost, JobPeer
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
+from kungfu.runtime.hosts import addresses_of, local_addresses
 from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.processes import send_signal, why_out_of_reach
 from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, Verb, What, When
 
 _LOOK_S = 0.02
+# The record has the time after a process began. A process that began this much later than recorded has reused its id.
+_CLOCK_S = 2.0
 # The signals of the verbs other than freeze and thaw.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
 
@@ -322,7 +328,8 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
             case SignalPeers(verb="thaw") | SignalHosts(verb="thaw"):
                 freezer.thaw(pid)
             case SignalPeers() | SignalHosts():
-                send_signal(pid, _SIGNALS[what.verb])
+                with suppress(ProcessLookupError):  # the process has just ended
+                    os.kill(pid, _SIGNALS[what.verb])
         if not is_held:
             raise UsageError(f"process {pid} cannot be held: it has ended, or belongs to another user")
 
@@ -330,3 +337,40 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
 def job_state(job: Job) -> str:
     """Describes the peers in training and the joiners."""
     return f"by step {job.steps} peers {list(job.members)} train and {list(job.joiners)} are on their way"
+
+
+# ---- processes ------------------------------------------------------------------------------------------------------
+
+
+def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
+    """The reason why a process cannot be signalled, in words; empty if it can.
+
+    Args:
+        pid: The id of the process; ``None`` if unknown.
+        started_at: The time at which its start was recorded, in seconds since 1970; ``None`` if unknown.
+    """
+    if pid is None:
+        return "the record does not name its process"
+    try:
+        process = psutil.Process(pid)
+        began, owner, status = process.create_time(), process.uids().real, process.status()
+    except psutil.NoSuchProcess:
+        return f"process {pid} has ended"
+    if status == psutil.STATUS_ZOMBIE:
+        return f"process {pid} has ended"
+    # Another process has reused the id.
+    if started_at is not None and began > started_at + _CLOCK_S:
+        return f"process {pid} has ended, and another one has its id now"
+    if os.geteuid() not in (0, owner):
+        return f"process {pid} is of another user (id {owner}), who alone may send it signals"
+    return ""
+
+
+def local_hosts(job: Job) -> frozenset[int]:
+    """The hosts of a job that are this machine: its only host, or the hosts whose names resolve to this machine."""
+    own = local_addresses()
+    names = {host: one.name for host, one in job.hosts.items() if one.name}
+    here = {
+        host for host, name in names.items() if any(one in own or one.startswith("127.") for one in addresses_of(name))
+    }
+    return frozenset(here if names else {0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,10 @@ import psutil
 import pytest
 
 from kungfu.errors import UsageError
+from kungfu.event_log.job import Job, JobHost
 from kungfu.runtime.core.request import in_words
 from kungfu.testing.faults import Freezer, Injection, InjectionLimits, JobWatcher, inject, parse
-from kungfu.testing.faults.inject import carry_out
+from kungfu.testing.faults.inject import carry_out, local_hosts, why_out_of_reach
 from tests.event_log.made import write_record
 
 LIMITS = InjectionLimits(within_s=100.0, patience_s=1000.0)
@@ -232,3 +234,26 @@ def test_a_process_that_has_ended_cannot_be_frozen_and_may_be_thawed() -> None:
         carry_out(thaw, [child.pid], freezer, longest_s=1.0)
         with pytest.raises(UsageError, match=f"process {child.pid} cannot be held: it has ended"):
             carry_out(freeze, [child.pid], freezer, longest_s=1.0)
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_was_there_when_it_was_recorded_can_be_reached() -> None:
+    assert why_out_of_reach(os.getpid(), started_at=time.time()) == ""
+    assert why_out_of_reach(os.getpid(), started_at=None) == ""
+
+
+def test_a_process_that_has_ended_is_out_of_reach_also_before_it_is_reaped() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert why_out_of_reach(child.pid, started_at=None) == f"process {child.pid} has ended"
+    child.wait()
+    assert why_out_of_reach(child.pid, started_at=None) == f"process {child.pid} has ended"
+
+
+def test_the_hosts_of_a_job_that_are_this_machine_are_known_by_their_addresses() -> None:
+    assert local_hosts(Job()) == local_hosts(Job(hosts={0: JobHost("", 7)})) == {0}, "the only host of a job"
+    names = ("192.0.2.1", "127.0.0.2", "localhost")
+    assert local_hosts(Job(hosts={host: JobHost(name, 7) for host, name in enumerate(names)})) == {1, 2}
