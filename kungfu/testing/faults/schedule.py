@@ -71,16 +71,9 @@ class When:
     calm: bool = False
 
     def __str__(self) -> str:
-        match self.moment:
-            case "next":
-                named = f"at next {self.event}"
-            case "settled":
-                named = "once settled"
-            case "now":
-                named = "now"
-            case _:
-                plus, calm = "+" if self.relative else "", " once settled" if self.calm else ""
-                named = f"at {self.moment} {plus}{self.number}{calm}"
+        plus, calm = "+" if self.relative else "", " once settled" if self.calm else ""
+        others = {"next": f"at next {self.event}", "settled": "once settled", "now": "now"}
+        named = others.get(self.moment, f"at {self.moment} {plus}{self.number}{calm}")
         return f"{named} after {self.after_s:g} s" if self.after_s else named
 
 
