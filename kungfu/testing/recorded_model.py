@@ -15,8 +15,7 @@ import numpy as np
 from kungfu.compiler import CompiledPolicies
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
-from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
-from kungfu.testing.peer_speeds import CUT, PeerSpeeds
+from kungfu.testing.cluster_model import CUT, ClusterModel, PeerSpeeds, Rescaling, SimulatedStep, Start
 from kungfu.trace import RecordedStep, Trace
 
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1

@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kungfu import rule_requests
 from kungfu.compiler import FiredRule
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
 from kungfu.control import Call
 from kungfu.control.action import changes_membership
 from kungfu.control.hook import HookRequest
-from kungfu.rule_requests import (
-    HookAnswer,
-    asked_by,
-    call_hook,
-    call_last_hook,
-    requests_of,
-    rescale_sources,
-    within_replacements,
-)
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide, with_settings
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked
@@ -85,7 +77,7 @@ class SimulatedBarrier:
         """Calls the hooks that fired in the last step, since no barrier follows that step."""
         for fired in self.posted:
             if isinstance(fired.action, Call):
-                self._answered(fired, call_last_hook(fired, fired.action, size=self.job.size))
+                self._answered(fired, rule_requests.call_last_hook(fired, fired.action, size=self.job.size))
 
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
         """Decides on the requests and the offer, and carries out the decision."""
@@ -93,18 +85,18 @@ class SimulatedBarrier:
         job = self.job
         view = View(job.view, tuple(_peer(number) for number in job.peers))
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))
-        due = [within_replacements(one, view, lambda: speeds) for one in due]
+        due = [rule_requests.within_replacements(one, view, lambda: speeds) for one in due]
         self.ranks |= {(one.rule, one.step): one.ranks for one in due if one.ranks}
-        requests = tuple(requests_of(due, view, call=self._call))
+        requests = tuple(rule_requests.requests_of(due, view, call=self._call))
         decision = decide(BarrierInput(view, job.terms, job.limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
             self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
         self._enter(view, decision)
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        return self._answered(fired, call_hook(fired, action, size=self.job.size))
+        return self._answered(fired, rule_requests.call_hook(fired, action, size=self.job.size))
 
-    def _answered(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
+    def _answered(self, fired: FiredRule, answer: rule_requests.HookAnswer) -> Sequence[HookRequest]:
         if not answer.requests and answer.ignored:
             self.unmet[fired.rule, fired.step] = answer.ignored
         return answer.requests
@@ -122,18 +114,18 @@ class SimulatedBarrier:
         return with_settings(
             decision,
             before=(before, job.terms),
-            position=RunPosition(job.step - 1, job.samples_done, job.epoch_samples, job.learning_rate),
+            position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """The settings that rules on a rescale choose from the state at the barrier."""
         job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
-        step, epoch_samples = job.step - 1, job.epoch_samples
-        sources = rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
+        step, epoch_samples = job.step - 1, job.model.start.epoch_samples
+        sources = rule_requests.rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
         sources["learning_rate"] = job.learning_rate if ramp is None else ramp.target
         self.brought = fired_on_rescale(self.replay.plan, sources, step=step)
-        return [asked_by(one) for one in self.brought]
+        return [rule_requests.asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
         """Applies the decided terms, enters the new view if there is one, and prepares missing peers."""

@@ -1,18 +1,23 @@
-"""A modelled job under way, and the sources that it offers to a policy in each step."""
+"""A modelled job under way: its clocks, step times and hosts, and the sources that it offers to a policy in a step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from kungfu.runtime.core.cluster.placement import AVOIDED_S, host_for
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import spread
 from kungfu.runtime.settings import Limits
-from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
-from kungfu.testing.peer_speeds import SpeedSampler
-from kungfu.testing.simulated_hosts import SimulatedHosts
+from kungfu.testing.cluster_model import CUT, ClusterModel, HostSlots, PeerSpeeds, SimulatedStep
+
+Place = tuple[int, int]  # the number of a host, and of a slot on it
+_BLOCK = 128
 
 
 @dataclass
@@ -29,6 +34,91 @@ class Clocks:
         """Adds seconds that pass for this many peers."""
         self.total_s += seconds
         self.peer_s += seconds * size
+
+
+@dataclass
+class SpeedSampler:
+    """Draws the relative step time of each peer, once per step. NumPy's legacy generator gives the same stream in every
+    version."""
+
+    speeds: PeerSpeeds
+    # One generator per peer, so that a change of the membership does not affect the draws of other peers.
+    streams: dict[int, Iterator[float]] = field(default_factory=dict)
+
+    def durations(self, peers: Sequence[int]) -> list[float]:
+        """The next step time of each of these peers, as a multiple of the mean."""
+        if not self.speeds.jitter:
+            return [1.0] * len(peers)
+        return [next(self.streams.setdefault(peer, _draws(self.speeds, peer))) for peer in peers]
+
+
+def _draws(speeds: PeerSpeeds, peer: int) -> Iterator[float]:
+    generator = np.random.RandomState([speeds.seed, peer])
+    while True:
+        block = generator.standard_normal(_BLOCK)
+        yield from (1 + speeds.jitter * block[np.abs(block) <= CUT]).tolist()
+
+
+@dataclass
+class SimulatedHosts:
+    """The places of the peers and joiners of a modelled job."""
+
+    hosts: HostSlots
+    places: dict[int, Place] = field(default_factory=dict)  # by the id of the peer
+    # The places of removed peers, with the second of the job at which they were removed.
+    let_go: dict[int, tuple[Place, float]] = field(default_factory=dict)
+
+    @classmethod
+    def filled(cls, hosts: HostSlots, peers: Iterable[int]) -> SimulatedHosts:
+        """Places the first peers of a job, host by host."""
+        made = cls(hosts)
+        for peer in peers:
+            made.start(peer, 0.0)
+        return made
+
+    def start(self, peer: int, now: float, *, leaving: Iterable[int] = ()) -> bool:
+        """Places a peer by the rule of a real job, which avoids hosts with recently removed peers.
+
+        Args:
+            peer: The id of the peer.
+            now: The time of the job, in seconds.
+            leaving: The peers that this peer will replace; other hosts are preferred to theirs.
+
+        Returns:
+            True if a host had a free slot.
+        """
+        taken = Counter(host for host, _ in self.places.values())
+        room = {host: slots - taken[host] for host, slots in enumerate(self.hosts.room)}
+        avoided = Counter(host for (host, _), at in self.let_go.values() if now - at < AVOIDED_S)
+        host = host_for(room, avoided, left={self.places[one][0] for one in leaving if one in self.places})
+        if host is None:
+            return False
+        self.places[peer] = (host, self._slot(host, now))
+        return True
+
+    def stop(self, peers: Iterable[int], now: float) -> None:
+        """Frees the places of peers that have left the job."""
+        for peer in peers:
+            self.let_go[peer] = self.places.pop(peer), now
+
+    def dismiss(self, peers: Iterable[int]) -> None:
+        """Frees the places of joiners that will not join."""
+        for peer in peers:
+            self.places.pop(peer, None)
+
+    def joiners_beside(self, peers: Iterable[int], joiners: Iterable[int]) -> list[int]:
+        """The number of joiners that start on the host of each of these peers."""
+        starting = Counter(self.places[one][0] for one in joiners if one in self.places)
+        return [starting[self.places[peer][0]] for peer in peers]
+
+    def _slot(self, host: int, now: float) -> int:
+        """The lowest free slot of a host; recently freed slots come last, in the order in which they were freed."""
+        taken = {slot for one, slot in self.places.values() if one == host}
+        left = {slot: at for (one, slot), at in self.let_go.values() if one == host and now - at < AVOIDED_S}
+        # Besides these slots, one slot that was never used is considered, if the host has one.
+        known = min(self.hosts.room[host], len(taken) + len(left) + 1)
+        free = (slot for slot in range(known) if slot not in taken)
+        return min(free, key=lambda slot: (left.get(slot, -math.inf), slot))
 
 
 @dataclass
@@ -59,11 +149,6 @@ class SimulatedJob:
     def limits(self) -> Limits:
         """The minimum and maximum number of peers."""
         return Limits(self.model.start.min_size, self.model.start.max_size)
-
-    @property
-    def epoch_samples(self) -> int:
-        """The samples per epoch; 0 if unknown."""
-        return self.model.start.epoch_samples
 
     @property
     def size(self) -> int:

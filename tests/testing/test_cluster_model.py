@@ -194,6 +194,28 @@ def test_the_clock_of_the_job_is_that_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        (SlowPeer(0.5, peer=3), [0.5, 0.5, 0.5]),
+        (SlowPeer(0.5, peer=4), [1, 1, 1]),
+        (SlowPeer(0.5, host=1), [0.5, 0.5, 0.5]),
+        (SlowPeer(0.5, host=1, slot=2), [0.5, 0.5, 0.5]),
+        (SlowPeer(0.5, host=1, slot=1), [1, 1, 1]),
+        (SlowPeer(0.5, host=0), [1, 1, 1]),
+        (SlowPeer(0.5, peer=3, from_step=2), [1, 0.5, 0.5]),
+        (SlowPeer(0.5, peer=3, from_step=2, until_step=3), [1, 0.5, 1]),
+    ],
+)
+def test_a_slow_peer_is_named_by_itself_or_by_its_place_and_from_when_on(slow: SlowPeer, expected: list[float]) -> None:
+    speeds = PeerSpeeds(slow=[slow])
+    assert [speeds.factor(3, (1, 2), step) for step in (1, 2, 3)] == expected
+
+
+def test_entries_about_one_peer_multiply() -> None:
+    assert PeerSpeeds(slow=[SlowPeer(0.5, peer=3), SlowPeer(0.5, host=0)]).factor(3, (0, 0), 1) == 0.25
+
+
+@pytest.mark.parametrize(
     ("made", "message"),
     [
         (lambda: ClusterModel({1: 1}, 0), r"ClusterModel\(steps=0\)"),
@@ -224,6 +246,29 @@ def test_the_clock_of_the_job_is_that_of_the_model() -> None:
         (lambda: Rescaling(joining_steps=-1), "joining_steps=-1"),
         (lambda: Rescaling(stop_s=math.nan), "stop_s=nan"),
         (lambda: Rescaling(joining_s=math.inf), "joining_s=inf"),
+        (
+            lambda: PeerSpeeds(jitter=math.nan),
+            r"PeerSpeeds\(jitter=nan\): takes a fraction of at least 0 and below 1/3",
+        ),
+        (lambda: PeerSpeeds(jitter=-0.1), "jitter=-0.1"),
+        (lambda: PeerSpeeds(jitter=0.34), "jitter=0.34"),
+        (lambda: PeerSpeeds(seed=-1), "seed=-1"),
+        (lambda: PeerSpeeds(seed=2**32), "takes a whole number from 0 to"),
+        (lambda: SlowPeer(0, peer=1), "speed=0"),
+        (lambda: SlowPeer(math.nan, peer=1), "speed=nan"),
+        (lambda: SlowPeer(math.inf, peer=1), "speed=inf"),
+        (lambda: SlowPeer(0.5), "takes a peer, or a host, or a host and a slot"),
+        (lambda: SlowPeer(0.5, peer=1, host=0), "takes a peer, or a host, or a host and a slot"),
+        (lambda: SlowPeer(0.5, peer=1, slot=0), "takes a peer, or a host, or a host and a slot"),
+        (lambda: SlowPeer(0.5, peer=-1), r"peer=-1\): takes a whole number from 0 on"),
+        (lambda: SlowPeer(0.5, host=True), "host=True"),
+        (lambda: SlowPeer(0.5, peer=1, from_step=0), "takes whole numbers with 1 <= from_step < until_step"),
+        (lambda: SlowPeer(0.5, peer=1, from_step=5, until_step=5), "until_step=5"),
+        (lambda: HostSlots((2, 0)), "takes a whole number of at least 1 for each host"),
+        (lambda: HostSlots((2.5,)), "takes a whole number of at least 1 for each host"),  # type: ignore[arg-type] # refused
+        (lambda: HostSlots(joining_speed=0), "joining_speed=0"),
+        (lambda: HostSlots(joining_speed=1.5), "joining_speed=1.5"),
+        (lambda: HostSlots(joining_speed=math.nan), "joining_speed=nan"),
     ],
 )
 def test_a_model_that_makes_no_sense_is_refused(made: Any, message: str) -> None:
