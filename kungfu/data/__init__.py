@@ -1,7 +1,6 @@
 """Data in files, for ``training.batches`` and for Keras' ``fit`` alike: samples that peers share by their index."""
 
-from kungfu.data.indexed_samples import LoadedRecords, records
-from kungfu.data.mapped_items import MappedItems, mapped
+from kungfu.data.indexed_samples import LoadedRecords, MappedItems, mapped, records
 from kungfu.data.partitioned_files import PartitionedFiles, partitions
 from kungfu.data.tfrecord_files import TFRecords, tfrecords
 
