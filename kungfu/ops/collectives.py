@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kungfu.errors import PolicyError
-from kungfu.ops.elementwise import maximum
+from kungfu.ops.maps import maximum
 from kungfu.signal import Collective, Signal, Source, fold, where
 from kungfu.signal.operation import NEST, SCALAR, VECTOR
 
