@@ -1,6 +1,6 @@
 """Signals: the values that a policy computes with, as nodes of a dataflow graph."""
 
-from kungfu.signal.fold import Filled, Fold, Recurrence, SizeStatistics, Window, fold, synchronized
+from kungfu.signal.fold import Filled, Fold, Recurrence, SizeStatistics, fold, synchronized
 from kungfu.signal.gate import every_steps, is_exact, is_gate
 from kungfu.signal.node import (
     Collective,
@@ -15,8 +15,8 @@ from kungfu.signal.node import (
     topological,
     where,
 )
-from kungfu.signal.operation import NEST, SCALAR, VECTOR, VOCABULARY, DType, Operation, Shape, SignalType
-from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
+from kungfu.signal.operation import NEST, SCALAR, VECTOR, VOCABULARY, DType, Operation, SignalType
+from kungfu.signal.sources import GATE_SOURCES, SOURCES, Placement
 from kungfu.signal.training import TrainingSignals
 
 __all__ = [
@@ -31,20 +31,17 @@ __all__ = [
     "DType",
     "Filled",
     "Fold",
-    "Known",
     "Map",
     "OnRescale",
     "Operation",
     "Placeholder",
     "Placement",
     "Recurrence",
-    "Shape",
     "Signal",
     "SignalType",
     "SizeStatistics",
     "Source",
     "TrainingSignals",
-    "Window",
     "as_signal",
     "every_steps",
     "fold",

@@ -18,7 +18,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import at_most
 from kungfu.signal import Map, Operation
-from kungfu.signal.operation import arithmetic
+from kungfu.signal.operation.rules import arithmetic
 from tests.compiler.cluster import invented
 from tests.compiler.random_policy import Instruction, instructions, random_plan
 from tests.compiler.small import ignore, plan_of, plan_showing

@@ -9,17 +9,7 @@ from typing import Any, Literal, get_args
 
 from kungfu.errors import PolicyError
 from kungfu.signal.gate import every_steps
-from kungfu.signal.node import (
-    Constant,
-    Map,
-    OnRescale,
-    Placeholder,
-    Signal,
-    Source,
-    as_signal,
-    topological,
-    where,
-)
+from kungfu.signal.node import Constant, Map, OnRescale, Placeholder, Signal, Source, as_signal, topological, where
 from kungfu.signal.operation import NEST, VECTOR, SignalType
 from kungfu.signal.sources import Known
 from kungfu.signal.whole_number import is_whole_number

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Filled, Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
-from kungfu.signal.gate import every_steps, is_gate
+from kungfu.signal.gate import is_gate
 from kungfu.signal.node import Collective, Condition, Constant, Map, OnRescale, Signal, Source, operate, where
 from kungfu.signal.operation import SignalType
+
+_UNSEEN = (math.nan, math.nan)
 
 
 @fold_method
@@ -38,22 +40,14 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
 @fold_method
 def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.previous`."""
-
-    def update(state: StateFields, value: Signal) -> StateFields:
-        return value, state[0]
-
-    made = fold(update, (math.nan, math.nan), x, output=lambda state: state[1], on_rescale=on_rescale)
+    made = fold(lambda seen, x: (x, seen[0]), _UNSEEN, x, output=lambda seen: seen[1], on_rescale=on_rescale)
     return labelled(made, label="previous")
 
 
 @fold_method
 def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.delta`."""
-
-    def update(state: StateFields, value: Signal) -> StateFields:
-        return value, value - state[0]
-
-    made = fold(update, (math.nan, math.nan), x, output=lambda state: state[1], on_rescale=on_rescale)
+    made = fold(lambda seen, x: (x, x - seen[0]), _UNSEEN, x, output=lambda seen: seen[1], on_rescale=on_rescale)
     return labelled(made, label="delta")
 
 
@@ -79,13 +73,9 @@ def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_re
     """See `FoldMethods.hold`."""
     if (every is None) == (when is None):
         raise PolicyError("hold: write .hold(n) for the value of every n steps, or .hold(when=condition)")
-    gate, predicate = _gate_and_predicate(every_steps(every) if when is None and every is not None else when)
-
-    def update(held: Signal, value: Signal, on: Signal) -> Signal:
-        return where(on, value, held)
-
-    made = fold(update, math.nan, x, predicate, on_rescale=on_rescale).gated(gate)
-    return labelled(made, label="hold")
+    gate, predicate = (Constant(True), Constant(True)) if when is None else _gate_and_predicate(when)
+    made = fold(lambda held, value, on: where(on, value, held), math.nan, x, predicate, on_rescale=on_rescale)
+    return labelled(made.gated(gate) if every is None else made.sampled(every), label="hold")
 
 
 @dataclass(frozen=True)
@@ -118,11 +108,8 @@ class Window:
 @fold_method
 def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
     """See `FoldMethods.window`."""
-
-    def update(values: Signal, value: Signal) -> Signal:
-        return operate("push", values, value * 1.0)
-
-    made = fold(update, Filled(length, math.nan), x, on_rescale=on_rescale)
+    start = Filled(length, math.nan)
+    made = fold(lambda values, x: operate("push", values, x * 1.0), start, x, on_rescale=on_rescale)
     return Window(labelled(made, label=f"window of {length}"))
 
 
@@ -207,8 +194,7 @@ def _check(flag: Signal, *, method: str) -> None:
         raise PolicyError(f".{method}() of {flag!r}: takes a bool signal; compare first, as in (x > 0).{method}()")
 
 
-def _gate_and_predicate(when: Signal | Condition | None) -> tuple[Signal, Signal]:
-    assert when is not None  # checked by the caller
+def _gate_and_predicate(when: Signal | Condition) -> tuple[Signal, Signal]:
     if not isinstance(when, Signal):
         return when.gate, when.predicate
     return (when, Constant(True)) if is_gate(when) else (Constant(True), when)

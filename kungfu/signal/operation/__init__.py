@@ -5,17 +5,7 @@ of a function, so that a policy can be checked and explained without importing T
 float tolerance.
 """
 
-from kungfu.signal.operation.rules import NEST, SCALAR, VECTOR, DType, Shape, SignalType, arithmetic
+from kungfu.signal.operation.rules import NEST, SCALAR, VECTOR, DType, Shape, SignalType
 from kungfu.signal.operation.vocabulary import VOCABULARY, Operation
 
-__all__ = [
-    "NEST",
-    "SCALAR",
-    "VECTOR",
-    "VOCABULARY",
-    "DType",
-    "Operation",
-    "Shape",
-    "SignalType",
-    "arithmetic",
-]
+__all__ = ["NEST", "SCALAR", "VECTOR", "VOCABULARY", "DType", "Operation", "Shape", "SignalType"]
