@@ -12,21 +12,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from kungfu.control.action import (
-    Action,
-    Call,
-    Checkpoint,
-    Evict,
-    Keep,
-    Replace,
-    Rescale,
-    SetGlobalBatchSize,
-    SetLearningRate,
-    Stop,
-    Unit,
-    operands,
-    target_of,
-)
+from kungfu.control import action as actions
 from kungfu.control.budget import Budget
 from kungfu.control.rate_limit import NO_COOLDOWN, with_cooldown
 from kungfu.errors import PolicyError
@@ -76,7 +62,7 @@ class Rule:
     name: str
     trigger: Trigger
     fires: Signal
-    action: Action
+    action: actions.Action
     inputs: Mapping[str, Signal]
     mode: RuleMode = "acting"
     candidates: tuple[str, ...] = ()
@@ -99,7 +85,7 @@ class Rule:
     @property
     def roots(self) -> tuple[Signal, ...]:
         """The signals that the rule refers to directly."""
-        return (self.gate, self.when, self.fires, *operands(self.action), *self.inputs.values())
+        return (self.gate, self.when, self.fires, *actions.operands(self.action), *self.inputs.values())
 
     def showing(self, **values: Signal | float) -> Rule:
         """The rule with these values in the record of a decision, in place of the inputs of its target.
@@ -127,7 +113,7 @@ class Rule:
                     "as in kf.ops.all_reduce(x, 'mean') or kf.ops.mean(x)"
                 )
         # The inputs of a call are its arguments.
-        if isinstance(self.action, Call):
+        if isinstance(self.action, actions.Call):
             return replace(self, inputs={**self.inputs, **shown})
         return replace(self, inputs={**shown, **{name: self.inputs[name] for name in _OUTCOME if name in self.inputs}})
 
@@ -137,11 +123,11 @@ def rate_limited(rule: Rule) -> Rule:
     trigger, action = rule.trigger, rule.action
     if trigger.event == "rescale":
         return rule
-    target = target_of(action)
+    target = actions.target_of(action)
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
     # A shadow's request is never carried out, and a rate changes slowly: the state does not show the request.
     with attributed_to(rule.origin):
-        asked = target if isinstance(action, SetLearningRate) or rule.mode == "shadow" else None
+        asked = target if isinstance(action, actions.SetLearningRate) or rule.mode == "shadow" else None
         fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, target=asked)
     return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
 
@@ -149,7 +135,7 @@ def rate_limited(rule: Rule) -> Rule:
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
     """True if the rule could fire again in the step between its request and the barrier, and request the same twice. A
     rule for a size waits in a step whose barrier may change the cluster."""
-    return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, Rescale)
+    return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, actions.Rescale)
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -196,7 +182,7 @@ def distinct_name(name: str, *, used: Container[str]) -> str:
 
 
 def rescale_rule(
-    peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale", max_global_batch: int | None = None
+    peers: object, *, trigger: Trigger, keep: actions.Keep, name: str = "rescale", max_global_batch: int | None = None
 ) -> Rule:
     """The rule that requests a size of the cluster, rounded and clipped to the job's limits.
 
@@ -216,8 +202,8 @@ def rescale_rule(
         PolicyError: `keep` is not a batch size, or `max_global_batch` is not a number of samples or does not fit
             `keep`.
     """
-    if keep not in get_args(Keep):
-        raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(get_args(Keep))}")
+    if keep not in (kinds := get_args(actions.Keep)):
+        raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(kinds)}")
     most = max_global_batch
     if most is not None and not is_whole_number(most, least=1):
         raise PolicyError(f"rescale(max_global_batch={most!r}): takes a whole number of samples, at least 1, or None")
@@ -232,7 +218,8 @@ def rescale_rule(
     withdraws = _wanted_last(target, gate=trigger.gate, asked=wants & (target != size)) if is_number else False
     news = where(target == size, withdraws, (target != under_way) & (target != refused))
     inputs = {**_seen(trigger, wanted), "size": size, "target": target}
-    return Rule(name, trigger, _ready(trigger) & is_finite(wanted) & news, Rescale(target, keep, most or 0), inputs)
+    fires, action = _ready(trigger) & is_finite(wanted) & news, actions.Rescale(target, keep, most or 0)
+    return Rule(name, trigger, fires, action, inputs)
 
 
 def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
@@ -263,21 +250,21 @@ def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_bat
     now = Source("global_batch_size")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (target != now)
     inputs = {**_seen(trigger, wanted), "global_batch_size": now, "target": target}
-    return Rule(name, trigger, fires, SetGlobalBatchSize(target), inputs)
+    return Rule(name, trigger, fires, actions.SetGlobalBatchSize(target), inputs)
 
 
 def rate_rule(
-    rate: object, *, trigger: Trigger, ramp_length: float, unit: Unit, name: str = "set_learning_rate"
+    rate: object, *, trigger: Trigger, ramp_length: float, unit: actions.Unit, name: str = "set_learning_rate"
 ) -> Rule:
     """The rule that requests a learning rate above 0, other than the present rate and its last requested rate."""
     wanted = as_signal(rate) * 1.0
     now = Source("learning_rate")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
     inputs = {**_seen(trigger, wanted), "learning_rate": now, "target": wanted}
-    return Rule(name, trigger, fires, SetLearningRate(wanted, ramp_length, unit), inputs)
+    return Rule(name, trigger, fires, actions.SetLearningRate(wanted, ramp_length, unit), inputs)
 
 
-def plain_rule(action: Stop | Checkpoint, *, trigger: Trigger, name: str) -> Rule:
+def plain_rule(action: actions.Stop | actions.Checkpoint, *, trigger: Trigger, name: str) -> Rule:
     """The rule for a request without a number: the end of the training, or a checkpoint."""
     return Rule(name, trigger, _looks(trigger), action, _seen(trigger, trigger.gate))
 
@@ -301,7 +288,7 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
     can_replace = ~Source("replacing") & ~Source("replacement_refused")
     looks = _looks(trigger) if kind == "evict" else _looks(trigger) & can_replace
     fires = looks & (marked > 0) & (size - marked >= fewest)
-    action = Evict(mask) if kind == "evict" else Replace(mask)
+    action = actions.Evict(mask) if kind == "evict" else actions.Replace(mask)
     return Rule(kind, trigger, fires, action, {**_seen(trigger, mask), "size": size, "marked": marked})
 
 
@@ -315,7 +302,7 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: T
         inputs[distinct_name(label_of(value) or parameter, used=inputs)] = value
     inputs = {**inputs, **{label: one for label, one in _seen(trigger).items() if label not in inputs}}
     name = getattr(fn, "__name__", type(fn).__name__)
-    return Rule(name, trigger, _ready(trigger), Call(fn, values), inputs)
+    return Rule(name, trigger, _ready(trigger), actions.Call(fn, values), inputs)
 
 
 def _looks(trigger: Trigger) -> Signal:
