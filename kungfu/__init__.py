@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from kungfu import control, monitor, ops, worth
-from kungfu.control import Keep, Rule
+from kungfu.control import Budget, Keep, Rule
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose, first, policy, shadow
+from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
 from kungfu.signal import Signal, TrainingSignals, fold
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kungfu.control import Budget, Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
@@ -17,11 +17,6 @@ from kungfu.policy_definition.policy import Policy
 from kungfu.signal import Constant, Signal, Source, TrainingSignals
 from kungfu.signal.source_location import attributed_to, location_of_caller
 
-_PRESENT: Mapping[type, str] = {
-    Rescale: "size",
-    SetGlobalBatchSize: "global_batch_size",
-    SetLearningRate: "learning_rate",
-}
 Setter = Rescale | SetGlobalBatchSize | SetLearningRate
 # Chooses between two requests, given the present value. A request is float32, NaN before the first.
 Choice = Callable[[Signal, Signal, Signal], Signal]
@@ -189,7 +184,7 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     """
     _check_terms(name, rules)
     like, requests = _setter(rules[0]), _requests(rules)
-    present = _PRESENT[type(like)]
+    present = str(setting_of(like)).replace(" ", "_")  # the source with the name of the setting
     now = Source(present) * 1.0
     chosen = functools.reduce(lambda one, other: choose(one, other, now), requests.values())
     trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
