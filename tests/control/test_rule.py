@@ -31,8 +31,8 @@ CALM = {
 
 
 def decided(rule: control.Rule, *, losses: tuple[float, ...] = (0.0, 0.0, 0.0), **changed: Any) -> Outcome:
-    plan = compile_policies([Policy("alone", lambda training: rule)])
-    return Replay(plan, size=len(losses)).step([{"loss": loss} for loss in losses], {**CALM, **changed})
+    replay = Replay(compile_policies([Policy("alone", lambda training: rule)]), size=len(losses))
+    return replay.step([{"loss": loss} for loss in losses], {**CALM, **changed})
 
 
 def of_two(rule: control.Rule, **changed: Any) -> Outcome:
@@ -64,21 +64,27 @@ def test_a_rescale_fires_for_news_within_the_limits_only(wanted: float, changed:
     np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
 
 
-def test_a_rescale_waits_for_its_gate() -> None:
-    rule = control.every(3).rescale(4)
-    assert [bool(of_two(rule, step=step).fired[0]) for step in range(1, 7)] == [False, False, True] * 2
+LOW, HIGH = training.mean_loss < 2, training.mean_loss > 2
 
 
-def test_a_rescale_waits_for_its_condition() -> None:
-    rule = control.always().when(training.mean_loss < 2).rescale(4)
-    assert [bool(of_two(rule, mean_loss=loss).fired[0]) for loss in (3.0, 1.0, math.nan)] == [False, True, False]
-
-
-def test_a_call_fires_by_gate_and_condition_and_not_while_a_change_is_due() -> None:
-    rule = control.every(2).when(training.mean_loss > 2).call(lambda control, loss: None, training.mean_loss)
-    tried = [{"step": 2}, {"step": 3}, {"step": 2, "mean_loss": 1.0}, {"step": 2, "change_due": True}]
-    assert [bool(of_two(rule, **one).fired[0]) for one in tried] == [True, False, False, False]
-    assert math.isnan(of_two(rule, step=2).targets[0])
+@pytest.mark.parametrize(
+    ("rule", "changes", "fires"),
+    [
+        (control.every(3).rescale(4), [{"step": step} for step in range(1, 7)], [False, False, True] * 2),
+        (control.always().when(LOW).rescale(4), [{"mean_loss": one} for one in (3, 1, math.nan)], [False, True, False]),
+        (
+            control.every(2).when(HIGH).call(lambda control, loss: None, training.mean_loss),
+            [{"step": 2}, {"step": 3}, {"step": 2, "mean_loss": 1.0}, {"step": 2, "change_due": True}],
+            [True, False, False, False],
+        ),
+    ],
+)
+def test_a_rule_waits_for_its_gate_and_its_condition(
+    rule: control.Rule, changes: list[dict[str, Any]], fires: list[bool]
+) -> None:
+    outcomes = [of_two(rule, **one) for one in changes]
+    assert [bool(one.fired[0]) for one in outcomes] == fires
+    assert rule.name == "rescale" or np.isnan([one.targets for one in outcomes]).all(), "a call has no target"
 
 
 NOISE = (training.mean_loss * 2).named("noise")
@@ -296,21 +302,14 @@ def test_peers_are_marked_within_what_the_job_can_spare(
 def test_masks_stand_in_the_order_of_their_rules() -> None:
     def body(training: Any) -> Any:
         loss = ops.all_gather(training.loss)
-        return (
-            control.always().replace(loss > 1),
-            control.always().stop(),
-            control.every(2).evict(loss > 0),
-        )
+        return control.always().replace(loss > 1), control.always().stop(), control.every(2).evict(loss > 0)
 
     replay = Replay(compile_policies([Policy("both", body)]), size=4)
     local = [{"loss": loss} for loss in (0.0, 1.0, 2.0, 0.0)]
     first, second = (replay.step(local, {**CALM, "step": step}).masks.tolist() for step in (1, 2))
     assert first == [[False, False, True, False], [False] * 4]
     assert second == [[False, False, True, False], [False, True, True, False]]
-
-
-def test_without_such_rules_there_are_no_masks() -> None:
-    assert decided(control.always().stop()).masks.shape == (0, 3)
+    assert decided(control.always().stop()).masks.shape == (0, 3), "there is no such rule"
 
 
 @pytest.mark.parametrize("mask", [True, training.mean_loss > 1, ops.all_gather(training.loss)])
@@ -326,13 +325,13 @@ def test_a_choice_that_peers_would_make_differently_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [{"over_steps": -1}, {"over_samples": math.inf}, {"over_steps": math.nan}, {"over_steps": True}]
+    ("lengths", "message"),
+    [
+        *(({"over_steps": one}, r"over_steps=.*takes a finite number") for one in (-1, math.nan, True)),
+        ({"over_samples": math.inf}, r"over_samples=.*takes a finite number"),
+        ({"over_steps": 3, "over_samples": 5}, "a ramp has one length"),
+    ],
 )
-def test_a_ramp_without_a_length_is_refused(length: dict[str, float]) -> None:
-    with pytest.raises(PolicyError, match=r"set_learning_rate\(over_(steps|samples)=.*takes a finite number"):
-        control.always().set_learning_rate(0.1, **length)
-
-
-def test_a_ramp_has_one_length() -> None:
-    with pytest.raises(PolicyError, match="a ramp has one length"):
-        control.always().set_learning_rate(0.1, over_steps=3, over_samples=5)
+def test_a_ramp_without_one_length_is_refused(lengths: dict[str, float], message: str) -> None:
+    with pytest.raises(PolicyError, match=rf"set_learning_rate\(.*{message}"):
+        control.always().set_learning_rate(0.1, **lengths)
