@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import kungfu as kf
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
+from kungfu.control import Keep
 from kungfu.errors import PolicyError
 from kungfu.policies import gns_batch, linear_scaling, schedule
 from kungfu.policy_definition import Policy, at_most, compose, policy, shadow
@@ -241,8 +243,6 @@ def test_there_are_thirty_of_them() -> None:
 
 def here(offset: int = 0) -> str:
     """The line that calls this, with the file."""
-    import sys
-
     return f"{__file__}:{sys._getframe(1).f_lineno + offset}"
 
 
@@ -334,21 +334,6 @@ def test_two_rules_of_one_policy_are_not_told_to_be_combined_by_its_name() -> No
         ({schedule({1: 2})}, r".* was given .* a list of policies is needed"),
         ({"a": schedule({1: 2})}, r".* was given .* a list of policies is needed"),
     ],
-    ids=[
-        "function",
-        "another",
-        "bare",
-        "text",
-        "texts",
-        "rules",
-        "rule",
-        "body",
-        "none",
-        "nones",
-        "class",
-        "set",
-        "table",
-    ],
 )
 def test_what_is_no_list_of_policies_is_refused_with_the_line_and_what_to_write(given: Any, message: str) -> None:
     with pytest.raises(PolicyError, match=f"policies must be a list, and {message}") as caught:
@@ -358,19 +343,14 @@ def test_what_is_no_list_of_policies_is_refused_with_the_line_and_what_to_write(
 
 
 def test_what_is_combined_on_other_terms_names_the_line_that_combines() -> None:
-    one = policy(lambda_of(keep="local_batch_size"))()
-    other = policy(lambda_of(keep="global_batch_size"))()
-    combined, line = at_most(one, other), here()
+    @policy
+    def asking(training: Any, *, keep: Keep) -> Any:
+        return control.always().rescale(2, keep=keep)
+
+    combined, line = at_most(asking(keep="local_batch_size"), asking(keep="global_batch_size")), here()
     with pytest.raises(PolicyError, match=r"policies that share a setting must set it on the same terms") as caught:
         compile_policies([combined])
     assert caught.value.origin == line
-
-
-def lambda_of(*, keep: str) -> Any:
-    def asking(training: Any) -> Any:
-        return control.always().rescale(2, keep=keep)  # type: ignore[arg-type]  # one of both
-
-    return asking
 
 
 @pytest.mark.parametrize(
