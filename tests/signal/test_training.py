@@ -9,22 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from kungfu import control, monitor
-from kungfu.compiler import compile_policies
+from kungfu import monitor
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
-from kungfu.policy_definition import Policy
 from kungfu.signal import GATE_SOURCES, SOURCES, Source, TrainingSignals
-from kungfu.signal.sources import SourceKind
 from kungfu.signal.training import _MONITORS, _OTHER_WORDS
+from tests.compiler.small import plan_showing
 
 training = TrainingSignals()
-
-
-def test_every_source_of_the_table_is_an_attribute_of_its_type() -> None:
-    for name in SOURCES:
-        signal = getattr(training, name)
-        assert (signal.source, signal.type, signal.placement) == (name, SOURCES[name].type, SOURCES[name].placement)
 
 
 def test_an_unknown_source_is_refused_with_the_known_ones() -> None:
@@ -65,7 +57,7 @@ def test_an_agreed_counterpart_is_an_agreed_source() -> None:
 
 
 def test_what_a_gate_may_read_is_agreed_whole_and_known_before() -> None:
-    kinds: list[SourceKind] = [SOURCES[name] for name in GATE_SOURCES]
+    kinds = [SOURCES[name] for name in GATE_SOURCES]
     assert all((one.placement, one.known, one.type.dtype) == ("agreed", "before", "int64") for one in kinds)
 
 
@@ -73,14 +65,16 @@ def test_the_signals_of_a_step_can_be_copied() -> None:
     assert copy.copy(training).step.source == "step"
 
 
-def test_every_source_is_a_property_with_its_meaning_and_its_unit() -> None:
+def test_every_source_is_a_property_of_its_type_with_its_meaning_and_its_unit() -> None:
     for name, kind in SOURCES.items():
         text = " ".join(str(getattr(TrainingSignals, name).__doc__).split())
         assert text.lower().startswith(kind.meaning.lower()), name
         assert str(kind.type) in text
         assert kind.unit in text
         assert f"{kind.placement})" in text
-        assert isinstance(getattr(training, name), Source)
+        signal = getattr(training, name)
+        assert isinstance(signal, Source)
+        assert (signal.source, signal.type, signal.placement) == (name, kind.type, kind.placement)
     assert dir(training) == sorted([*SOURCES, "fed", "published", "view_steps"])
 
 
@@ -103,13 +97,9 @@ def test_a_misspelt_name_is_an_error_of_a_type_checker() -> None:
 
 
 def test_the_steps_of_a_view_are_counted_from_1_and_anew_after_a_rescale() -> None:
-    replay = Replay(
-        compile_policies([Policy("counted", lambda t: control.always().call(lambda *_: None, t.view_steps))]), size=2
-    )
-    counts = []
-    for number in (1, 2, 3):
-        (counted,) = replay.step([{}, {}], {"step": number, "pending": False}).inputs_whole[:1]
-        counts.append(int(counted))
-    replay.rescale(3)
-    counts.append(int(replay.step([{}, {}, {}], {"step": 4, "pending": False}).inputs_whole[0]))
+    replay, counts = Replay(plan_showing(lambda t: t.view_steps), size=2), []
+    for number, size in enumerate((2, 2, 2, 3), start=1):
+        if size != replay.size:
+            replay.rescale(size)
+        counts.append(int(replay.step([{}] * size, {"step": number, "pending": False}).inputs_whole[0]))
     assert counts == [1, 2, 3, 1]
