@@ -1,14 +1,16 @@
-"""Events in words: in one line, and in a line of status."""
+"""Events in words: in one line, in a line of status, and which policy won, where several share one job."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from kungfu.event_log.events import DecisionEvent, RefusedEvent
 from tests.event_log.made import KINDS, made
 
-# What another event says better, or what is told only when a run is looked at afterwards.
+# What another event says better, or what is shown only when a run is looked at afterwards.
 SILENT = ("record", "spawned", "offered", "peer ended", "span", "rules")
 REQUEST = {"event": "request", "id": "r", "request": "resize 3", "seconds": 4.2}
 GAP = {"event": "gap", "file": "metrics.jsonl", "from": 10.0, "to": 22.5, "lines": 50, "error": "Input/output error"}
@@ -82,7 +84,7 @@ def test_an_event_is_one_line(event: dict[str, Any], text: str) -> None:
     assert made(**event).one_line() == text
 
 
-def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
+def test_parts_of_a_rescale_are_shown_in_their_phases() -> None:
     parts = {"later_s": 0.1, "spawn_s": 4.6, "barrier_s": 0.03, "first_step_s": 0.2}
     rescale = made(event="rescale", stop_s=0.5, global_batch_size=8, parts=parts)
     assert [*rescale.details()] == [
@@ -90,3 +92,49 @@ def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
         "training stood still for 500 ms (barrier 30 ms, later 100 ms)",
         "the first step after it took 200 ms; the batch is now 8 samples",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "won", "lost", "saw", "words"),
+    [
+        # What the record says counts, whatever the rule is called.
+        *((rule, ["b"], ["a", "c"], {"a": 4.0, "b": 2.0, "c": 3.0}, "a wanted 4, b wanted 2, c wanted 3: b won")
+          for rule in ("at_most(a, b, c)", "at_least(a, b, c)", "first(a, b, c)", "my own name")),
+        ("at_most(a, b)", ["a", "b"], [], {"a": 2.0, "b": 2.0}, "a wanted 2, b wanted 2: a and b won"),
+        # A policy that has no target yet takes no part.
+        ("first(a, b, c)", ["b"], ["c"], {"a": math.nan, "b": 3.0, "c": 4.0}, "b wanted 3, c wanted 4: b won"),
+        ("at_most(a, b)", [], ["a"], {"a": 4.0, "b": math.nan}, "a wanted 4: none won"),
+        # Policies of one name are distinguished by a number.
+        ("at_most(a, a)", ["a_2"], ["a"], {"a": 4.0, "a_2": 3.0}, "a wanted 4, a_2 wanted 3: a_2 won"),
+        ("gns_batch", [], [], {"size": 2.0}, ""),
+        ("at_most(a, b)", [], [], {"a": 2.0}, ""),
+        ("first(at_most(a, b), c)", ["at_most(a, b)"], ["c"], {"at_most(a, b)": 2.0, "c": 5.0},
+         "at_most(a, b) wanted 2, c wanted 5: at_most(a, b) won"),
+    ],
+)  # fmt: skip
+def test_a_contest_is_shown_with_who_won_and_a_plain_rule_has_none(
+    rule: str, won: list[str], lost: list[str], saw: dict[str, float], words: str
+) -> None:
+    event = made(event="decision", rule=rule, saw=saw, won=won, lost=lost)
+    assert isinstance(event, DecisionEvent)
+    assert event.contest() == [words] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("asked", "peers", "words"),
+    [
+        (4, (), "4 peers"),
+        (3, (1,), "others in place of peer 1"),
+        (4, (0, 1), "4 peers and others in place of peers 0 and 1"),
+        (3, (), "3 peers"),
+    ],
+)
+def test_a_refusal_says_the_size_and_the_peers_for_whom_nobody_came(
+    asked: int, peers: tuple[int, ...], words: str
+) -> None:
+    event = made(event="refused", rule="slow", asked=asked, size=3, reason="no host has a free slot", peers=peers)
+    assert isinstance(event, RefusedEvent)
+    assert event.requested() == words
+    assert event.one_line() == (
+        f"slow wanted {words}, which cannot be had: no host has a free slot; training continues with 3"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -11,20 +12,15 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.progress import Pace, ProgressSoFar, TrainingProgress
 
 
-def row(
-    step: int, *, size: int = 2, left: int | None = 10_000, time: float | None = None, **told: Any
-) -> dict[str, Any]:
+def row(step: int, *, size: int = 2, left: int | None = 10_000, time: float | None = None) -> dict[str, Any]:
     """A step of 100 samples a second."""
     samples = {} if left is None else {"samples_left": left - 100 * step, "steps_left": left // 100 - step, "epochs": 9}
-    progress = {"samples": 100 * step, "epoch": 1, **samples, **told}
+    progress = {"samples": 100 * step, "epoch": 1, **samples}
     return {"time": 50.0 + step if time is None else time, "step": step, "size": size, "progress": progress}
 
 
 def after(*rows: dict[str, Any], so_far: ProgressSoFar | None = None) -> ProgressSoFar:
-    so_far = so_far or ProgressSoFar()
-    for one in rows:
-        so_far = so_far.after_step(one)
-    return so_far
+    return reduce(ProgressSoFar.after_step, rows, so_far or ProgressSoFar())
 
 
 def test_the_time_left_is_known_after_some_steps_and_follows_their_pace() -> None:
@@ -89,7 +85,7 @@ def test_another_fit_begins_its_pace_anew_and_a_stop_leaves_nothing_to_come() ->
 
 
 @pytest.mark.parametrize("given", [None, 0.5, [], {"samples": "many", "samples_left": True, "steps_left": None}])
-def test_lines_that_tell_no_progress_leave_none(given: object) -> None:
+def test_lines_without_progress_leave_none(given: object) -> None:
     so_far = after({"time": 1.0, "step": 1, "size": 2, "progress": given})
     assert so_far.progress == TrainingProgress()
     assert after({"step": 1}).progress == TrainingProgress()
