@@ -16,6 +16,7 @@ from kungfu.policy_definition import Policy
 from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model, run_policy
 
 LINEAR = {1: 100, 12: 1200}
+IN_SLOT_2 = PeerSpeeds(slow=[SlowPeer(0.5, host=0, slot=2)])
 
 
 def ignore(control: Any, *values: float) -> None:
@@ -234,12 +235,7 @@ def test_entries_about_one_peer_multiply() -> None:
         (lambda: ClusterModel({1: 1}, 5, speed_by_peer={1: math.nan}), "takes a fraction above 0 of full speed"),
         (lambda: ClusterModel({1: 1}, 5, Start(size=5), hosts=HostSlots((2, 2))), "4 slots for the 5 peers"),
         (lambda: ClusterModel({1: 1}, 5, speeds=PeerSpeeds(slow=[SlowPeer(0.5, host=1)])), "is none of the places of"),
-        (
-            lambda: ClusterModel(
-                {1: 1}, 5, speeds=PeerSpeeds(slow=[SlowPeer(0.5, host=0, slot=2)]), hosts=HostSlots((2,))
-            ),
-            "is none of the places of",
-        ),
+        (lambda: ClusterModel({1: 1}, 5, speeds=IN_SLOT_2, hosts=HostSlots((2,))), "is none of the places of"),
         (lambda: Start(epoch_samples=-1), "epoch_samples=-1"),
         (lambda: Start(job_samples=1.5), "job_samples=1.5"),  # type: ignore[arg-type] # refused
         (lambda: Start(learning_rate=math.nan), "learning_rate=nan"),

@@ -75,12 +75,10 @@ def test_noise_and_loss_follow_the_samples_that_were_trained_on() -> None:
     )
     plan = plan_of(schedule({40: 4}), looks)
     trace, events = recorded_run(plan, follows)
-    found, expected = simulate(plan, model_of_job(measure_job(trace, events), trace, plan)), simulate(plan, follows)
-    seen = [tuple(one.inputs.values()) for one in found.decisions if one.rule == "_ignore"]
-    assert len(seen) > 2
-    for one, other in zip(
-        seen, (tuple(two.inputs.values()) for two in expected.decisions if two.rule == "_ignore"), strict=True
-    ):
+    runs = simulate(plan, model_of_job(measure_job(trace, events), trace, plan)), simulate(plan, follows)
+    found, expected = ([tuple(one.inputs.values()) for one in run.decisions if one.rule == "_ignore"] for run in runs)
+    assert len(found) > 2
+    for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=0.15)
 
 

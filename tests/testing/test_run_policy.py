@@ -29,8 +29,8 @@ def steps_and_values(*args: Any, **settings: Any) -> list[tuple[int, float]]:
 
 
 def test_what_is_no_policy_is_refused_with_the_line() -> None:
-    for wrong, told in ((gns_batch, "policies must be a list, and the function"), ([gns_batch], "makes a policy")):
-        with pytest.raises(PolicyError, match=f"{told}.*test_run_policy"):
+    for wrong, message in ((gns_batch, "policies must be a list, and the function"), ([gns_batch], "makes a policy")):
+        with pytest.raises(PolicyError, match=f"{message}.*test_run_policy"):
             run_policy(wrong, {"mean_loss": [1.0]})  # type: ignore[arg-type]  # a mistake of a user
 
 
@@ -39,10 +39,8 @@ def test_what_is_no_policy_is_refused_with_the_line() -> None:
 
 def test_arrays_are_played_by_step_with_what_is_usual_filled_in() -> None:
     decisions = run_policy(by_loss(), {"mean_loss": [1.0, 3.0, math.nan, 2.0], "max_size": [4] * 4})
-    assert [(one.step, one.rule, one.value, one.inputs["mean_loss"]) for one in decisions] == [
-        (2, "by_loss", 3.0, 3.0),
-        (4, "by_loss", 2.0, 2.0),
-    ]
+    found = [(one.step, one.rule, one.value, one.inputs["mean_loss"]) for one in decisions]
+    assert found == [(2, "by_loss", 3.0, 3.0), (4, "by_loss", 2.0, 2.0)]
     assert all(isinstance(one.action, Rescale) for one in decisions)
 
 
@@ -106,14 +104,11 @@ def recorded() -> list[str]:
     """A record of four steps of two peers, whose loss is the size that is wanted."""
     cluster = {"size": 2, "min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
     cluster |= {"change_due": False, "target_size": 0}
-    return [
-        json.dumps(
-            {"step": step, "view": 1, "rank": rank, "local": {"loss": 0.5}}
-            | ({"agreed": {**cluster, "mean_loss": float(step)}} if rank == 0 else {})
-        )
-        for step in range(1, 5)
-        for rank in range(2)
-    ]
+    lines = []
+    for step in range(1, 5):
+        line = {"step": step, "view": 1, "local": {"loss": 0.5}}
+        lines += [{**line, "rank": 0, "agreed": {**cluster, "mean_loss": float(step)}}, {**line, "rank": 1}]
+    return [json.dumps(line) for line in lines]
 
 
 def test_a_record_is_played_from_its_lines_its_folder_and_its_file(tmp_path: Path) -> None:
@@ -202,10 +197,8 @@ def test_rules_on_a_rescale_are_among_the_decisions() -> None:
 
 def test_a_shadow_decides_and_changes_nothing() -> None:
     decisions = run_policy([shadow(schedule({3: 4})), schedule({9: 3})], SMALL)
-    assert [(one.step, one.rule, one.inputs["size"]) for one in decisions] == [
-        (3, "shadow(schedule)", 2),
-        (9, "schedule", 2),
-    ]
+    found = [(one.step, one.rule, one.inputs["size"]) for one in decisions]
+    assert found == [(3, "shadow(schedule)", 2), (9, "schedule", 2)]
 
 
 def test_a_table_of_throughput_is_a_line_between_its_entries() -> None:
@@ -224,27 +217,20 @@ def slow_ones(training: Any) -> Any:
 LAME = ClusterModel({1: 100, 8: 800}, steps=30, start=Start(size=4, max_size=8), speed_by_peer={0: 0.3})
 
 
-def seen_sizes(rules: Any, model: ClusterModel = LAME, **settings: Any) -> dict[int, float]:
-    """The size in every tenth step, as a hook sees it that asks for nothing."""
-    watching = Policy("watching", lambda t: control.every(10).call(ignore, t.size))
-    decided = run_policy([Policy("rules", rules), watching], model, **settings)
-    return {one.step: one.inputs["size"] for one in decided if one.rule == "ignore"}
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_size_and_an_eviction_in_one_step_are_one_request_whichever_comes_first(order: int) -> None:
     def rules(training: Any) -> Any:
         once = control.every(5).until(training.step > 5)
         return (once.rescale(2), once.evict(slow_ones(training)))[::order]
 
-    two = ClusterModel(LAME.throughput_by_size, steps=30, start=Start(size=2), speed_by_peer={0: 0.3})
-    assert seen_sizes(rules) == {10: 2, 20: 2, 30: 2}
+    watching = Policy("watching", lambda t: control.every(10).call(ignore, t.size))
+    decided = run_policy([Policy("rules", rules), watching], LAME)
+    assert {one.step: one.inputs["size"] for one in decided if one.rule == "ignore"} == {10: 2, 20: 2, 30: 2}
     decided = run_policy(Policy("rules", lambda t: control.every(5).evict(slow_ones(t))), LAME)
     assert len(decided) == 1, "the lame one is gone"
-    shrunk = run_policy(
-        Policy("rules", lambda t: (control.every(5).rescale(1), control.every(5).evict(slow_ones(t)))), two
-    )
-    assert [(one.step, one.rule) for one in shrunk] == [(5, "rescale"), (5, "evict")]
+    two = ClusterModel(LAME.throughput_by_size, steps=30, start=Start(size=2), speed_by_peer={0: 0.3})
+    both = Policy("rules", lambda t: (control.every(5).rescale(1), control.every(5).evict(slow_ones(t))))
+    assert [(one.step, one.rule) for one in run_policy(both, two)] == [(5, "rescale"), (5, "evict")]
 
 
 def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
@@ -262,27 +248,28 @@ def stop_when_accurate(training):
     return kf.control.always().when(accuracy > 0.9).stop()
 
 
-def test_what_a_program_publishes_is_given_as_an_array_or_by_the_model():
-    arrays = {"accuracy": [[0.5, 0.9], [0.9, 1.0], [1.0, 1.0]], "samples": [[1.0, 1.0]] * 3}
-    assert [one.step for one in run_policy(stop_when_accurate(), arrays)] == [2, 3]
-    model = ClusterModel(throughput_by_size={1: 100}, steps=9, published_by_step={"accuracy": lambda step: 0.15 * step})
-    assert [one.step for one in run_policy(stop_when_accurate(), model)] == [7]
-
-
-def test_an_array_under_a_name_that_nobody_declares_is_refused_with_those_that_are():
-    with pytest.raises(UsageError, match=r"'acuracy' is no source.*and the policy declares accuracy"):
-        run_policy(stop_when_accurate(), {"acuracy": [1.0]})
-
-
 @kf.policy
 def stop_when_dear(training):
     return kf.control.always().when(training.fed("price") > 2).stop()
 
 
-def test_what_a_program_feeds_is_given_as_an_array_or_by_the_model():
-    assert [one.step for one in run_policy(stop_when_dear(), {"price": [1.0, 3.0, math.nan, 1.0]})] == [2, 3]
-    prices = {5: 3.0}
-    model = ClusterModel(
-        throughput_by_size={1: 100}, steps=9, fed_by_step={"price": lambda step: prices.get(step, math.nan)}
-    )
-    assert [one.step for one in run_policy(stop_when_dear(), model)] == [5]
+ACCURACIES = {"accuracy": [[0.5, 0.9], [0.9, 1.0], [1.0, 1.0]], "samples": [[1.0, 1.0]] * 3}
+PUBLISHED = {"published_by_step": {"accuracy": lambda step: 0.15 * step}}
+FED = {"fed_by_step": {"price": lambda step: 3.0 if step == 5 else math.nan}}
+
+
+@pytest.mark.parametrize(
+    ("made", "arrays", "model", "step"),
+    [
+        (stop_when_accurate(), ACCURACIES, PUBLISHED, 7),
+        (stop_when_dear(), {"price": [1.0, 3.0, math.nan, 1.0]}, FED, 5),
+    ],
+)
+def test_what_a_program_publishes_or_feeds_is_given_as_an_array_or_by_the_model(made, arrays, model, step):
+    assert [one.step for one in run_policy(made, arrays)] == [2, 3]
+    assert [one.step for one in run_policy(made, ClusterModel({1: 100}, steps=9, **model))] == [step]
+
+
+def test_an_array_under_a_name_that_nobody_declares_is_refused_with_those_that_are():
+    with pytest.raises(UsageError, match=r"'acuracy' is no source.*and the policy declares accuracy"):
+        run_policy(stop_when_accurate(), {"acuracy": [1.0]})

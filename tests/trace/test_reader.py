@@ -62,20 +62,20 @@ def test_the_order_in_which_peers_write_does_not_matter() -> None:
     assert parse_trace([*reversed(rest), header]).steps == parse_trace([header, *rest]).steps
 
 
-def test_a_step_that_a_peer_did_not_tell_of_is_left_out_with_a_remark() -> None:
-    given = [one for one in lines() if not (one.get("step") == 9 and one["rank"] == 2)]
-    trace = parse_trace(texts(given))
-    assert 9 not in [one.step for one in trace.steps]
-    assert trace.remarks == ("step 9 lacks the report of rank 2; it was left out",)
-
-
-def test_steps_that_a_killed_rank_0_did_not_report_are_left_out_in_one_remark() -> None:
-    given = [one for one in lines() if not (one.get("step") in (9, 10, 11) and one["rank"] == 0)]
-    trace = parse_trace(texts(given))
-    assert {9, 10, 11}.isdisjoint(one.step for one in trace.steps)
-    assert trace.remarks == ("steps 9 to 11 lack the report of rank 0; they were left out",)
-    nobody = [one for one in given if one.get("step") not in (9, 10, 11)]
-    assert parse_trace(texts(nobody)).remarks == ("steps 9 to 11 are not in the record",)
+@pytest.mark.parametrize(
+    ("steps", "ranks", "remark"),
+    [
+        ({9}, {2}, "step 9 lacks the report of rank 2; it was left out"),
+        ({9, 10, 11}, {0}, "steps 9 to 11 lack the report of rank 0; they were left out"),  # it was killed
+        ({9, 10, 11}, {0, 1, 2}, "steps 9 to 11 are not in the record"),
+    ],
+)
+def test_steps_that_peers_did_not_report_are_left_out_in_one_remark(
+    steps: set[int], ranks: set[int], remark: str
+) -> None:
+    trace = parse_trace(texts([one for one in lines() if not (one.get("step") in steps and one["rank"] in ranks)]))
+    assert steps.isdisjoint(one.step for one in trace.steps)
+    assert trace.remarks == (remark,)
 
 
 def test_a_step_that_was_done_again_in_a_later_view_counts_once() -> None:

@@ -19,6 +19,7 @@ GNS = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
 LOCAL = plan_showing(
     lambda t: ops.all_reduce(t.busy_seconds.ema(0.1), "sum").named("busy"), monitor.throughput, every=3
 )
+RATE = plan_showing(lambda t: t.learning_rate, every=2)
 BOTH = pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
 
 
@@ -26,7 +27,7 @@ def trace_of(plan: CompiledPolicies) -> Trace:
     return parse_trace(texts(recorded(plan)))
 
 
-def trace_without(source: str, *, but_every: int = 100) -> Trace:
+def trace_without(source: str, *, but_every: int) -> Trace:
     """The trace of a run that recorded this source in every so many steps only."""
     lines = recorded(GNS)
     for one in lines:
@@ -88,7 +89,7 @@ def test_a_record_whose_beginning_is_lost_is_replayed_from_its_first_snapshot() 
     assert [one.step for one in again.decisions] == [8, 12, 16]
 
 
-def test_a_run_that_did_something_else_is_told_step_by_step() -> None:
+def test_a_run_that_did_something_else_is_reported_step_by_step() -> None:
     lines = recorded(GNS)
     for one in lines:
         if one.get("step") == 8 and one["rank"] == 0:
@@ -97,11 +98,11 @@ def test_a_run_that_did_something_else_is_told_step_by_step() -> None:
             del one["fired"]
         if one.get("after") == 15 and one["rank"] == 0:
             one["folds"] = dict.fromkeys(one["folds"], 123.0)
-    told = replay(GNS, parse_trace(texts(lines)), whose="the run's").differences
-    assert "step 8: gns_batch asks for" in told[0]
-    assert told[0].endswith("in the replay, and asked for 6 in the run")
-    assert told[1] == "step 12: gns_batch fires in the replay, and did not in the run"
-    assert told[2].startswith("after step 15: kungfu/fold_")
+    first, second, third, *_ = replay(GNS, parse_trace(texts(lines)), whose="the run's").differences
+    assert "step 8: gns_batch asks for" in first
+    assert first.endswith("in the replay, and asked for 6 in the run")
+    assert second == "step 12: gns_batch fires in the replay, and did not in the run"
+    assert third.startswith("after step 15: kungfu/fold_")
 
 
 def test_another_policy_sees_the_same_record_and_changes_nothing_in_it() -> None:
@@ -111,17 +112,16 @@ def test_another_policy_sees_the_same_record_and_changes_nothing_in_it() -> None
     assert found.differences == ()
 
 
-def test_a_policy_that_needs_what_the_run_made_of_no_gradient_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"needs norm_squared\(grads\), which this run did not record"):
-        replay(GNS, trace_without("norm_squared(grads)"), whose="another")
-
-
-def test_a_source_that_the_record_lacks_is_named() -> None:
-    needing = plan_showing(lambda t: t.learning_rate, every=2)
-    with pytest.raises(UsageError, match=r"the source learning_rate, which is not in this record"):
-        replay(needing, trace_without("learning_rate"), whose="another")
-
-
-def test_a_norm_that_the_run_took_in_other_steps_is_missed_with_the_step() -> None:
-    with pytest.raises(UsageError, match=r"^step 1: the plan reads 'mean_grads'.*in other steps only"):
-        replay(GNS, trace_without("norm_squared(mean_grads)", but_every=5), whose="another")
+@pytest.mark.parametrize(
+    ("plan", "source", "but_every", "message"),
+    [
+        (GNS, "norm_squared(grads)", 100, r"needs norm_squared\(grads\), which this run did not record"),
+        (RATE, "learning_rate", 100, "the source learning_rate, which is not in this record"),
+        (GNS, "norm_squared(mean_grads)", 5, "^step 1: the plan reads 'mean_grads'.*in other steps only"),
+    ],
+)
+def test_what_the_record_lacks_of_a_plan_is_named(
+    plan: CompiledPolicies, source: str, but_every: int, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        replay(plan, trace_without(source, but_every=but_every), whose="another")
