@@ -52,13 +52,10 @@ def held(plan: CompiledPolicies) -> list[str]:
     return [rule.name for rule in plan.rules if rule.mode == "held"]
 
 
-def test_without_a_budget_a_policy_may_flap() -> None:
-    assert fired_steps(compile_policies([FLAPPING]), steps=5) == [1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize(("made", "job"), [(FLAPPING, TWO), (flapping(), None)], ids=["of the job", "of the policy"])
 def test_a_budget_is_spent_first_and_then_comes_back_evenly(made: Policy, job: Budget | None) -> None:
     assert fired_steps(compile_policies([made], budget=job), steps=45) == [1, 2, 11, 21, 31, 41]
+    assert fired_steps(compile_policies([FLAPPING]), steps=5) == [1, 2, 3, 4, 5], "without a budget it may flap"
 
 
 @settings(max_examples=25, deadline=None)
@@ -164,6 +161,7 @@ WORTH = worth.points({10: 5, 60: 0})
     ("made", "budget"),
     [
         (policies.autoscale(max_peers=4), Budget(24, 1200, 24)),
+        (load_policy("autoscale(max_peers=4)"), Budget(24, 1200, 24)),
         (policies.utility(worth=WORTH, samples=20, price_per_hour=1, max_peers=4), Budget(24, 1200, 24)),
         (policies.replace_stragglers(), Budget(8, 800, 8)),
         (policies.gns_batch(max_peers=4), Budget(10, 1000, 10)),
@@ -180,10 +178,6 @@ def test_prebuilt_policies_that_measure_have_a_budget_and_others_have_none(made:
     assert made.budget == budget
     assert held(plan) == ([f"held({made.name})"] if budget else [])
     assert all(rule.budgets in ({}, {JOB: ONE}) for rule in compile_policies([made], budget=ONE).rules)
-
-
-def test_a_policy_that_the_command_line_names_has_its_budget_too() -> None:
-    assert load_policy("autoscale(max_peers=4)").budget == Budget(24, 1200, 24)
 
 
 # ---- several policies ------------------------------------------------------------------------------------------------

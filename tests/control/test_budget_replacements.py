@@ -33,10 +33,6 @@ def exchanging(training: Any) -> Any:
     return control.always().replace(ops.all_gather(training.busy_seconds) > 1)
 
 
-def busy(size: int, *, slow: int) -> list[dict[str, Any]]:
-    return [{"busy_seconds": 2.0 if rank < slow else 1.0} for rank in range(size)]
-
-
 class Driven:
     """A plan over a cluster, in which what its rules ask for is carried out at once."""
 
@@ -48,16 +44,14 @@ class Driven:
         """The rules that fire in the next step, in which so many peers are slow."""
         self.number += 1
         agreed = {**CALM, "step": self.number, "replaced_peers": self.replaced, "pending": pending}
-        outcome = self.replay.step(busy(self.replay.size, slow=slow), agreed)
+        busy = [{"busy_seconds": 2.0 if rank < slow else 1.0} for rank in range(self.replay.size)]
+        outcome = self.replay.step(busy, agreed)
         return {one.rule: one for one in fired_rules(self.plan, outcome, step=self.number)}
 
     def exchanged(self, peers: int, *, size: int | None = None) -> None:
         """The view changes: so many peers are replaced by decision, and perhaps the size changes too."""
         self.replaced += peers
         self.replay.rescale(size or self.replay.size)
-
-    def rescaled(self, size: int) -> None:
-        self.replay.rescale(size)
 
 
 # ---- what is charged -------------------------------------------------------------------------------------------------
@@ -92,7 +86,7 @@ def test_a_budget_bounds_the_replacements_of_any_run(
             total += peers
             driven.exchanged(peers, size=4 + grows)
         elif grows:
-            driven.rescaled(9 - driven.replay.size)
+            driven.replay.rescale(9 - driven.replay.size)
         assert total <= replacements * (1 + driven.number / per_steps)
 
 
@@ -106,10 +100,10 @@ def test_an_exchange_costs_no_rescale_and_a_rescale_no_replacement() -> None:
     assert left["flapping"].inputs["rescales_left"] == pytest.approx(2.0)
     driven = Driven(exchanging(), flapping())
     driven.step()
-    driven.rescaled(1)
+    driven.replay.rescale(1)
     left = driven.step()
     assert left["flapping"].inputs["rescales_left"] == pytest.approx(1.1)
-    driven.rescaled(4)
+    driven.replay.rescale(4)
     assert driven.step(slow=1)["exchanging"].replacements_left == 3
 
 
@@ -139,9 +133,9 @@ def test_one_change_that_grows_the_job_and_replaces_peers_costs_both() -> None:
 def test_peers_that_come_for_lost_ones_are_no_replacement_and_cost_rescales_as_ever() -> None:
     driven = Driven(exchanging(), flapping())
     driven.step(pending=True)
-    driven.rescaled(3)  # one of four was lost
+    driven.replay.rescale(3)  # one of four was lost
     driven.step(pending=True)
-    driven.rescaled(4)  # and another one came
+    driven.replay.rescale(4)  # and another one came
     fired = driven.step(slow=1)
     assert fired["exchanging"].replacements_left == 3
     assert "flapping" not in fired
@@ -162,7 +156,7 @@ def test_a_job_that_is_resumed_counts_from_0_again_and_pays_for_nothing_twice() 
 
 def test_the_replay_of_an_older_record_knows_of_no_replacement() -> None:
     plan = compile_policies([exchanging()])
-    outcome = Replay(plan, size=2).step(busy(2, slow=1), {**CALM, "step": 1})
+    outcome = Replay(plan, size=2).step([{"busy_seconds": 2.0}, {"busy_seconds": 1.0}], {**CALM, "step": 1})
     (fired,) = fired_rules(plan, outcome, step=1)
     assert fired.replacements_left == 3
 
@@ -219,9 +213,9 @@ def test_a_hook_is_told_both_and_replaces_at_most_so_many() -> None:
     driven.exchanged(3)
     one = driven.step()["hook"]
     assert (one.replacements_left, one.over_budget) == (0, False)
-    driven.rescaled(3)
+    driven.replay.rescale(3)
     driven.step()
-    driven.rescaled(2)
+    driven.replay.rescale(2)
     assert driven.step()["hook"].over_budget
 
 
@@ -232,7 +226,7 @@ def test_a_merged_rule_needs_a_rescale_of_each_budget_and_an_exchange_costs_it_n
     assert name in driven.step(slow=1)
     driven.exchanged(1)
     assert name in driven.step(), "the exchange was another budget's"
-    driven.rescaled(1)
+    driven.replay.rescale(1)
     held = driven.step()[f"held({name})"]
     assert held.held_by == "2 rescales in 20 steps or 1 rescale in 100 steps"
 
@@ -242,7 +236,7 @@ def test_the_budget_of_the_job_counts_them_apart_for_all_policies() -> None:
     assert set(driven.step(slow=1)) == {"exchanging", "flapping"}
     driven.exchanged(2)
     assert set(driven.step(slow=1)) == {"held(exchanging)", "flapping"}
-    driven.rescaled(1)
+    driven.replay.rescale(1)
     assert set(driven.step()) == {"held(flapping)"}
 
 
@@ -251,8 +245,8 @@ def test_the_budget_of_the_job_counts_them_apart_for_all_policies() -> None:
 
 def test_explain_and_a_recorded_plan_tell_both_counts() -> None:
     plan = compile_policies([exchanging()])
-    told = "budget of exchanging: 2 rescales, and one more every 10 steps; apart from them 3 replacements, and one more"
-    assert f"  {told} every 7 steps\n" in explain(plan)
+    both = "budget of exchanging: 2 rescales, and one more every 10 steps; apart from them 3 replacements, and one more"
+    assert f"  {both} every 7 steps\n" in explain(plan)
     assert explain(plan_from_json(plan_to_json(plan))) == explain(plan)
 
 

@@ -18,26 +18,22 @@ from kungfu.compiler.replay import Replay
 from kungfu.control import Rescale, Trigger
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy, at_least
-from kungfu.signal import Constant, TrainingSignals, is_gate
+from kungfu.signal import Constant, Signal, TrainingSignals, is_gate
 from tests.compiler.small import plan_of
 
 training = TrainingSignals()
 CALM = {"size": 1, "min_size": 1, "max_size": 9, "refused_size": 0, "pending": False, "learning_rate": 0.5}
 
 
-def test_a_condition_on_step_narrows_the_gate() -> None:
-    trigger = control.every(10).when(training.step > 100)
+@pytest.mark.parametrize(("first", "narrows"), [(training.step > 100, True), (training.mean_loss < 1, False)])
+def test_only_a_condition_on_step_narrows_the_gate(first: Signal, narrows: bool) -> None:
+    trigger = control.every(10).when(first)
     assert is_gate(trigger.gate)
-    assert isinstance(trigger.predicate, Constant)
+    assert isinstance(trigger.predicate, Constant) == narrows
+    assert not isinstance(trigger.when(training.mean_loss > 0).predicate, Constant)
 
 
-def test_any_other_condition_is_looked_at_inside_the_gate() -> None:
-    trigger = control.every(10).when(training.mean_loss < 1).when(training.mean_loss > 0)
-    assert is_gate(trigger.gate)
-    assert not isinstance(trigger.predicate, Constant)
-
-
-def test_a_rescale_keeps_the_local_batch_size_unless_told_otherwise() -> None:
+def test_a_rescale_keeps_the_local_batch_size_unless_asked_otherwise() -> None:
     action = control.always().rescale(4).action
     assert isinstance(action, Rescale)
     assert action.keep == "local_batch_size"
@@ -87,6 +83,7 @@ def test_what_was_seen_outlasts_a_rescale() -> None:
             )
             for one in (training.mean_loss, True, "loss > 1")
         ),
+        (lambda: control.on_rescale().when(3), "takes a bool signal"),
         (lambda: control.always().rescale(4, keep="batch"), r"keep='batch'\): .* local_batch_size, global_batch_size"),
         (lambda: control.always().payback(0.1, horizon=10, at_first_s=-1), r"\.payback\(at_first_s=-1\)"),
         *(
