@@ -100,13 +100,13 @@ def test_it_gives_vectors_of_one_entry_a_size() -> None:
     assert {one.placement for one in (table.count, table.mean, table.variance, table.age)} == {"agreed"}
 
 
-@pytest.mark.parametrize("wrong", [0, -1, True])
-def test_a_time_that_is_no_number_of_steps_is_refused(wrong: Any) -> None:
-    with pytest.raises(PolicyError, match="forget_after"):
-        training.mean_loss.statistics_by_size(4, forget_after=wrong)
-
-
-@pytest.mark.parametrize("wrong", [0.5, True, 0, -1])
-def test_a_size_that_is_none_is_refused(wrong: Any) -> None:
-    with pytest.raises(PolicyError, match="largest size"):
-        training.mean_loss.statistics_by_size(wrong)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"largest": one}, "largest size") for one in (0.5, True, 0, -1)),
+        *(({"forget_after": one}, "forget_after") for one in (0, -1, True)),
+    ],
+)
+def test_a_size_or_a_number_of_steps_that_is_none_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        training.mean_loss.statistics_by_size(**{"largest": 4, **given})
