@@ -11,15 +11,15 @@ import pytest
 import kungfu as kf
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
-from tests.monitor.test_throughput_by_size import told
+from tests.monitor.test_throughput_by_size import shown
 
 
 def test_the_samples_to_go_are_those_of_the_loader_unless_they_are_said() -> None:
     arrays = {"samples_done": [0, 40, 100, 120], "job_samples": [100] * 4}
-    np.testing.assert_equal(told(kf.monitor.remaining_samples, **arrays), [100, 60, math.nan, math.nan])
-    said = told(lambda training: kf.monitor.remaining_samples(training, samples=110), **arrays)
+    np.testing.assert_equal(shown(kf.monitor.remaining_samples, **arrays), [100, 60, math.nan, math.nan])
+    said = shown(lambda training: kf.monitor.remaining_samples(training, samples=110), **arrays)
     np.testing.assert_equal(said, [110, 70, 10, math.nan])
-    assert math.isnan(told(kf.monitor.remaining_samples, samples_done=[0], job_samples=[0])[0])
+    assert math.isnan(shown(kf.monitor.remaining_samples, samples_done=[0], job_samples=[0])[0])
 
 
 def test_the_seconds_to_go_are_the_samples_over_the_throughput() -> None:
@@ -30,15 +30,12 @@ def test_the_seconds_to_go_are_the_samples_over_the_throughput() -> None:
         "samples_done": [0, 10],
         "job_samples": [100, 100],
     }
-    np.testing.assert_allclose(told(kf.monitor.remaining_seconds, **arrays), [math.nan, 90 / 20], rtol=1e-6)
+    np.testing.assert_allclose(shown(kf.monitor.remaining_seconds, **arrays), [math.nan, 90 / 20], rtol=1e-6)
 
 
 def test_the_cost_is_that_of_each_step_s_peers_for_as_long_as_it_took() -> None:
-    arrays = {
-        "size": [1, 1, 2],
-        "clock_seconds": [[0.0], [10.0], [30.0, 0.0]],
-    }
-    found = told(lambda training: kf.monitor.cost_so_far(training, price_per_hour=360.0), **arrays)
+    arrays = {"size": [1, 1, 2], "clock_seconds": [[0.0], [10.0], [30.0, 0.0]]}
+    found = shown(lambda training: kf.monitor.cost_so_far(training, price_per_hour=360.0), **arrays)
     np.testing.assert_allclose(found, [0, 1.0, 1.0 + 2 * 20 * 0.1], rtol=1e-5)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu import control, ops
+from kungfu import control
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
@@ -69,26 +69,19 @@ def test_uneven_slices_and_an_empty_one_are_estimated_without_bias() -> None:
     samples, true, spread, dimensions = np.array([5.0, 2.0, 0.0, 1.0]), 3.0, 2.0, 40
     direction = np.zeros(dimensions)
     direction[0] = true
+    scales = spread / np.sqrt(np.where(samples > 0, samples, np.nan) * dimensions)
     replay = Replay(compile_policies([watching(decay=0.002)]), size=4)
     for number in range(1, 3001):
-        own = [
-            direction + rng.normal(size=dimensions) * spread / math.sqrt(b * dimensions)
-            if b
-            else np.full(dimensions, np.nan)
-            for b in samples
-        ]
+        own = direction + rng.normal(size=(4, dimensions)) * scales[:, None]
         outcome = replay.step(peers(*own, samples=samples.tolist()), {**CALM, "step": number})
     np.testing.assert_allclose(outcome.inputs[1:], [spread**2, true**2], rtol=0.05)
 
 
-def test_alone_it_is_undefined_and_says_so() -> None:
-    outcome = seen(peers([3, 0]))
+@pytest.mark.parametrize("local", [peers([3, 0]), peers([3, 0], [1, 0], samples=[4, 0])])
+def test_with_samples_on_one_peer_only_it_is_undefined(local: list[dict[str, Any]]) -> None:
+    outcome = seen(local)
     assert np.isnan(outcome.inputs).all()
     assert np.isnan(outcome.watched).all()
-
-
-def test_with_samples_on_one_peer_only_it_is_undefined() -> None:
-    assert np.isnan(seen(peers([3, 0], [1, 0], samples=[4, 0])).watched).all()
 
 
 def test_gradients_that_point_apart_leave_no_signal_and_no_number() -> None:
@@ -124,6 +117,4 @@ def test_a_decay_out_of_range_is_refused() -> None:
 
 def test_it_takes_each_norm_once() -> None:
     nodes = topological((gradient_noise_scale(TrainingSignals()),))
-    norms = [one for one in nodes if isinstance(one, Map) and one.operation.name == "norm_squared"]
-    assert len(norms) == 2
-    assert ops.norm_squared(TrainingSignals().grads).operation == norms[0].operation
+    assert [one.operation.name for one in nodes if isinstance(one, Map)].count("norm_squared") == 2

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from kungfu import control
-from kungfu.compiler import CompiledPolicies, compile_policies
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
 from kungfu.monitor import slowest_in_a_row, straggler_fractions, stragglers
-from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
+from tests.compiler.small import plan_of
 
-PLAN = compile_policies([Policy("watching", lambda t: control.always().replace(stragglers(t)))])
-IN_A_ROW = compile_policies([Policy("watching", lambda t: control.always().replace(slowest_in_a_row(t) >= 3))])
-FAR_BEHIND = compile_policies(
-    [Policy("watching", lambda t: control.always().replace(slowest_in_a_row(t, threshold=0.8) >= 3))]
-)
+PLAN = plan_of(lambda t: control.always().replace(stragglers(t)))
+IN_A_ROW = plan_of(lambda t: control.always().replace(slowest_in_a_row(t) >= 3))
+FAR_BEHIND = plan_of(lambda t: control.always().replace(slowest_in_a_row(t, threshold=0.8) >= 3))
 
 
 def algorithm_1(speeds: list[list[float]], *, alpha: float, threshold: float) -> list[list[bool]]:
@@ -210,8 +208,7 @@ def test_a_step_that_says_nothing_neither_lengthens_nor_ends_a_row(between: dict
 
 
 def test_both_monitors_share_the_speeds() -> None:
-    both = Policy("watching", lambda t: control.always().replace(stragglers(t) & (slowest_in_a_row(t) >= 3)))
-    plan = compile_policies([both])
+    plan = plan_of(lambda t: control.always().replace(stragglers(t) & (slowest_in_a_row(t) >= 3)))
     assert (plan.piggybacked.floats(5), plan.messages_per_step) == (15, 0)
 
 
@@ -223,15 +220,14 @@ def test_it_costs_two_floats_a_peer_and_no_message(plan: CompiledPolicies) -> No
     assert (plan.piggybacked.floats(5), plan.messages_per_step) == (10, 0)
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 1.5, math.nan])
-def test_a_threshold_out_of_range_is_refused(threshold: float) -> None:
-    with pytest.raises(PolicyError, match=r"stragglers\(threshold=.*in \[0, 1\]"):
-        stragglers(TrainingSignals(), threshold=threshold)
-    with pytest.raises(PolicyError, match=r"slowest_in_a_row\(threshold=.*in \[0, 1\]"):
-        slowest_in_a_row(TrainingSignals(), threshold=threshold)
-
-
-@pytest.mark.parametrize("alpha", [0, 1.5, math.nan])
-def test_an_alpha_out_of_range_is_refused(alpha: float) -> None:
-    with pytest.raises(PolicyError, match=r"straggler_fractions\(alpha=.*in \(0, 1\]"):
-        straggler_fractions(TrainingSignals(), alpha=alpha)
+@pytest.mark.parametrize(
+    ("monitor", "name", "values", "bounds"),
+    [
+        *((monitor, "threshold", (-0.1, 1.5, math.nan), r"\[0, 1\]") for monitor in (stragglers, slowest_in_a_row)),
+        (straggler_fractions, "alpha", (0, 1.5, math.nan), r"\(0, 1\]"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(monitor: Any, name: str, values: tuple[float, ...], bounds: str) -> None:
+    for value in values:
+        with pytest.raises(PolicyError, match=rf"{monitor.__name__}\({name}=.*in {bounds}"):
+            monitor(TrainingSignals(), **{name: value})

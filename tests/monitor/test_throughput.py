@@ -6,15 +6,11 @@ import math
 
 import numpy as np
 
-from kungfu import control
-from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.monitor import throughput
-from kungfu.policy_definition import Policy
+from tests.compiler.small import plan_showing
 
-PLAN = compile_policies(
-    [Policy("watching", lambda t: control.always().call(lambda *_: None, throughput(t, decay=0.5)))]
-)
+PLAN = plan_showing(lambda t: throughput(t, decay=0.5))
 
 
 def watched(replay: Replay, *, samples: list[float], seconds: list[float], pending: bool = False) -> float:

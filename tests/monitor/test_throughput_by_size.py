@@ -13,7 +13,7 @@ import kungfu as kf
 from kungfu.testing import run_policy
 
 
-def told(made: Callable[[Any], Any], **arrays: Any) -> list[float]:
+def shown(made: Callable[[Any], Any], **arrays: Any) -> list[float]:
     """A monitor's values step by step."""
 
     @kf.policy
@@ -41,7 +41,7 @@ def steps_at(*throughputs: tuple[int, float], lasting: int = 4, **others: Any) -
 
 def counted(entry: int, *, last: bool = True, **arrays: Any) -> Any:
     """How many samples an entry has, after the last step or after each."""
-    found = told(lambda t: kf.monitor.throughput_by_size(t, 6, patience=8).statistics.count[entry], **arrays)
+    found = shown(lambda t: kf.monitor.throughput_by_size(t, 6, patience=8).statistics.count[entry], **arrays)
     return found[-1] if last else found
 
 
@@ -59,13 +59,13 @@ def counted(entry: int, *, last: bool = True, **arrays: Any) -> Any:
 def test_the_efficiency_is_what_an_added_peer_brings_relative_to_those_before(
     fewer: tuple[int, float], more: tuple[int, float], unit: int, efficiency: float
 ) -> None:
-    found = told(lambda t: kf.monitor.scaling_efficiency(t, 6, unit=unit), **steps_at(fewer, more))
+    found = shown(lambda t: kf.monitor.scaling_efficiency(t, 6, unit=unit), **steps_at(fewer, more))
     np.testing.assert_allclose(found[-1], efficiency, atol=1e-5)
     assert np.isnan(found[:6]).all()  # before two steps with more peers were timed
 
 
 def test_alone_there_is_no_efficiency() -> None:
-    assert np.isnan(told(lambda t: kf.monitor.scaling_efficiency(t, 6), **steps_at((1, 100.0)))).all()
+    assert np.isnan(shown(lambda t: kf.monitor.scaling_efficiency(t, 6), **steps_at((1, 100.0)))).all()
 
 
 def test_steps_in_which_a_change_is_pending_do_not_count() -> None:
@@ -88,12 +88,12 @@ def test_a_throughput_that_moves_strikes_all_entries() -> None:
     arrays = steps_at((1, 100.0), (2, 200.0), (2, 150.0), lasting=100)
     arrays["view"] = [0] * 100 + [1] * 200
     arrays["step_seconds"][200:202] = arrays["step_seconds"][202:204]
-    moves = told(lambda t: kf.monitor.throughput_by_size(t, 6).moves, **arrays)
+    moves = shown(lambda t: kf.monitor.throughput_by_size(t, 6).moves, **arrays)
     assert (moves[199], moves[-1]) == (0, 1)
     assert (counted(1, last=False, **arrays)[199], counted(1, **arrays)) == (98, 0)
     struck = moves.index(1)
     assert counted(2, last=False, **arrays)[struck] == 1
-    assert told(lambda t: kf.monitor.throughput_by_size(t, 6).statistics.mean[2], **arrays)[-1] == pytest.approx(150)
+    assert shown(lambda t: kf.monitor.throughput_by_size(t, 6).statistics.mean[2], **arrays)[-1] == pytest.approx(150)
 
 
 def moves_of(*rates: float) -> list[float]:
@@ -101,7 +101,7 @@ def moves_of(*rates: float) -> list[float]:
     arrays = steps_at((2, 100.0), lasting=2 + len(rates))
     arrays["step_seconds"][2:] = [[4 / rate] * 2 for rate in rates]
     arrays["busy_seconds"] = [[0.02] * 2] * len(arrays["size"])
-    return told(lambda t: kf.monitor.throughput_by_size(t, 6).moves, **arrays)[2:]
+    return shown(lambda t: kf.monitor.throughput_by_size(t, 6).moves, **arrays)[2:]
 
 
 @pytest.mark.parametrize("after", [12, 30, 300])

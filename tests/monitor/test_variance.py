@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from kungfu import control
-from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.monitor import gradient_noise_scale, gradient_variance
-from kungfu.policy_definition import Policy
+from tests.compiler.small import plan_showing
 
 
-def watching(decay: float = 1.0) -> Policy:
-    return Policy("watching", lambda t: control.always().call(lambda *_: None, gradient_variance(t, decay=decay)))
+def variance_on(size: int, *, decay: float = 1.0) -> Replay:
+    return Replay(plan_showing(lambda t: gradient_variance(t, decay=decay)), size=size)
 
 
 def seen(replay: Replay, *gradients: list[float], samples: float = 1.0) -> float:
@@ -25,16 +22,16 @@ def seen(replay: Replay, *gradients: list[float], samples: float = 1.0) -> float
 
 
 def test_the_case_of_its_documentation() -> None:
-    assert seen(Replay(compile_policies([watching()]), size=2), [3, 0], [1, 0]) == 2
+    assert seen(variance_on(2), [3, 0], [1, 0]) == 2
 
 
 def test_alone_it_is_undefined() -> None:
-    assert math.isnan(seen(Replay(compile_policies([watching()]), size=1), [3, 0]))
+    assert math.isnan(seen(variance_on(1), [3, 0]))
 
 
 @pytest.mark.slow
 def test_it_estimates_the_trace_of_the_covariance_of_one_sample() -> None:
-    rng, replay = np.random.default_rng(1), Replay(compile_policies([watching(decay=0.005)]), size=3)
+    rng, replay = np.random.default_rng(1), variance_on(3, decay=0.005)
     deviations = np.array([1.0, 2.0, 0.5])
     for _ in range(1500):
         means = rng.normal(5.0, deviations / np.sqrt(4), (3, 3))  # of four samples on each of three peers
@@ -43,10 +40,7 @@ def test_it_estimates_the_trace_of_the_covariance_of_one_sample() -> None:
 
 
 def test_beside_the_noise_scale_it_costs_nothing_more() -> None:
-    def both(training: Any) -> Any:
-        return control.always().call(lambda *_: None, gradient_variance(training), gradient_noise_scale(training))
-
-    together = compile_policies([Policy("both", both)])
+    together = plan_showing(gradient_variance, gradient_noise_scale)
     assert (together.piggybacked.floats(4), together.messages_per_step) == (3, 0)
     # Beside them the hook has one that remembers whether it waits.
     assert len([fold for fold in together.folds if fold.type.dtype == "float32"]) == 2

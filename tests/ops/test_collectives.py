@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kungfu.errors import PolicyError
@@ -11,21 +13,20 @@ from kungfu.signal import TrainingSignals
 training = TrainingSignals()
 
 
-def test_an_unknown_reduction_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(PolicyError, match=r"all_reduce\(x, 'max'\): .* write \"sum\" or \"mean\""):
-        all_reduce(training.loss, "max")  # type: ignore[arg-type]  # what a user might write
-
-
-def test_gradients_are_not_reduced_a_second_time() -> None:
-    with pytest.raises(PolicyError, match=r"use training.mean_grads, or reduce kf.ops.norm_squared\(x\)"):
-        all_reduce(training.grads, "mean")
-
-
-def test_a_vector_of_a_fixed_length_is_reduced_before_it_travels() -> None:
-    with pytest.raises(PolicyError, match=r"all_reduce of <local float32\[3\] .* with one entry per peer; reduce it"):
-        all_reduce(training.loss.window(3).values, "sum")
-
-
-def test_a_vector_is_not_gathered() -> None:
-    with pytest.raises(PolicyError, match=r"takes one number a peer; reduce it first, as in kf.ops.mean\(x\)"):
-        all_gather(all_gather(training.loss))
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: all_reduce(training.loss, "max"), r"all_reduce\(x, 'max'\): .* write \"sum\" or \"mean\""),
+        # The gradients are averaged already.
+        (lambda: all_reduce(training.grads, "mean"), r"use training.mean_grads, or reduce kf.ops.norm_squared\(x\)"),
+        # A vector of a fixed length is reduced before it is sent, and a vector is not gathered.
+        (
+            lambda: all_reduce(training.loss.window(3).values, "sum"),
+            r"all_reduce of <local float32\[3\] .* with one entry per peer; reduce it",
+        ),
+        (lambda: all_gather(all_gather(training.loss)), r"takes one number a peer; .* as in kf.ops.mean\(x\)"),
+    ],
+)
+def test_what_cannot_be_reduced_or_gathered_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        make()
