@@ -9,20 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu import control, monitor, worth
+from kungfu import control, monitor, policies, worth
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
-from kungfu.policies import (
-    autoscale,
-    gns_batch,
-    hybrid_scaling,
-    linear_scaling,
-    replace_stragglers,
-    schedule,
-    stop_on_nan,
-    utility,
-)
+from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
 from tests.compiler.cluster import (
     Cluster,
@@ -74,15 +65,15 @@ CONFORMING = {
     "first": first(schedule({3: 2}), gns_batch(max_peers=4, every=2, decay=0.5)),
     "at_least": at_least(schedule({2: 3, 5: 1}), gns_batch(max_peers=8, every=3, decay=0.5)),
     "shadow": compose(shadow(gns_batch(max_peers=8, every=2, decay=0.5)), schedule({2: 3, 5: 1})),
-    "hybrid_scaling": hybrid_scaling({4: 2, 8: 4}),
-    "linear_scaling": linear_scaling(over_steps=5),
-    "autoscale": autoscale(max_peers=4, every=2),
-    "stop_on_nan": stop_on_nan(steps=2),
-    "stop_on_nan of gradients": stop_on_nan(steps=1, watch="gradients"),
-    "replace_stragglers": replace_stragglers(every=2, alpha=0.5),
-    "replace_stragglers by the row": replace_stragglers(every=2, criterion="slowest_in_a_row", times=2),
-    "utility": utility(worth=worth.points({10: 5, 60: 0}), price_per_hour=3600, max_peers=4, every=2),
-    "utility in steps": utility(worth=worth.steps({60: 5}), samples=20, price_per_hour=0, max_peers=4, every=2),
+    "hybrid_scaling": policies.hybrid_scaling({4: 2, 8: 4}),
+    "linear_scaling": policies.linear_scaling(over_steps=5),
+    "autoscale": policies.autoscale(max_peers=4, every=2),
+    "stop_on_nan": policies.stop_on_nan(steps=2),
+    "stop_on_nan of gradients": policies.stop_on_nan(steps=1, watch="gradients"),
+    "replace_stragglers": policies.replace_stragglers(every=2, alpha=0.5),
+    "replace_stragglers by the row": policies.replace_stragglers(every=2, criterion="slowest_in_a_row", times=2),
+    "utility": policies.utility(worth=worth.points({10: 5, 60: 0}), price_per_hour=3600, max_peers=4, every=2),
+    "utility, steps": policies.utility(worth=worth.steps({60: 5}), samples=20, price_per_hour=0, max_peers=4, every=2),
     "every_action": every_action(),
     "gradient_noise_scale": watching(monitor.gradient_noise_scale),
     "gradient_variance": watching(monitor.gradient_variance),

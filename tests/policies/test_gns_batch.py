@@ -15,9 +15,9 @@ from kungfu.policies import gns_batch
 LIMITS = {"min_size": 1, "max_size": 16, "refused_size": 0, "pending": False}
 
 
-def hand_case() -> list[dict[str, Any]]:
-    """S = 2 and |G|² = 3, as in the monitor's own documentation."""
-    return [{"grads": [np.array(one, np.float32)], "samples": 1.0} for one in ([3, 0], [1, 0])]
+def pair(centre: float, spread: float) -> list[dict[str, Any]]:
+    """Two peers with one sample each, at a distance from their mean: S = 2 spread², |G|² = centre² - spread²."""
+    return [{"grads": [np.array([centre + one, 0], np.float32)], "samples": 1.0} for one in (spread, -spread)]
 
 
 @pytest.mark.parametrize(
@@ -25,21 +25,11 @@ def hand_case() -> list[dict[str, Any]]:
     [(6.0, 1.0, 6), (7.4, 1.0, 7), (3.0, 0.5, 6), (30.0, 1.0, 8), (1.0, 1.0, 2), (1e-3, 1.0, 2)],
 )
 def test_it_asks_for_the_peers_that_make_up_one_noise_scale(scale: float, local_batch: float, expected: float) -> None:
-    # Gradients c + 1 and c - 1 of one sample each have S = 2 whatever c is, and |G|² = c² - 1; the third peer is idle.
     replay = Replay(compile_policies([gns_batch(max_peers=8, every=1, min_peers=2)]), size=3)
-    centre = np.sqrt(2.0 / scale + 1)
-    local = [
-        {"grads": [np.array([centre + 1, 0], np.float32)], "samples": 1.0},
-        {"grads": [np.array([centre - 1, 0], np.float32)], "samples": 1.0},
-        {"grads": [np.zeros(2, np.float32)], "samples": 0.0},
-    ]
+    idle = {"grads": [np.zeros(2, np.float32)], "samples": 0.0}
+    local = [*pair(math.sqrt(2.0 / scale + 1), 1.0), idle]
     outcome = replay.step(local, {**LIMITS, "step": 1, "local_batch_size": np.float32(local_batch)})
     assert (bool(outcome.fired[0]), float(outcome.targets[0])) == (expected != 3, expected)
-
-
-def pair(centre: float, spread: float) -> list[dict[str, Any]]:
-    """Two peers with one sample each, at a distance from their mean: S = 2 spread², |G|² = centre² - spread²."""
-    return [{"grads": [np.array([centre + one, 0], np.float32)], "samples": 1.0} for one in (spread, -spread)]
 
 
 @pytest.mark.parametrize(
@@ -69,5 +59,5 @@ def test_it_decides_by_the_averages_of_numerator_and_denominator(
 def test_it_looks_every_so_many_steps_only() -> None:
     replay = Replay(compile_policies([gns_batch(max_peers=8, every=3, min_peers=3)]), size=2)
     agreed = {**LIMITS, "local_batch_size": 1.0}
-    fired = [bool(replay.step(hand_case(), {**agreed, "step": number}).fired[0]) for number in range(1, 7)]
+    fired = [bool(replay.step(pair(2.0, 1.0), {**agreed, "step": number}).fired[0]) for number in range(1, 7)]
     assert fired == [False, False, True, False, False, True]

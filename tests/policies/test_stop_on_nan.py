@@ -32,17 +32,13 @@ def test_a_modelled_job_ends_by_its_gradients_which_are_finite_where_its_loss_is
     assert run_policy(stop_on_nan(watch="gradients"), model) == ()  # nothing is said of its loss
 
 
-def test_steps_that_are_not_in_a_row_end_nothing() -> None:
-    assert stopped_at(lambda step: math.nan if step % 3 else 1.0, steps=3) == []
-    assert stopped_at(lambda step: math.nan if step % 3 else 1.0, steps=2) == [2]
-
-
 @pytest.mark.parametrize(
     ("losses", "steps", "more", "first"),
     [
         ([math.nan], 1, {}, 1),  # of one step
         ([math.nan, math.nan, 1.0, math.nan, math.nan, math.nan], 3, {}, 6),  # the third step begins the count anew
         ([math.inf, -math.inf, math.nan, 1.0], 3, {}, 3),  # whatever it is instead of a number
+        ([1.0, math.nan, math.nan] * 20, 3, {}, None),  # never in a row
         ([1.0, 1.0, 1.0], 1, {}, None),
         ([math.nan, math.nan], 3, {}, None),
         ([math.nan] * 4, 2, {"size": [1, 1, 1, 1]}, 2),  # alone

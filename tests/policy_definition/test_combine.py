@@ -186,11 +186,18 @@ def test_policies_that_keep_different_batch_sizes_cannot_share() -> None:
         compile_policies([made])
 
 
-def test_combining_takes_at_least_two_policies_and_nothing_else() -> None:
-    with pytest.raises(PolicyError, match="at_most: takes at least two policies, got 1"):
-        at_most(by_loss())
-    with pytest.raises(PolicyError, match=r"first\(<function by_loss .*takes policies, as in first\(gns_batch"):
-        first(by_loss, by_samples())  # type: ignore[arg-type]  # what a user might write
+@pytest.mark.parametrize(
+    ("combine", "policies", "message"),
+    [
+        (at_most, [by_loss()], "at_most: takes at least two policies, got 1"),
+        (first, [by_loss, by_samples()], r"first\(<function by_loss .*takes policies, as in first\(gns_batch"),
+        *((combine, [schedule], "takes policies, as in") for combine in (compose, shadow)),
+        (compose, [], r"compose\(\): takes policies, got none"),
+    ],
+)
+def test_combinations_take_policies_and_nothing_else(combine: Any, policies: list[Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        combine(*policies)
 
 
 def test_combining_policies_that_do_not_rescale_is_refused() -> None:
@@ -265,14 +272,3 @@ def test_what_a_rule_saw_tells_who_won_and_who_lost() -> None:
     saw = {"schedule": 5.0, "schedule_2": 3.0, "schedule_3": math.nan, "size": 2.0, "target": 3.0}
     assert verdict(rule, saw) == (("schedule_2",), ("schedule",))
     assert verdict(compile_policies([schedule({1: 5})]).rules[0], {"size": 2.0, "target": 5.0}) == ((), ())
-
-
-@pytest.mark.parametrize("make", [compose, shadow])
-def test_only_policies_can_be_put_together(make: Any) -> None:
-    with pytest.raises(PolicyError, match=r"takes policies, as in"):
-        make(schedule)
-
-
-def test_composing_nothing_is_refused() -> None:
-    with pytest.raises(PolicyError, match=r"compose\(\): takes policies, got none"):
-        compose()

@@ -234,10 +234,6 @@ def test_a_wrong_policy_is_refused_with_its_name_its_line_and_what_to_write(name
     assert (caught.value.policy, caught.value.origin) == (name, f"{__file__}:{line}")
 
 
-def test_there_are_thirty_of_them() -> None:
-    assert len(WRONG) >= 30
-
-
 # ---- policies inside others, and prebuilt ones -----------------------------------------------------------------------
 
 
