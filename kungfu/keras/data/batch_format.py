@@ -1,7 +1,7 @@
 """The format of batches given to ``fit``, and the plan for data that give whole batches.
 
-``batch_size``, or the size of the given batches, is the batch of the whole job. A step processes the next samples of
-the epoch, and each peer trains on its slice of them, as with ``training.batches``.
+``batch_size``, or the size of the given batches, is the batch size of the whole job. A step processes the next samples
+of the epoch, and each peer trains on its slice of these, as with ``training.batches``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from kungfu.training.data.stream import Stream, StreamSampler
 
 
 def epochs_of(given: Mapping[str, Any]) -> int:
-    """The epochs that a call of ``fit`` trains."""
+    """The number of epochs that a call of ``fit`` trains."""
     return max(0, given["epochs"] - given["initial_epoch"])
 
 
 def stream_plan(source: Stream, first: Any, given: Mapping[str, Any], *, checksum: int, seed: int = -1) -> BatchPlan:
-    """The plan for a stream of batches, given its first batch and that batch's checksum."""
+    """The plan for a stream of batches, given the first batch and its checksum."""
     described, batch_size = {"seed": seed, "first_batch": checksum}, min(count_of(first), source.samples)
     return BatchPlan(source, StreamSampler(source.samples), batch_size, epochs_of(given), described=described)
 
 
 class BatchFormat:
-    """Converts the user's batches into the structure of ``fit``, and requires the first batch's structure of all.
+    """Converts the user's batches into the structure of ``fit``; all must have the same structure as the first.
 
     Args:
         what: The kind of data for messages, such as "a generator".
@@ -45,7 +45,7 @@ class BatchFormat:
         """A batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)`` of arrays, or ``x`` alone.
 
         Raises:
-            UsageError: The batch has none of these structures, or another one than the first batch.
+            UsageError: The batch has none of these structures, or differs from the first batch in structure.
         """
         if isinstance(batch, list | tuple) and not 1 <= len(batch) <= 3:
             raise self._refusal(f"which gave {len(batch)} things: a batch is x, (x, y) or (x, y, sample_weight)")
@@ -102,7 +102,7 @@ def count_of(batch: Any) -> int:
 
 
 def is_text(array: Any) -> bool:
-    """True for an array of texts."""
+    """True for an array of strings."""
     return array.dtype.kind in "USO"
 
 

@@ -1,4 +1,4 @@
-"""A ``tf.data.Dataset`` or a Python generator under ``fit``: every peer reads all of it, and uses its slices."""
+"""A ``tf.data.Dataset`` or a Python generator under ``fit``: every peer reads all batches, and uses its slices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_dataset(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
 def of_generator(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
     """The plan and the first batch of a generator in the arguments of ``fit``.
 
-    A generator can be read only once, so one reading continues over all epochs. An epoch is ``steps_per_epoch`` times
+    A generator can be read only once, so one reading continues over all epochs. An epoch has ``steps_per_epoch`` times
     the samples of the first batch, whatever the sizes of later batches.
 
     Cost:
@@ -90,7 +90,7 @@ def _refuse_elements(dataset: Any) -> None:
 
 
 def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
-    """The first batch, and the samples of an epoch; every peer reads the Dataset once, so all are at the same place."""
+    """The first batch, and the number of samples in an epoch; all peers begin one reading of the Dataset here."""
     cardinality = int(dataset.cardinality())
     first = next(batches, None)
     if first is None:

@@ -1,4 +1,4 @@
-"""The data of ``fit``: the choice of the reader for their kind, and samples by index.
+"""The data of ``fit``: the choice of the reader for each kind of data, and samples by index.
 
 Samples by index are the rows of arrays, and the samples of files (``kf.data``).
 """
@@ -44,7 +44,7 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tu
         ``sample_weight`` of the validation, or ``None``.
 
     Raises:
-        UsageError: Peers cannot share this kind of data, or the arguments contradict each other.
+        UsageError: Peers cannot share data of this kind, or the arguments contradict each other.
     """
     x = given["x"]
     if isinstance(x, tf.data.Dataset):
@@ -76,7 +76,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _refuse_beside(given: Mapping[str, Any], kind: str, instead: str, *names: str) -> None:
-    """Refuses arguments that Keras does not accept with this kind of data either."""
+    """Refuses arguments that do not go together with this kind of data, as Keras does."""
     for name in ("y", "sample_weight", "validation_split", *names):
         # Keras' default is a split of 0.
         if given[name] is not None and not (name == "validation_split" and given[name] == 0.0):
@@ -84,7 +84,7 @@ def _refuse_beside(given: Mapping[str, Any], kind: str, instead: str, *names: st
 
 
 def refuse_samples(data: Any, *, to: str) -> None:
-    """Raises ``UsageError`` for samples of ``kf.data`` in a call or argument that takes only Keras' kinds of data."""
+    """Raises ``UsageError`` for samples of ``kf.data`` in a call or argument that accepts only Keras' kinds of data."""
     if is_source(data):
         raise UsageError(
             f"{to} was given {type(data).__name__} of kf.data, which only the training data of model.fit() can be: "
@@ -136,7 +136,7 @@ def _sampler(samples: int, seed: int | None, *, batch_size: int, steps: int | No
 
 
 def _batch_size(given: Mapping[str, Any], samples: int) -> int:
-    """The batch size of the job at its start; Keras' default if none is given."""
+    """The job's batch size at the start; Keras' default if none is given."""
     steps, batch_size = given["steps_per_epoch"], given["batch_size"]
     if steps is not None and (not isinstance(steps, int | np.integer) or steps < 1):
         raise UsageError(f"model.fit(steps_per_epoch={steps!r}): must be an integer of at least 1")
@@ -205,7 +205,7 @@ def _samples(arrays: Any) -> int:
 
 
 def _split(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of ``fit`` with arrays; splits off the last fraction of the samples for validation, as Keras does.
+    """The arguments of ``fit`` with arrays, of which the last fraction is split off for validation, as in Keras.
 
     Raises:
         UsageError: The data are not arrays, or one part would be empty.
@@ -236,8 +236,8 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
     """The validation data, and their checksum; for data in batches, the checksum of the first batch.
 
     Undefined:
-        -1 for data whose order may differ between peers. A shuffled Dataset gives another batch on each reading, a
-        PyDataset possibly after each epoch, and a peer that joins in a later fit has read them less often.
+        -1 for data whose order may differ between peers. The first batch of a shuffled Dataset changes with each
+        reading, that of a PyDataset possibly after each epoch, and a late joiner has read the data less often.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):
@@ -254,7 +254,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
 
 
 def _steady_checksum(read: Callable[[], Any]) -> int:
-    """The checksum of a batch; -1 if it differs when the batch is read again, because samples change at random."""
+    """The checksum of a batch; -1 if samples change at random, so that a second reading has another checksum."""
     first, again = _batch_checksum(read()), _batch_checksum(read())
     return first if first == again else -1
 
@@ -264,7 +264,7 @@ def _batch_checksum(batch: Any) -> int:
 
 
 def _is_batch(given: Any) -> bool:
-    """True if the data are arrays of equal length; other data are left to Keras, or to its errors."""
+    """True if the data are arrays of equal length; Keras handles or refuses other data."""
     leaves = [one for one in tf.nest.flatten(given) if one is not None]
     return bool(leaves) and all(map(has_rows, leaves)) and len({len(one) for one in leaves}) == 1
 
@@ -273,7 +273,7 @@ def _is_batch(given: Any) -> bool:
 
 
 def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
-    """The arguments of ``fit`` for a program without a job: batches in the order that a job would use."""
+    """The arguments of ``fit`` for a program without a job: batches in the order of a job."""
     batch_size, samples = _batch_size(given, source.samples), source.samples
     drawn = seed if given["shuffle"] else None
 

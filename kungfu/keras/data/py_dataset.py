@@ -1,9 +1,9 @@
 """A ``keras.utils.PyDataset`` under ``fit``: its batches by index, in the job's order.
 
-An index gives a whole batch, the batch of the job: every peer loads the batch of the step and uses its slice. So a step
-has the same samples as under Keras, and peers do not share the loading. If training waits for loading, ``workers`` of
-the PyDataset load batches in parallel; of samples by index (``kf.data``, ``training.batches``) each peer loads its
-slice only. A joining peer begins at the batch of the others.
+An index gives a whole batch of the job: every peer loads the step's batch and uses its slice. So a step has the same
+samples as under Keras, but peers do not share the loading. If training waits for loading, let several ``workers`` of
+the PyDataset load batches in parallel, or give samples by index (``kf.data``, ``training.batches``), of which each peer
+loads only its slice. A joining peer begins at the others' batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kungfu.training.data.stream import Stream
 
 
 def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
-    """The plan and the first batch of a PyDataset; under ``shuffle=True`` a smaller last batch stays last.
+    """The plan and the first batch of a PyDataset; ``shuffle=True`` leaves a smaller last batch at the end.
 
     Cost:
         The first and the last batch are loaded once more at the start, to count the samples.
@@ -71,16 +71,16 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, An
 class IndexedBatches:
     """Reads the batches of a PyDataset one after the other, from any position.
 
-    Batch ``k`` of the reading is number ``k % batches`` of the order of pass ``k // batches`` over the data. The
-    dataset's epoch hooks are called as often as by Keras, also on a peer that joins later, so a dataset that shuffles
-    there with a seed has the same order on all peers.
+    Batch ``k`` of the reading is number ``k % batches`` in the order of pass ``k // batches`` over the data. The
+    dataset's epoch hooks are called as often as by Keras, also on a peer that joins later. So a dataset that its hooks
+    shuffle with a seed has the same order on all peers.
 
     Args:
         dataset: The PyDataset.
         batch_format: Converts its batches into the structure of ``fit``.
-        number: The number of its batches; ``None`` if there is no end.
+        number: The number of batches; ``None`` for a dataset without an end.
         seed: The seed of the order; ``None`` for the order of the indices.
-        steps: The steps of an epoch, if an epoch is not a pass over the data.
+        steps: The number of steps in an epoch, if an epoch is not a pass over the data.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class IndexedBatches:
         place = self._place_of(at)
         return self._first_sample(place), self._from(place)
 
-    # ---- places: batches of the reading, from 0 ----------------------------------------------------------------------
+    # ---- places: positions of batches in the reading, from 0 ---------------------------------------------------------
 
     def _place_of(self, sample: int) -> int:
         passes, within = divmod(sample, self._pass_samples)
@@ -130,7 +130,7 @@ class IndexedBatches:
         return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
 
     def _end_of(self, epoch: int) -> int:
-        """The place after the last batch with samples of an epoch."""
+        """The place after the last batch that contains samples of an epoch."""
         end = (epoch + 1) * self.epoch_samples
         place = self._place_of(end)
         return place + (self._first_sample(place) < end)
@@ -181,7 +181,7 @@ class IndexedBatches:
         )
 
     def _begin(self, epoch: int) -> None:
-        """Calls the dataset's hooks for all epochs up to this one that were not announced yet."""
+        """Calls the dataset's hooks for this epoch, and for earlier epochs that were not announced yet."""
         if not self._begun:
             self._dataset.on_epoch_end()  # Keras' fit calls this first, too
         while self._begun <= epoch:

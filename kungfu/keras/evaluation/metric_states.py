@@ -1,8 +1,8 @@
 """The states of a model's metrics over an evaluation, combined from the peers' parts.
 
-An evaluation works on whole batches, so a peer's part leaves in a metric the state of a training step with that part as
-the peer's slice: sums are added, and other states are combined by the program's ``combine``. A "mean" of states cannot
-be shared: the number of batches behind each state is unknown.
+After the evaluation of a peer's part, a metric has the same state as after a training step with this part as the peer's
+slice. So sums are added, and other states are combined by the program's ``combine``. A "mean" of states cannot be
+computed, as the number of batches behind each state is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ States = list[NDArray[Any]]
 
 
 class MetricStates:
-    """The states of all metrics of a model; ``combine`` is that of ``kf.keras.attach``."""
+    """The states of all metrics of a model; ``combine`` is the argument of ``kf.keras.attach``."""
 
     def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
         self._metrics = [(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]
@@ -33,7 +33,7 @@ class MetricStates:
         return all(way not in (None, "mean") for _, way in self._metrics)
 
     def add_part(self) -> None:
-        """Adds the states of the metrics after the evaluation of a part."""
+        """Adds the metrics' present states, in which a part has just been evaluated."""
         part = [[np.asarray(variable.numpy()) for variable in metric.variables] for metric, _ in self._metrics]
         # After a loss of peers this peer also evaluates a part of theirs.
         if self._own:
@@ -42,7 +42,7 @@ class MetricStates:
         self._own = part
 
     def join(self, group: PeerGroup) -> None:
-        """Sets the metrics to the combined states of all peers, each with a part done; costs one message."""
+        """Sets the metrics to the combined states of all peers, each with an evaluated part; costs one message."""
         sent = [
             state if way == "sum" else _in_row(state, group)
             for (_, way), own in zip(self._metrics, self._own, strict=True)

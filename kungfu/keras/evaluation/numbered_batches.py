@@ -1,7 +1,7 @@
 """The data of ``evaluate`` and ``predict`` as numbered batches, which are split among the peers.
 
-The batches are the whole batches that Keras would form: a loss is a mean over its batch, so half a batch would not have
-half of the loss.
+The batches are the whole batches that Keras would form: a batch's loss is a mean, so half a batch would not have half
+of the loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NumberedBatches:
     Args:
         count: The number of batches.
         checksum: A checksum of some of the data; equal on peers with the same data.
-        part: From at least one number: the arguments with which Keras processes only these batches, in order.
+        part: Returns the arguments with which Keras processes only the batches of these numbers, at least one.
     """
 
     count: int
@@ -39,7 +39,7 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
     """The batches of a call of ``evaluate`` or ``predict`` with these arguments.
 
     Returns:
-        ``None`` for data without numbers: a generator, or a Dataset of unknown length or in random order.
+        ``None`` for data whose batches have no numbers: a generator, or a Dataset of unknown length or random order.
     """
     x, steps = given["x"], given.get("steps")
     if isinstance(x, tf.data.Dataset):
@@ -91,7 +91,7 @@ def _rows(leaf: Any, rows: Any) -> Any:
 
 
 def _checksum(data: Any, *, batch_size: int = 0) -> int:
-    """The checksum of a sample of the data's rows, all bits included, and of the division into batches."""
+    """The checksum of some of the data's rows, with all their bits, and of the division into batches."""
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
     return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])
@@ -101,7 +101,7 @@ def _checksum(data: Any, *, batch_size: int = 0) -> int:
 
 
 def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches | None:
-    """The batches of a Dataset; a peer reads the batches before its part, but does not evaluate them."""
+    """The batches of a Dataset; a peer reads the batches before its part without processing them."""
     count = _limited(int(dataset.cardinality()), steps)
     # The count is unknown or infinite, or the batch of a number differs between peers and readings.
     if count <= 0 or dataset_order(dataset) == "by chance":

@@ -6,8 +6,8 @@ In the second the parts are combined: the states of metrics are added up, or com
 predictions become one array in the order of the data. After a loss of peers, the next attempt processes the
 batches of the lost parts.
 
-Each peer processes all batches if the work cannot be shared: for data without numbers, fewer batches than peers, data
-that differ between the peers, metrics without a known combination, and layers that keep statistics of the data.
+Each peer processes all batches if the work cannot be shared: if batches have no numbers or are fewer than the peers,
+data differ between peers, a metric has no known combination, or a layer keeps statistics of the data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PIECE_BYTES = 1 << 24
 
 
 class SharedPass:
-    """One pass over data by all peers of a view; ``batches`` is ``None`` if these have no numbers."""
+    """One pass over data by all peers of a view; ``batches`` is ``None`` for data without numbered batches."""
 
     def __init__(self, batches: NumberedBatches | None, work: SharedEvaluation | SharedPrediction) -> None:
         self._batches, self._work = batches, work
@@ -43,10 +43,10 @@ class SharedPass:
         self.differs = False  # True if peers had other work or other data
 
     def attempt(self, meet: Meet) -> bool:
-        """Runs the pass, or continues it after a loss of peers; ``meet`` returns False if peers were lost during it.
+        """Runs the pass, or continues it after a loss of peers; ``meet`` returns False if peers are lost in a meeting.
 
         Returns:
-            True if ``result`` is available; False if peers were lost, and the others must call this again.
+            True if ``result`` is available; False if peers were lost, and the others must call this method again.
         """
         # The result was complete before peers were lost.
         if self.result is not None:
@@ -134,7 +134,7 @@ class _Numbered(keras.callbacks.CallbackList):
 
 
 class SharedEvaluation:
-    """The work of ``evaluate``, with the callbacks that run on this peer; its result is the metrics by name."""
+    """The work of ``evaluate``, with the callbacks that run on this peer; the result is the metrics by name."""
 
     name = "model.evaluate()"
 
@@ -146,7 +146,7 @@ class SharedEvaluation:
         self.began = False  # on_test_begin was called; callbacks may change the weights in it
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """Evaluates a part; True if the parts of the peers can be joined."""
+        """Evaluates a part; returns True if the parts of the peers can be joined."""
         if not self._states.can_be_combined:
             return False
         if not self.began:
@@ -166,7 +166,7 @@ class SharedEvaluation:
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
     def join(self, peers: PeerGroup, *, count: int) -> dict[str, Any]:
-        """Combines the metrics of all parts; returns them by name, on all peers."""
+        """Combines the metrics of all parts; returns the job's metrics by name, on all peers."""
         self._states.join(peers)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
         self._callbacks.on_test_end(logs)
@@ -174,7 +174,7 @@ class SharedEvaluation:
 
 
 class SharedPrediction:
-    """The work of ``predict``; its result is Keras' result for all of the data, on every peer."""
+    """The work of ``predict``; the result is Keras' result for all of the data, on every peer."""
 
     name = "model.predict()"
 
@@ -185,7 +185,7 @@ class SharedPrediction:
         self._began = False
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """Predicts a part; True if the parts of the peers can be joined."""
+        """Predicts a part; returns True if the parts of the peers can be joined."""
         if not self._began:
             self._began = True
             self._callbacks.on_predict_begin()
@@ -209,7 +209,7 @@ class SharedPrediction:
         return type(self._model).predict(self._model, **{**self._given, "callbacks": self._callbacks})
 
     def join(self, peers: PeerGroup, *, count: int) -> Any | None:
-        """Joins the predictions of all parts in the order of the data; ``None`` if their shapes do not fit."""
+        """Joins the predictions of all parts in the order of the data; returns ``None`` if their shapes differ."""
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
         own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]

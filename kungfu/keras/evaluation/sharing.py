@@ -1,9 +1,9 @@
 """Calls of ``evaluate`` and ``predict`` by the program, shared among the peers once training is over.
 
-After training no agent leads the job, so it cannot recover: the peers of the last view are still connected, and any may
-end. A call is shared while all of them reach it. When a peer does not, each of the others processes all of the data,
-with the same result, in this and all later calls. Before training, and for calls in callbacks, each peer processes all
-of the data.
+After training no agent leads the job, so it cannot recover from a loss: the peers of the last view are still connected,
+but each may end at any time. A call is shared as long as all of these peers reach it. If a peer does not, each of the
+others processes all of the data, with the same result, in this and all later calls. Before training, and in calls from
+callbacks, each peer processes all of the data.
 
 A peer that skips a finished fit has the final weights of that fit. It is in no view, so it does not take part: it
 receives the others' results of ``evaluate``, and predicts alone.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def share_calls(model: Any, attached: Attached) -> None:
-    """Makes the peers share the calls of a model's ``evaluate`` and ``predict`` if they can."""
+    """Makes the peers share the calls of a model's ``evaluate`` and ``predict`` where possible."""
     sharing = _Sharing(model, attached)
     for name in ("evaluate", "predict"):
         # A subclass's own method may do anything: it is not shared.
@@ -70,7 +70,7 @@ class _Sharing:
         return call
 
     def _calls(self) -> StepCalls | None:
-        """The step's calls, if this peer trained to the end and all peers of its view have reached each call since."""
+        """The step's calls, if this peer trained to the end and its view's peers have reached all calls since then."""
         calls = self._attached.calls
         if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
@@ -88,7 +88,7 @@ class _Sharing:
         return self._in_form(found[0], given)
 
     def _received(self, given: dict[str, Any]) -> tuple[Any] | None:
-        """The others' result of this call; ``None`` if they have none, or their data had no numbers."""
+        """The others' result of this call; ``None`` if they have none, or the batches have no numbers."""
         batches = numbered_batches(given)
         logs = None if batches is None else self._attached.evaluations.next_result(_described(batches))
         if logs is None:
@@ -126,7 +126,7 @@ class _Sharing:
         return (shared.result,)
 
     def _callbacks(self, given: Mapping[str, Any], *, leads: bool) -> Any:
-        """The call's callbacks as Keras' list; callbacks that only write run on rank 0."""
+        """The call's callbacks as Keras' list; callbacks that only write run on rank 0 alone."""
         verbose = verbosity(given["verbose"])
         callbacks = keras.callbacks.CallbackList(
             given["callbacks"], add_progbar=verbose != 0, model=self._model, verbose=verbose, epochs=1, steps=None
