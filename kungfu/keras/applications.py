@@ -1,7 +1,7 @@
 """The applications of gradients in a custom training step, rewritten while the step is traced.
 
-In the trace, ``apply`` of the model's optimizers first averages over the peers and then applies the means. A weight
-assigned past the optimizers, with numbers that only this peer has, would make the peers' weights diverge: such a write
+In the trace, ``apply`` of the model's optimizers first averages over the peers and then applies the means. Weights that
+are assigned without an optimizer, from numbers that only this peer has, would diverge between the peers: such a write
 is found in the graph and refused. An application that some steps would skip is refused as well.
 """
 
@@ -25,7 +25,7 @@ _LOOP = "or write the loop with kf.attach() and @training.step(averages=...) (do
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizer given to ``compile``, and the optimizers in attributes of the model, also in lists."""
+    """The optimizer given to ``compile``, and the optimizers in the model's attributes, lists and dictionaries."""
     found = {id(one): one for value in (model.optimizer, *vars(model).values()) for one in _optimizers_in(value)}
     # A loss-scaling optimizer contains the optimizer that it applies with.
     inner = {id(getattr(one, "inner_optimizer", None)) for one in found.values()}
@@ -51,10 +51,10 @@ class Applications:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Surrounds the user's step in its graph: each application averages first.
+        """Surrounds the user's step while it is traced: each application averages first.
 
         Raises:
-            UsageError: A weight is written past the optimizers; raised at the end.
+            UsageError: A weight is assigned without an optimizer; raised at the end.
         """
         self._graph = tf.compat.v1.get_default_graph()
         data = [one for one in self._graph.inputs if one.dtype != tf.resource]
@@ -67,7 +67,7 @@ class Applications:
     # ---- applications ----------------------------------------------------------------------------------------------
 
     def _averaging(self, optimizer: Any, apply: Callable[..., None]) -> Callable[..., None]:
-        """Returns an optimizer's ``apply`` that averages the gradients before it applies them."""
+        """Returns a replacement for an optimizer's ``apply``, which averages the gradients first."""
 
         @tf.autograph.experimental.do_not_convert
         def averaging(grads: Any, trainable_variables: Any = None) -> None:
@@ -104,7 +104,7 @@ class Applications:
         self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
-        """The loss of these gradients; the last tape's if they were changed since, NaN without a tape."""
+        """The loss of these gradients; of the last tape if the gradients were changed since; NaN without a tape."""
         given = {id(one) for one in gradients if one is not None}
         known = self._known_targets()
         if not known:
@@ -121,17 +121,17 @@ class Applications:
         return bool(self._known_targets())
 
     def _known_targets(self) -> list[tuple[list[Any], Any]]:
-        """The tapes' gradients and targets in the step's graph itself, without functions inside it."""
+        """The gradients and targets of tapes in the step's graph itself, not in functions inside the step."""
         return [
             (found, target)
             for found, target in self._targets
             if all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
         ]
 
-    # ---- writes past the optimizers --------------------------------------------------------------------------------
+    # ---- writes without an optimizer -------------------------------------------------------------------------------
 
     def _refuse_writes(self, data: Sequence[Any]) -> None:
-        """Raises ``UsageError`` if a weight is assigned a value computed from this peer's samples only."""
+        """Raises ``UsageError`` if a weight is assigned a value computed only from this peer's samples."""
         statistics = {id(one) for one in layer_statistics(self._model)}
         weights = {id(one.value.handle): one for one in self._model.weights if id(one) not in statistics}
         flow = SampleFlow(self._graph, data, agreed=self._means, passed_over=self._operations)

@@ -1,7 +1,7 @@
 """``attach``: makes the ``fit`` of a compiled model train as a job.
 
-The model gets another ``fit`` as an instance attribute. Its class is unchanged, so a saved, cloned or loaded model is a
-plain Keras model. The new ``fit`` depends on how the program was started:
+The model gets a new ``fit`` as an instance attribute. Its class is unchanged, so a saved, cloned or loaded model is a
+plain Keras model. The action of the new ``fit`` depends on how the program was started:
 
 - Alone and without policies, Keras' ``fit`` runs.
 - Alone with policies, Keras' ``fit`` runs a train function in which the policies see each step.
@@ -67,24 +67,24 @@ def attach(
 ) -> FitHandle:
     """Makes ``model.fit`` train as a job: call it between ``compile`` and ``fit``, and change nothing else.
 
-    Under ``kungfu-run`` each later ``fit`` of the model trains with all peers of the job. ``batch_size`` is that of the
-    whole job, and each peer trains on its slice of a batch. Alone, the script trains as it would without this line, and
-    policies see its steps. Call it again after another ``compile``, which starts another phase of the job.
+    Under ``kungfu-run`` each later ``fit`` of the model trains with all peers of the job. ``batch_size`` is the batch
+    size of the whole job, and each peer trains on its slice of a batch. Alone, the script trains as it would without
+    this line, and policies see its steps. Call ``attach`` again after each further ``compile``.
 
     Args:
         model: A compiled Keras 3 model; it need not be built.
         policies: Checked here, together with the policies of ``kungfu-run --policy``, and compiled by ``fit``.
         seed: Determines the order of the samples under ``shuffle=True``, which differs from Keras', and the random
-            numbers of each peer (dropout's masks). Alone it has no effect.
+            numbers of each peer (dropout's masks). Alone it only determines the order of samples of ``kf.data``.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
-        combine: The combination of metrics' states over the peers, by the name of the metric. Keras' metrics that keep
-            sums need none. In each step every peer's metric starts from the job's state and sees the peer's slice; the
-            job's new state is the "mean" over the peers weighted by samples, the elementwise "max" or "min", or the
-            result of a function. The function receives two lists in the order of ``metric.variables``: the job's
-            states before the step, and the states after it of all peers with samples, stacked along a new first axis.
-            It returns the list of the job's new states. With "sum" the metric starts each step from zeros, and the sum
-            of its states is added to the job's. The key "layer/variable" sets the combination of a statistic that a
-            layer keeps, "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
+        combine: The combination of metrics' states over the peers, by the name of the metric; not needed for Keras'
+            metrics that keep sums. In each step every peer's metric starts from the job's state and sees the peer's
+            slice; the job's new state is the "mean" over the peers weighted by samples, the elementwise "max" or
+            "min", or the result of a function. The function receives two lists in the order of ``metric.variables``:
+            the job's states before the step, and the states after the step of all peers with samples, stacked along a
+            new first axis. It returns the list of the job's new states. With "sum" the metric starts each step from
+            zeros, and the sum of its states is added to the job's. The key "layer/variable" sets the combination of a
+            layer's statistic, "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
 
     Returns:
         A handle for registering further state and for ending the fit.
@@ -95,8 +95,8 @@ def attach(
         PolicyError: A policy is invalid.
 
     On rescale:
-        A joining peer begins at the epoch and step of the others, and skips fits that are over. A peer removed by a
-        decision ends its program inside ``fit``, with exit code 0.
+        A joining peer begins at the epoch and step of the others, and skips finished fits. A peer removed by a decision
+        ends its program inside ``fit``, with exit code 0.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -145,7 +145,7 @@ class Attached:
         combine: The combination over the peers of metrics' states and layers' statistics, by name.
         optimizer: The model's optimizer at the time of ``attach``.
         is_fitting: True while a ``fit`` is under way.
-        passes: True while this peer skips fits that are over.
+        passes: True while this peer skips finished fits.
         calls: The step's calls in the present fit, or in the last one.
         first_epoch: The first epoch of that fit.
         evaluations: The results of ``evaluate`` after the last fit.
@@ -168,15 +168,15 @@ class Attached:
 
     @property
     def training(self) -> Training | None:
-        """The present or last fit as a `Training`, as in a program without Keras' ``fit``."""
+        """The present or last fit as a `Training`, the interface of programs with their own training loop."""
         return None if self.calls is None else Training(self.calls)
 
 
 class FitHandle:
-    """The training of one model by ``fit``; it stays the same over several fits.
+    """The handle of one model's training by ``fit``; the same for all of its fits.
 
-    Values about the job are those of the present fit, or of the last one. A program alone and without policies trains
-    by Keras itself: there is one peer, and nothing to register.
+    Values about the job are those of the present fit, or of the last one. A program alone and without policies is
+    trained by Keras itself: there is one peer, and registrations have no effect.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -194,7 +194,7 @@ class FitHandle:
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank; ``None`` if it is in no view: it was removed, or skips fits that are over."""
+        """This peer's rank; ``None`` if it is in no view: it was removed, or skips finished fits."""
         training = self._attached.training
         if self._attached.passes:
             return None
@@ -214,7 +214,7 @@ class FitHandle:
 
     @property
     def step_number(self) -> int:
-        """The steps done so far, over all fits of the job; without policies, the optimizer's iterations."""
+        """The number of steps so far, over all fits of the job; alone without policies, the optimizer's iterations."""
         training, optimizers = self._attached.training, optimizers_of(self._attached.model)
         return int(optimizers[0].iterations) if training is None else training.step_number
 
@@ -323,7 +323,7 @@ def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwarg
 
 
 def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
-    """Builds the run of Keras' own step or of a custom one, and returns its calls."""
+    """Builds the run of Keras' step or of a custom step, and returns the step's calls."""
     model = attached.model
     if custom is None:
         build(model, optimizers := [model.optimizer])
@@ -352,7 +352,7 @@ def _combine_of(attached: Attached, what: Literal["layers", "metrics"]) -> dict[
 
 
 def _prepare(model: Any, batch: Any) -> CustomStep | None:
-    """Builds the model for a symbolic batch, and returns the findings about its step if that is custom."""
+    """Builds the model for a symbolic batch; returns the properties of its custom step, ``None`` for Keras' step."""
     if has_custom_step(model):
         return explored(model, batch)
     build_symbolically(model, batch)

@@ -2,7 +2,7 @@
 
 Writers, callbacks that only write (a progress bar, checkpoints, a log), run on rank 0. All others run on every peer,
 with equal numbers. Plain attributes of callbacks (numbers, texts, arrays, and lists and dictionaries of these) are set
-to rank 0's: a joiner receives them, and a new coordinator continues writing from its predecessor's.
+to rank 0's values: joiners receive them, and a new coordinator continues from its predecessor's.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class JobCallbacks:
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
 
     def append_logs(self) -> None:
-        """Keeps the log entries from before the checkpoint that the fit continues from."""
+        """Makes logs continue after their present entries, for a fit that is resumed from a checkpoint."""
         for one in self._loggers():
             one.append = True
 
     def begin(self) -> None:
-        """Calls ``on_train_begin`` once, of the callbacks that run on every peer."""
+        """Calls ``on_train_begin`` of the callbacks that run on every peer; only the first call has an effect."""
         if not self._began:
             self._began = True
             self.running.on_train_begin()
@@ -114,13 +114,13 @@ class JobCallbacks:
         self._run(self.running.callbacks)  # a callback may have been given a method since
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Calls ``on_epoch_end`` of all that run on this peer; a callback may add to the logs of later ones."""
+        """Calls ``on_epoch_end`` of all callbacks on this peer, each of which may add to the logs for later ones."""
         self._epoch_logs = dict(logs)
         for one in self.running.callbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Catches up with another peer's ``on_epoch_end``, without the writers: the leading peer calls these."""
+        """Catches up with another peer's ``on_epoch_end``, except for the writers, which the leading peer calls."""
         self._epoch_logs = dict(logs)
         for one in without_writers(self._all):
             one.on_epoch_end(epoch, self._epoch_logs)
@@ -135,7 +135,7 @@ class JobCallbacks:
             one.on_train_batch_begin(batch, logs={})
 
     def batch_ends(self, batch: int, logs: Callable[[], dict[str, Any]]) -> None:
-        """Calls the callbacks with a hook for the end of a batch; ``logs`` is called only if there are any."""
+        """Calls the callbacks with a hook for the end of a batch; ``logs`` is called only if such callbacks exist."""
         if not self._hear_end:
             return
         given = logs()
@@ -165,13 +165,13 @@ class JobCallbacks:
             written: The last epoch whose end the writers were called for, possibly on an earlier rank 0.
 
         Returns:
-            The ``written`` of that rank; for the "others" the argument itself.
+            That rank's ``written``; for the "others" the argument itself.
 
         Raises:
             UsageError: That rank has other callbacks.
 
         Cost:
-            A message of some bytes for each callback; its attributes are sent only if they differ on some peer.
+            One message, some bytes per callback; a callback's attributes are sent only if they differ on some peer.
         """
         types, gives = self._types(), peers.rank == rank
         packed = [pack(_kept(one)) for one in self._group(group)]
@@ -189,17 +189,17 @@ class JobCallbacks:
         return written if group == "others" else int(theirs["written"])
 
     def kept(self) -> dict[str, Any]:
-        """The plain attributes of all callbacks, and their types, which must be equal on all peers."""
+        """The plain attributes of all callbacks, and the types of callbacks, which must be equal on all peers."""
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:
-        """Adopts kept attributes; raises ``UsageError`` if there are other callbacks ``where`` they were kept."""
+        """Adopts kept attributes; raises ``UsageError`` if the callbacks ``where`` they were kept are different."""
         self._refuse_others(kept["types"], where=where)
         for one, attributes in zip(self._all, kept["all"], strict=True):
             put_attributes(one, attributes)
 
     def resume(self, kept: dict[str, Any]) -> None:
-        """Adopts the attributes of a checkpoint, and cuts the log entries from after it, which are written again."""
+        """Adopts a checkpoint's attributes, and removes later log entries, which are written again."""
         self.adopt(kept, where="in the checkpoint")
         for one in self._loggers() if self.leads else ():
             _cut(one)
@@ -227,7 +227,7 @@ class JobCallbacks:
 
 
 def verbosity(given: Any) -> int:
-    """Keras' number for ``verbose``: "auto" is a line per epoch in a job."""
+    """Keras' number for ``verbose``; in a job "auto" means a line per epoch."""
     return 2 if given == "auto" else int(given)
 
 
@@ -237,7 +237,7 @@ def without_writers(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
-    """The callbacks that override one of the hooks; most override none for a batch."""
+    """The callbacks that override one of the hooks; most callbacks override no hook of a batch."""
     base = keras.callbacks.Callback
     return [
         one
@@ -255,7 +255,7 @@ def _kept(callback: Any) -> dict[str, Any]:
 
 
 def _cut(logger: Any) -> None:
-    """Removes from a log file the lines of a previous coordinator for epochs that are written again."""
+    """Removes from a log file a previous coordinator's lines for epochs that are written again."""
     written = getattr(logger, "kungfu_bytes", None)
     if written is not None and os.path.isfile(logger.filename) and os.path.getsize(logger.filename) > written:
         os.truncate(logger.filename, written)

@@ -1,8 +1,9 @@
 """Custom training steps in ``fit``: models with their own ``train_step`` or ``compute_metrics``.
 
-A custom step is traced once before training. The trace creates its variables (weights, slots of optimizers, states of
-metrics) and shows how often it applies gradients. In training each application averages first, see
-`kungfu.keras.applications`. The states of its metrics are known only at its end, so a separate message combines them.
+A custom step is traced once before training. The trace creates the step's variables (weights, slots of optimizers,
+states of metrics) and shows how often the step applies gradients. In training each application first averages over the
+peers, see `kungfu.keras.applications`. A separate message at the end of the step combines the metrics' states, which
+are not known before.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from kungfu.training.run import Run
 
 
 def has_custom_step(model: Any) -> bool:
-    """True if the model overrides the training step, or its computation of metrics."""
+    """True if the model overrides Keras' training step or computation of metrics."""
     return any(
         getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)
         for name in ("train_step", "compute_metrics")
@@ -38,12 +39,12 @@ def has_custom_step(model: Any) -> bool:
 
 @dataclass(frozen=True)
 class CustomStep:
-    """The findings of a trace of a custom step.
+    """The properties of a custom step that its trace has shown.
 
     Args:
-        optimizers: The optimizers of each application of gradients, in program order.
+        optimizers: The optimizer of each application of gradients, in program order.
         numbers: Shape and dtype, by name, of the returned numbers that are not results of metrics.
-        knows_loss: True if a tape in the step shows the target of the gradients.
+        knows_loss: True if the step itself has a tape, so that the loss of its gradients is known.
     """
 
     optimizers: Sequence[Any]
@@ -63,8 +64,8 @@ def explored(model: Any, batch: Any) -> CustomStep:
     """Traces the step of a model for a batch of ``keras.KerasTensor``, without running it.
 
     Raises:
-        UsageError: The step applies no gradients, applies them under a condition, writes weights past its optimizers,
-            or returns no dictionary of numbers.
+        UsageError: The step applies no gradients, applies them under a condition, assigns weights without an
+            optimizer, or returns no dictionary of numbers.
     """
     found: list[CustomStep] = []
 
@@ -100,7 +101,7 @@ def explored(model: Any, batch: Any) -> CustomStep:
 
 
 class _MetricResults:
-    """The results of a model's metrics that one trace of a step requests."""
+    """The results of a model's metrics, recorded while a step is traced."""
 
     def __init__(self, model: Any) -> None:
         self._metrics = metrics_of(model)
@@ -108,14 +109,14 @@ class _MetricResults:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Records the metrics' results inside the ``with`` block, the user's step."""
+        """Records the results that the user's step, inside the ``with`` block, requests from metrics."""
         with ExitStack() as within:
             for one in self._metrics:
                 within.enter_context(replaced_method(one, "result", self._noting(one, one.result)))
             yield
 
     def metric_of(self, value: Any) -> Any | None:
-        """The metric with this result; ``None`` if the value is any other number."""
+        """The metric that returned this result; ``None`` for any other value."""
         return next((metric for result, metric in self._results if result is value), None)
 
     def _noting(self, metric: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,8 +131,8 @@ class _MetricResults:
 class CustomMetrics:
     """The metrics of the whole job, and the other numbers that a custom step returns.
 
-    A metric's state is combined over the peers. Any other returned float becomes its mean over the samples, and a whole
-    number is rank 0's.
+    Metrics' states are combined over the peers. Of the other numbers, a float becomes the mean over the samples, and an
+    integer is taken from rank 0.
     """
 
     def __init__(self, model: Any, found: CustomStep, job: CombinedMetrics) -> None:
@@ -152,14 +153,14 @@ class CustomMetrics:
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
-        """Graph: surrounds the user's step; metrics start from the job's states, or reset if ``anew`` (agreed)."""
+        """Graph: surrounds the user's step; metrics start from the job's states, or are reset if ``anew`` (agreed)."""
         self._job.assign(self._job.start(anew))
         self._results = _MetricResults(self._model)
         with self._results.noted():
             yield
 
     def seen(self, returned: Any, peer: PeerShare) -> list[Any]:
-        """Graph: the summands of this peer for the step's sums over the peers."""
+        """Graph: this peer's terms of the step's sums over the peers."""
         self._returned = _numbers(self._model, returned, self._results)
         numbers = [_share(self._returned[name], samples=peer.samples, rank=peer.rank) for name in self._last]
         # A peer without samples ran the step on another peer's sample, whose results do not count.
@@ -167,7 +168,7 @@ class CustomMetrics:
         return [peer.samples, *numbers, *(tf.where(peer.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
-        """Graph: updates the totals by the sums of ``seen()`` over the peers."""
+        """Graph: updates the totals from the sums of ``seen()`` over the peers."""
         samples, *rest = sums
         for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
@@ -177,7 +178,7 @@ class CustomMetrics:
     # ---- between steps ---------------------------------------------------------------------------------------------
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """The step's results over all peers, computed from totals."""
+        """The results of the step over all peers, by name, computed from totals."""
         count = len(self._job.totals)
         self._job.show(totals[:count])
         last = dict(zip(self._last, totals[count:], strict=True))
@@ -185,14 +186,14 @@ class CustomMetrics:
 
 
 def _share(number: Any, *, samples: Any, rank: Any) -> Any:
-    """The contribution of a peer to a number: for a float its value times its samples, for a whole number rank 0's."""
+    """A peer's term of a number's sum: a float times the peer's samples; an integer on rank 0, and 0 elsewhere."""
     if not number.dtype.is_floating:
         return tf.where(tf.equal(rank, 0), number, tf.zeros_like(number))
     return tf.where(samples > 0, number * tf.cast(samples, number.dtype), tf.zeros_like(number))
 
 
 def _numbers(model: Any, returned: Any, results: _MetricResults) -> dict[str, Any]:
-    """The results of a step, by name: a metric if it is the metric's result, else a tensor."""
+    """The results of a step, by name: the metric for the result of a metric, else a tensor."""
     if not isinstance(returned, Mapping):
         raise UsageError(
             f"{type(model).__name__}.train_step() returns {type(returned).__name__}: Keras takes a dictionary of "
@@ -221,7 +222,7 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 
 
 class SeveralAverages:
-    """The averages of one trace of a step, which counts only after the sums at its end have arrived."""
+    """The averages in one trace of a step; the step counts only once the sums at its end have arrived."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -230,7 +231,7 @@ class SeveralAverages:
     def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
         """Graph: averages like ``Training.average``, for the gradients of one of several optimizers.
 
-        The policies see loss, gradients and learning rate of the last average in a step, and conclude with `conclude`.
+        Policies see the loss, gradients and learning rate of a step's last average, and decide in `conclude`.
         """
         trace = self._run.trace
 
@@ -242,10 +243,10 @@ class SeveralAverages:
         return self._run.average(gradients, last, optimizer=optimizer)
 
     def conclude(self, values: Sequence[Any]) -> list[Any]:
-        """Graph, at the end of a step: returns the sums of tensors over the peers, and lets the step count.
+        """Graph: completes a step; returns the sums of tensors over the peers.
 
         Cost:
-            A message, which also carries the sums of layers; none if there is nothing to sum.
+            One message, which also carries the sums of layers; none if there is nothing to sum.
         """
         trace = self._run.trace
         with trace.ours():
@@ -258,7 +259,7 @@ class SeveralAverages:
 
 
 def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums of tensors over the peers, followed by those of the layers with a memory, which adopt them."""
+    """Graph: the sums of tensors over the peers, then the sums for layers with a memory, which adopt these."""
     samples, layers = run.graph_state.metrics.samples.read_value(), run.memory.sums
     # A peer without samples ran on another peer's sample.
     given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in layers.outgoing())]
@@ -273,7 +274,7 @@ def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
 def custom_job_step(
     model: Any, run: Run, metrics: CustomMetrics, *, stop_requested: tf.Variable
 ) -> Callable[[Any], Any]:
-    """The custom step of a peer of a job; see `job_step`."""
+    """The custom step on a peer of a job; see `job_step`."""
     losses = whole_batch_losses(run)
 
     @tf.autograph.experimental.do_not_convert
@@ -291,7 +292,7 @@ def custom_job_step(
 
 
 def custom_step_alone(model: Any, run: Run) -> Step:
-    """The custom step of a program without a job, with policies that see it."""
+    """The custom step of a program without a job, in which policies see the averages."""
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
@@ -305,7 +306,7 @@ def custom_step_alone(model: Any, run: Run) -> Step:
 
 
 def refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
-    """Raises ``UsageError`` if a policy reads the loss, but no tape shows the loss of the step."""
+    """Raises ``UsageError`` if a policy reads the loss, but the step has no tape that shows it."""
     if found.knows_loss or {"loss", "mean_loss"}.isdisjoint(run.plan.source_kinds):
         return
     raise UsageError(

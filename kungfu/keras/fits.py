@@ -1,8 +1,8 @@
 """The results of the finished fits of a program, for peers that join later.
 
-A joining peer runs the program from its top. A fit that is over returns at once, with the History, the callbacks'
-attributes and the weights that the others had at its end, so the program's code between two fits behaves the same on
-all peers. The peer trains in the fit under way, from the state that it receives on joining.
+A joining peer runs the program from its top. A finished fit returns at once, with the History, the callbacks'
+attributes and the weights that the others had at the fit's end, so the program's code between two fits behaves the same
+on all peers. The peer trains in the fit under way, from the state that it receives on joining.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kungfu.keras.plain_values import is_plain, pack, unpack
 
 
 class Evaluations:
-    """The results of ``evaluate`` between two fits, in order; equal on all peers, and sent to joining peers."""
+    """The results of ``evaluate`` between two fits, in order; equal on all peers, and sent to joiners."""
 
     def __init__(self) -> None:
         self._results: list[list[Any]] = []
@@ -33,7 +33,7 @@ class Evaluations:
             self._results.append([list(data), dict(logs)])
 
     def next_result(self, data: Sequence[int]) -> dict[str, Any] | None:
-        """The results of the next call; ``None`` if the others have not reached it, or had other data."""
+        """The results of the next call; ``None`` if the others have not reached it, or had different data."""
         if self._used >= len(self._results) or self._results[self._used][0] != list(data):
             return None
         self._used += 1
@@ -51,10 +51,10 @@ class Evaluations:
 def pack_outcome(
     model: Any, callbacks: JobCallbacks, evaluations: Evaluations, *, described: Sequence[str], run: str
 ) -> Callable[[], bytes]:
-    """Returns a function that packs the outcome of a fit on this peer; later training does not change it.
+    """Returns a function that packs the outcome of a fit on this peer; later training does not change the outcome.
 
     Cost:
-        On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
+        On the CPU nothing is copied: the weights' memory is held, and later updates use new memory.
     """
     with tf.device("/CPU:0"):
         values = [tf.identity(one) for one in _variables(model)]
@@ -77,7 +77,7 @@ def adopt_outcome(
     """Adopts the outcome of a finished fit; returns the name of the job that trained in it.
 
     Raises:
-        UsageError: The call differs from the others' call.
+        UsageError: This peer's call of ``fit`` differs from the others'.
     """
     outcome = unpack(content)
     if outcome["arguments"] != described:

@@ -1,11 +1,11 @@
 """``fit`` in a job: Keras' loop over epochs and batches, with peers that join and leave.
 
 Keras' loop fetches batches ahead and calls callbacks for each of them. In a job a batch becomes stale when the
-membership changes, and is repeated; so the loop is kungfu's, and calls Keras' parts (callbacks, ``evaluate``, metrics).
-Each peer runs it, from the top of its program.
+membership changes, and is repeated. So the loop is kungfu's, and calls Keras' parts (callbacks, ``evaluate``, metrics).
+Each peer runs it in its own program.
 
 `kungfu.keras.next_action` decides the next action: its table is the protocol of the peers. This module performs the
-actions, with one method each. If peers are lost during an action, the others recover as from a step, and decide again.
+actions, with one method each. If peers are lost during an action, the others recover as in a step, and decide again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOT_SHARED = (
 
 
 class FitRun:
-    """One ``fit`` on one peer of a job, which trains in that fit, or skips it if it is over.
+    """One ``fit`` on one peer of a job: the peer trains in the fit, or skips it if it is finished.
 
     Raises:
         UsageError: A callback cannot run in a job.
@@ -117,7 +117,7 @@ class FitRun:
         return self._model.history
 
     def train(self, calls: StepCalls, step: Callable[[Any], Any], logs: JobLogs, *, stop_requested: tf.Variable) -> Any:
-        """Trains to the end; returns the model's ``History``, on a removed peer until the removal.
+        """Trains to the end; returns the model's ``History``, which on a removed peer ends at the removal.
 
         ``stop_requested`` is 1.0 if a callback of this peer requests the end of training.
         """
@@ -211,7 +211,7 @@ class FitRun:
                 self._call_back(action)
 
     def _call_back(self, action: Action) -> None:
-        """Calls the callbacks, with Keras' numbers of epochs."""
+        """Calls the callbacks for an action, with epochs in Keras' count."""
         callbacks, model, number, logs = self._callbacks, self._model, action.number, self._progress.logs
         match action.what:
             case "begin batch":
@@ -242,7 +242,7 @@ class FitRun:
     # ---- a new view ------------------------------------------------------------------------------------------------
 
     def _enter_view(self, peers: PeerGroup) -> None:
-        """Sets all peers to the state of one peer, including the attributes of its callbacks and their changes."""
+        """Sets all peers to the state of one peer, including its callbacks' attributes and changes to variables."""
         callbacks, is_first = self._callbacks, self._progress.version < 0
         resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
         held = self._run.state.agreed() if resumed is not None else []
@@ -268,7 +268,7 @@ class FitRun:
         self._adopt_state(peers, source, reported)
 
     def _receive_state(self, peers: PeerGroup, source: int) -> FitState:
-        """The source's state, which this peer continues from; this peer's callbacks have not caught up with it yet."""
+        """Receives the source's state, from which this peer continues after its callbacks have caught up with it."""
         # The first epoch differs if a callback of rank 0 has restored a backup.
         begins = restored_epoch(self._model) if self._callbacks.restores else None
         own = {
@@ -288,7 +288,7 @@ class FitRun:
         return reported
 
     def _adopt_state(self, peers: PeerGroup, source: int, reported: FitState) -> None:
-        """Adopts the attributes of the source's callbacks, and the variables that they have changed."""
+        """Adopts the attributes of the source's callbacks, and the variables that these have changed."""
         callbacks, run, position = self._callbacks, self._run, self._calls.position()
         (led,) = peers.any_of([callbacks.leads])
         # The writers' attributes are rank 0's if rank 0 led before.
@@ -372,7 +372,7 @@ class FitRun:
         self._progress, self._validation = self._progress.with_epoch_concluded(stops=stops), None
 
     def _share(self, peers: PeerGroup, action: Action) -> None:
-        """Shares the changes of rank 0's callbacks; at the end of training, publishes the fit's outcome to joiners."""
+        """Shares the changes of rank 0's callbacks; at the end of training, offers the fit's outcome to joiners."""
         peers.assign_from_rank(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "share last":
@@ -398,7 +398,7 @@ class FitRun:
         return pack(kept)
 
     def _restore(self, kept: Mapping[str, Any], reported: FitState) -> FitState:
-        """The fit state in a checkpoint; a resumed run may continue beyond the planned end of the previous run."""
+        """Restores a checkpoint's fit state, except for the end of training: a resumed run may train for longer."""
         batch, each, validation = kept["batch"], self._progress.execution, kept["validation"] or {}
         result = validation.get("result")
         state = {

@@ -1,4 +1,4 @@
-"""The metrics of a model in a job, and the logs of its callbacks, which are computed when they are first read."""
+"""The metrics of a model in a job, and the logs for its callbacks, computed when they are first read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.framework_internals import loss_tracker
 
 
 def metrics_of(model: Any) -> list[Any]:
-    """All metrics that a training step of the model updates, each once, including each metric of ``compile``."""
+    """All metrics that a training step of the model updates, each once, including the metrics of ``compile``."""
     tracker = loss_tracker(model)
     top = [*model.metrics, *([] if tracker is None else [tracker])]
     found: dict[int, Any] = {}
@@ -35,14 +35,14 @@ def _parts(metric: Any) -> Iterator[Any]:
 
 
 class JobLogs:
-    """The logs of an epoch so far, which ``numbers`` computes from ``totals``, equal on all peers."""
+    """The logs of an epoch so far, computed by ``numbers`` from ``totals``; equal on all peers."""
 
     def __init__(self, totals: Sequence[tf.Variable], numbers: Callable[[Sequence[Any]], dict[str, Any]]) -> None:
         self.totals, self._function = totals, numbers
         self._numbers: Callable[..., dict[str, Any]] | None = None  # traced on the first reading
 
     def so_far(self) -> dict[str, Any]:
-        """The logs after the last finished step, as a dictionary that computes them when it is first read."""
+        """The logs after the last finished step: a dictionary, computed when it is first read."""
         return _Logs(partial(self._computed, [total.read_value() for total in self.totals]))
 
     def _computed(self, totals: list[Any]) -> dict[str, Any]:

@@ -34,8 +34,8 @@ an action in *italics* together. If peers are lost during it, nothing is recorde
 | entered | the same                  | its end was called                | *share last*: as *share*                   |
 | entered | the same                  | shared last in this view          | *finish*: the last barrier                 |
 
-The missing calls of a peer's callbacks, in the order in which they are made. Their changes do not last, as *adopt
-state* follows.
+The missing calls of a peer's callbacks, in the order in which they are made. *Adopt state* follows, and overwrites the
+changes made in these calls.
 
 | the last calls                     | the reported state is     | call                                            |
 | ---------------------------------- | ------------------------- | ----------------------------------------------- |
@@ -48,13 +48,13 @@ state* follows.
 | none of an execution               | in it                     | begin batch                                     |
 | none of the end of training        | after it                  | end training                                    |
 
-The callbacks of a joining peer had no calls. They are not called for what was finished before, only for the epoch and
-the execution under way.
+The callbacks of a joining peer had no calls. They are called only for the epoch and the execution under way, not for
+finished ones.
 
-A peer is ahead of another by at most one message and the actions up to the next message. After a loss, the state of a
-peer behind others does not count until it has *adopted* one, so the reported state never lacks a call that another peer
-has made. Writers (callbacks that only write) run on rank 0 alone, and if it is lost their progress is unknown: the next
-rank 0 writes the unfinished epoch again, from the attributes at the conclusion of the previous epoch.
+A peer is ahead of another by at most one message and the actions up to the next message. After a loss, a lagging peer's
+state does not count until the peer has *adopted* a state, so the reported state never lacks a call that another peer
+has made. Writers (callbacks that only write) run on rank 0 alone. If rank 0 is lost, their progress is unknown: the
+next rank 0 writes the unfinished epoch again, from the attributes at the conclusion of the previous epoch.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Action:
 
     Args:
         what: The name of its row in the table.
-        number: The number of the batch or epoch that callbacks are called for, from 0 in this ``fit``.
+        number: The batch or epoch for which callbacks are called, counted from 0 in this ``fit``.
     """
 
     what: Call | Exchange | Literal["step", "finish"]
@@ -93,20 +93,20 @@ class Action:
 
 @dataclass(frozen=True)
 class FitState:
-    """The decisions and callback calls that all peers share so far; adopted by the peers of a new view.
+    """The decisions and the callbacks' calls so far; equal on all peers, and adopted by the peers of a new view.
 
     Args:
         ended: The number of concluded epochs.
-        begun_epoch: The last epoch whose beginning was called.
-        batch: The finished steps of the present epoch.
-        open_batch: The first step of an execution whose beginning was called, but not its end; -1 for none.
-        tested: The calls made for the validation of the present epoch, of two.
+        begun_epoch: The last epoch for which ``on_epoch_begin`` was called.
+        batch: The number of finished steps in the present epoch.
+        open_batch: The first step of an execution for which the beginning was called, but not the end; -1 for none.
+        tested: The number of calls made for the validation of the present epoch: 0, 1 or 2.
         found: The results of that validation, by name.
-        end_called: The last epoch whose end was called.
-        logs: The logs of that epoch, or of the ending epoch.
+        end_called: The last epoch for which ``on_epoch_end`` was called.
+        logs: The logs of that epoch, or of the epoch that is ending.
         stops: True if rank 0 requests the end of training after the last finished step.
         epochs_in_all: The final number of epochs; -1 while undecided.
-        over: True if the callbacks' end of training was called.
+        over: True if ``on_train_end`` was called.
     """
 
     ended: int = 0
@@ -123,7 +123,7 @@ class FitState:
 
     @property
     def fit_state(self) -> dict[str, Any]:
-        """The fields that are reported to other peers."""
+        """The fields reported to other peers, by name."""
         return {one.name: getattr(self, one.name) for one in fields(FitState)}
 
 
@@ -135,10 +135,10 @@ class Progress(FitState):
         epochs: The number of epochs of this ``fit``.
         execution: The number of steps in an execution.
         leads: True if the writers run on this peer.
-        written: The last epoch whose end was called for the writers, as far as this peer knows.
+        written: The last epoch for which the writers' ``on_epoch_end`` was called, as far as this peer knows.
         version: The version of the entered view.
-        agreed_on: The last agreement of this view's peers about the end of an epoch.
-        shared_last: The version of the view whose peers have shared the callbacks' changes at the end of training.
+        agreed_on: The stage that this view's peers have reached together at the end of an epoch.
+        shared_last: The version of the view in which peers shared the callbacks' changes at the end of training.
     """
 
     epochs: int = 0
@@ -156,7 +156,7 @@ class Progress(FitState):
         return made
 
     def has_epoch_after(self, at: FitState) -> bool:
-        """True if another epoch follows the epochs of a state."""
+        """True if another epoch follows those that a state has concluded."""
         return at.epochs_in_all != at.ended and at.ended < self.epochs
 
     def is_over(self, *, stopped: bool) -> bool:
@@ -164,9 +164,9 @@ class Progress(FitState):
         return stopped or self.stops or not self.has_epoch_after(self)
 
     def updated_by(self, reported: FitState) -> Progress:
-        """The progress with the logs of a reported state, for the missing calls of this peer's callbacks.
+        """The progress with a reported state's logs, which the missing calls of this peer's callbacks receive.
 
-        Callbacks without calls yet are called for the present epoch only.
+        Callbacks that had no calls yet are called for the present epoch only.
         """
         if self.begun_epoch >= 0:
             return self._with(logs=reported.logs, found=reported.found)
@@ -177,7 +177,7 @@ class Progress(FitState):
         """The progress after an action without a result."""
         match action.what:
             case "begin batch":
-                # One that lags may still count the steps of the epoch before: they are none of this execution's.
+                # A lagging peer may still have the step count of the previous epoch.
                 return self._with(open_batch=action.number, batch=action.number)
             case "end batch":
                 return self._with(open_batch=-1)
@@ -230,10 +230,10 @@ def decide(
     Args:
         progress: The progress of the peer.
         position: The position of the job, in the peer's view.
-        reported: The state that all peers of a new view continue from, once it is reported.
+        reported: The state from which all peers of a new view continue, once it is reported.
         stopped: True if a policy or a request has ended training.
     """
-    # Before a view made by this step's barrier: its joiners have done none of these steps.
+    # Before this peer enters a view made by the step's barrier, whose joiners did none of these steps.
     if 0 <= progress.open_batch <= progress.batch - progress.execution:
         return Action("end batch", progress.batch - 1)
     if position.version != progress.version:

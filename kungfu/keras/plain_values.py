@@ -1,7 +1,7 @@
 """Plain values, which a peer can send to another: numbers, texts, arrays, and containers of these.
 
 They are sent as MessagePack with references to arrays, so no code is transferred. An object's attribute is plain if its
-value is; a variable counts as its value.
+value is; for a variable, the value of the variable.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def unpack(content: bytes) -> Any:
     """The values packed by ``pack``.
 
     Raises:
-        UsageError: The content is not from ``pack``, or from ``pack`` of another version of kungfu, as in a checkpoint.
+        UsageError: The content is not from ``pack`` of this version of kungfu; a checkpoint may be from another one.
     """
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
 
@@ -147,7 +147,7 @@ def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]
 def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
     """Sets the plain attributes of an object.
 
-    Its containers are filled and its variables assigned in place: others may refer to them. An attribute that is not
+    Containers are filled and variables assigned in place, as other objects may refer to them. An attribute that is not
     plain is kept, such as this peer's open file.
     """
     for name, value in attributes.items():

@@ -1,17 +1,17 @@
 """``save``, ``save_weights`` and ``export`` of models in a job, where every peer calls them for the same file.
 
 Keras writes in place, so peers that write one file at the same time would fail, and a peer that reads it meanwhile
-would find a part of it. In a job one peer of a host writes at a time, under a lock on the folder:
+would find a part of it. In a job one peer per host writes at a time, under a lock on the folder:
 
 - A file is written under a hidden name in the same folder, and then replaces the old file. A reader finds a complete
   file, whatever happens to the writing peer.
 - The result of a fit is the same on all peers. So after a fit a peer keeps a file that another peer has written since
-  the fit's end; its second call for the same file writes, as weights may have changed since.
-- A peer that skips fits that are over has the weights of their ends. It keeps files that were written later than
-  these.
+  the fit's end. The peer's second call for the same file writes it, as weights may have changed since.
+- A peer that skips finished fits has the weights from their ends, and keeps the files that the same run has written
+  since then.
 
-An extended attribute of the file has the run, and the number of fits before the file was written; times would come from
-several clocks. Without extended attributes, a hidden file in the same folder has these, with the file's inode.
+An extended attribute of the file records the run and the number of fits before the file was written; times would be
+from several clocks. Without extended attributes, a hidden file in the same folder records these and the file's inode.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _writing = threading.local()
 
 @dataclass(frozen=True)
 class _Mark:
-    """The mark of a written file: its run, and its place between fits.
+    """The mark of a written file: the run, and the position between fits.
 
     Args:
         run: The name of the job that began the run, which later jobs may resume.
         job: The name of the job that wrote the file.
-        fits: The number of fits that were over.
+        fits: The number of fits finished before.
     """
 
     run: str
@@ -126,7 +126,7 @@ def _is_plain_file(name: str, filepath: Any, given: Mapping[str, Any]) -> bool:
 
 
 def _is_there(target: Path, mark: _Mark, connection: JobConnection, written: Mapping[Path, int]) -> bool:
-    """True if the file is there already, written by another peer after this fit or a later one."""
+    """True if another peer has written the file already, after this fit or a later one."""
     found = _Mark.read(target)
     if connection.is_in_phase or not mark.fits or found is None or found.fits < mark.fits:
         return False

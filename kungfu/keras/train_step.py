@@ -1,8 +1,8 @@
 """The training step of ``fit``: Keras' ``train_step``, with the average over the peers before the update.
 
-Forward pass, loss, metrics and gradients are first, compiled by XLA if the model requests it; then one message; then
-the update. Keras updates its metrics after the optimizer, from earlier predictions. Here metrics are updated before the
-message, which then carries their states.
+The step computes loss, metrics and gradients, compiled by XLA if the model requests it; exchanges one message; and
+updates the weights. Keras updates metrics after the weights, but from predictions made before. Here metrics are updated
+before the message, so that it carries their states.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _UNCOMPILED = (
 
 
 def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable) -> Callable[[Any], Any]:
-    """The step of a peer of a job: a function of a batch in the structure of ``fit``.
+    """The step on a peer of a job: a function of a batch in the structure of ``fit``.
 
     ``stop_requested`` is 1.0 if this peer's callbacks request the end of training. The step returns a number above 0 if
-    rank 0 requested it before this step.
+    rank 0's callbacks requested the end before this step.
     """
     losses = whole_batch_losses(run)
 
@@ -67,7 +67,7 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: 
 
 
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
-    """Graph: returns the result of ``Training.average``, and the sums of ``totals``, which policies do not see."""
+    """Graph: returns the result of ``Training.average`` and the sums of ``totals``; policies do not see the sums."""
     sums, layers = list[Any](), run.memory.sums
 
     def last(averaging: Averaging) -> Any:
@@ -78,7 +78,7 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
 
 
 def step_alone(model: Any, average: Callable[..., Any]) -> Step:
-    """The step of a program without a job: Keras' step, with policies that see it; by ``Training.average``."""
+    """The step of a program without a job: Keras' step with a call of ``Training.average``, which policies see."""
     forward = _compiled(model, lambda data, _: (*_gradients(model, data), []))
 
     @tf.autograph.experimental.do_not_convert
@@ -94,7 +94,7 @@ def step_alone(model: Any, average: Callable[..., Any]) -> Step:
 def _gradients(
     model: Any, data: Any, *, around_loss: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> tuple[list[Any], Any]:
-    """Graph: one gradient for each trainable weight, and the loss; also updates the metrics."""
+    """Graph: updates the metrics; returns one gradient for each trainable weight, and the loss."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weights = model.trainable_weights
     with tf.GradientTape() as tape:
@@ -111,7 +111,7 @@ def _gradients(
 
 
 def _loss(model: Any, x: Any, y: Any, predicted: Any, sample_weight: Any) -> Any:
-    """The model's loss of a batch; a custom ``compute_loss`` from before Keras 3.3 has no argument ``training``."""
+    """The model's loss for a batch; a ``compute_loss`` written for Keras before 3.3 has no argument ``training``."""
     more = {"training": True} if _accepts_training(model.compute_loss) else {}
     return model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **more)
 
@@ -163,7 +163,7 @@ def refuse_step(model: Any) -> None:
 
 
 def refuse_job_step(model: Any) -> None:
-    """Raises ``UsageError`` for a model whose step would give other numbers in a job than with Keras."""
+    """Raises ``UsageError`` for a model whose step would give different numbers in a job than under Keras."""
     refuse_step(model)
     _refuse_fixed_batch(model)
     for loss in tf.nest.flatten(model.loss):
@@ -175,7 +175,7 @@ def refuse_job_step(model: Any) -> None:
 
 
 def _refuse_fixed_batch(model: Any) -> None:
-    """Refuses models with a fixed batch size: a peer's slice differs between peers, and after each rescale."""
+    """Refuses models with a fixed batch size: the sizes of slices differ between peers, and change with rescales."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise UsageError(
@@ -202,21 +202,21 @@ class NeedsMessageError(Exception):
 class WholeBatchLosses:
     """Scales a peer's losses so that their mean over the peers, weighted by samples, is the loss of the whole batch.
 
-    A loss is a sum over the batch, divided by its *denominator*: the samples, the sum of their weights, the positions
-    that are not masked, or 1. With numerators ``N_r`` and denominators ``D_r`` of rank ``r``, which has ``s_r`` of
-    ``T`` samples, the loss of the whole batch is ``sum(N_r) / sum(D_r)``, while gradients are weighted by samples. So a
-    peer scales its loss ``N_r / D_r`` by ``(D_r / sum(D_r)) * (T / s_r)``: the mean over the peers, weighted by
-    samples, of the loss and of its gradients is then equal to the whole batch's, term by term. Losses that Keras does
-    not reduce (weights' regularizers, ``add_loss``) are not scaled, and count once, as a mean over samples.
+    A loss is a sum over the batch, divided by its *denominator*: the number of samples, the sum of their weights, the
+    number of unmasked positions, or 1. Let rank ``r`` have the numerator ``N_r``, the denominator ``D_r`` and ``s_r``
+    of the ``T`` samples. The loss of the whole batch is ``sum(N_r) / sum(D_r)``, while gradients are weighted by
+    samples. So a peer scales its loss ``N_r / D_r`` by ``(D_r / sum(D_r)) * (T / s_r)``. The mean over the peers,
+    weighted by samples, is then the loss of the whole batch, term by term, and likewise for the gradients. Losses that
+    Keras does not reduce (weights' regularizers, ``add_loss``) are not scaled, and count once, as a mean over samples.
 
     If the denominator is the number of samples, the scale is 1, and no message is sent.
 
     Args:
         peer: Returns this peer's share of the step.
-        sums: Returns the sums of tensors over the peers, by a message with a given tag.
+        sums: Returns the sums of tensors over the peers; sends a message with a given tag.
 
     Cost:
-        A message of two numbers per denominator other than the number of samples, before the gradients' message.
+        For each denominator other than the number of samples, a message of two numbers before the gradients' message.
     """
 
     def __init__(self, peer: Callable[[], PeerShare], sums: Callable[..., Sequence[Any]]) -> None:
