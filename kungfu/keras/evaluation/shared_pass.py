@@ -8,6 +8,10 @@ batches of the lost parts.
 
 Each peer processes all batches if the work cannot be shared: if batches have no numbers or are fewer than the peers,
 data differ between peers, a metric has no known combination, or a layer keeps statistics of the data.
+
+After the evaluation of a peer's part, a metric has the same state as after a training step with this part as the peer's
+slice. So sums are added, and other states are combined by the program's ``combine``. A "mean" of states cannot be
+computed, as the number of batches behind each state is unknown.
 """
 
 from __future__ import annotations
@@ -18,17 +22,18 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from kungfu.framework_internals import is_keras_model, layer_statistics
-from kungfu.keras.evaluation.metric_states import MetricStates
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches
 from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import agreed, is_plain
 from kungfu.runtime.api import spread
-from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.graph.combined_metrics import Combination, adds_up, call_combination
 from kungfu.training.state.registered_sync import PeerGroup
 
 Meet = Callable[[Callable[[PeerGroup], None]], bool]
+States = list[NDArray[Any]]
 _PIECE_BYTES = 1 << 24
 
 
@@ -228,7 +233,7 @@ class SharedPrediction:
         return keras.tree.pack_sequence_as(structure, leaves)
 
 
-def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Sequence[int], starts: Any) -> None:
+def _fill(whole: NDArray[Any], found: NDArray[Any], numbers: Sequence[int], starts: Any) -> None:
     """Copies the rows of a part into the whole array."""
     at = 0
     for number in numbers:
@@ -237,7 +242,7 @@ def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Seq
         at += rows
 
 
-def _united(peers: PeerGroup, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _united(peers: PeerGroup, whole: NDArray[Any]) -> NDArray[Any]:
     """The union of the peers' arrays, each with some rows and zeros for the others."""
     # As integers: a sum with zeros keeps every bit.
     content = whole.tobytes()
@@ -246,3 +251,61 @@ def _united(peers: PeerGroup, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     pieces = [peers.sums([padded[start : start + step]])[0] for start in range(0, len(padded), step)]
     bits = np.concatenate(pieces).tobytes()[: len(content)] if pieces else b""
     return np.frombuffer(bits, whole.dtype).reshape(whole.shape).copy()
+
+
+# ---- states of metrics -----------------------------------------------------------------------------------------------
+
+
+class MetricStates:
+    """The states of all metrics of a model; ``combine`` is the argument of ``kf.keras.attach``."""
+
+    def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
+        self._metrics = [(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]
+        self._own: list[States] = []  # of each metric, over this peer's parts
+
+    @property
+    def can_be_combined(self) -> bool:
+        """True if the combination of the parts gives the whole job's state for every metric."""
+        return all(way not in (None, "mean") for _, way in self._metrics)
+
+    def add_part(self) -> None:
+        """Adds the metrics' present states, in which a part has just been evaluated."""
+        part = [[np.asarray(variable.numpy()) for variable in metric.variables] for metric, _ in self._metrics]
+        # After a loss of peers this peer also evaluates a part of theirs.
+        if self._own:
+            pairs = [[np.stack(pair) for pair in zip(*both, strict=True)] for both in zip(self._own, part, strict=True)]
+            part = [_combined(*one, stacked) for one, stacked in zip(self._metrics, pairs, strict=True)]
+        self._own = part
+
+    def join(self, group: PeerGroup) -> None:
+        """Sets the metrics to the combined states of all peers, each with an evaluated part; costs one message."""
+        sent = [
+            state if way == "sum" else _in_row(state, group)
+            for (_, way), own in zip(self._metrics, self._own, strict=True)
+            for state in own
+        ]
+        sums = iter(group.sums(sent))
+        for (metric, way), own in zip(self._metrics, self._own, strict=True):
+            found = [next(sums) for _ in own]
+            states = found if way == "sum" else _combined(metric, way, found)
+            for variable, state in zip(metric.variables, states, strict=True):
+                variable.assign(state)
+
+
+def _combined(metric: Any, way: Combination | None, stacked: Sequence[NDArray[Any]]) -> States:
+    """The combined state of several parts, stacked along a new first axis."""
+    if way == "sum":
+        return [one.sum(axis=0, dtype=one.dtype) for one in stacked]
+    if way in ("max", "min"):
+        return [one.max(axis=0) if way == "max" else one.min(axis=0) for one in stacked]
+    assert callable(way)
+    metric.reset_state()
+    start = [tf.convert_to_tensor(variable.numpy()) for variable in metric.variables]
+    return [one.numpy() for one in call_combination(way, start, [tf.constant(one) for one in stacked])]
+
+
+def _in_row(state: NDArray[Any], group: PeerGroup) -> NDArray[Any]:
+    """An array with a row per peer, zero except in this peer's row; the sum over the peers has all rows."""
+    rows = np.zeros((group.size, *state.shape), state.dtype)
+    rows[group.rank] = state
+    return rows

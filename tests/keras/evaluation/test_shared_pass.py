@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from kungfu.keras.evaluation.metric_states import MetricStates
+from kungfu.keras.evaluation.shared_pass import MetricStates
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.state.registered_sync import PeerGroup
 from tests.keras.fitting import float64
