@@ -35,11 +35,14 @@ class NumberedBatches:
     part: Callable[[Sequence[int]], dict[str, Any]]
 
 
-def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
+_NONE = NumberedBatches(0, 0, lambda numbers: {})
+
+
+def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches:
     """The batches of a call of ``evaluate`` or ``predict`` with these arguments.
 
     Returns:
-        ``None`` for data whose batches have no numbers: a generator, or a Dataset of unknown length or random order.
+        Zero batches for data without numbers: a generator, or a Dataset of unknown length or in random order.
     """
     x, steps = given["x"], given.get("steps")
     if isinstance(x, tf.data.Dataset):
@@ -54,7 +57,7 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
         or len({len(one) for one in leaves}) != 1
         or not len(leaves[0])
     ):
-        return None  # left to Keras, or to its errors
+        return _NONE  # left to Keras, or to its errors
     return _of_arrays(data, int(given.get("batch_size") or _BATCH_SIZE), steps)
 
 
@@ -100,15 +103,15 @@ def _checksum(data: Any, *, batch_size: int = 0) -> int:
 # ---- existing batches ------------------------------------------------------------------------------------------------
 
 
-def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches | None:
+def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches:
     """The batches of a Dataset; a peer reads the batches before its part without processing them."""
     count = _limited(int(dataset.cardinality()), steps)
     # The count is unknown or infinite, or the batch of a number differs between peers and readings.
     if count <= 0 or dataset_order(dataset) == "by chance":
-        return None
+        return _NONE
     first = next(iter(dataset), None)
     if first is None or not all(isinstance(one, tf.Tensor) and one.shape.rank for one in tf.nest.flatten(first)):
-        return None
+        return _NONE
 
     def part(numbers: Sequence[int]) -> dict[str, Any]:
         if _is_run(numbers):
@@ -136,13 +139,11 @@ class _Chosen(keras.utils.PyDataset):
         return self._whole[self._numbers[index]]
 
 
-def _of_py_dataset(whole: Any, steps: int | None) -> NumberedBatches | None:
-    if whole.num_batches is None:
-        return None
-    count = _limited(int(whole.num_batches), steps)
+def _of_py_dataset(whole: Any, steps: int | None) -> NumberedBatches:
+    count = _limited(int(whole.num_batches or 0), steps)
     if count <= 0:
-        return None
+        return _NONE
     first = [one for one in tf.nest.flatten(whole[0]) if one is not None]
     if not all(map(has_rows, first)):
-        return None
+        return _NONE
     return NumberedBatches(count, _checksum(first), lambda numbers: {"x": _Chosen(whole, numbers)})

@@ -38,9 +38,9 @@ _PIECE_BYTES = 1 << 24
 
 
 class SharedPass:
-    """One pass over data by all peers of a view; ``batches`` is ``None`` for data without numbered batches."""
+    """One pass over data by all peers of a view; with zero ``batches`` each peer processes all of the data."""
 
-    def __init__(self, batches: NumberedBatches | None, work: SharedEvaluation | SharedPrediction) -> None:
+    def __init__(self, batches: NumberedBatches, work: SharedEvaluation | SharedPrediction) -> None:
         self._batches, self._work = batches, work
         self._done: set[int] = set()  # by this peer
         self._fits = True
@@ -69,7 +69,6 @@ class SharedPass:
             self.result = self._work.do_all()
             return True
         if mine:
-            assert self._batches is not None
             self._fits = self._work.do(self._batches.part(mine), mine) and self._fits
             self._done.update(mine)
         if not meet(self._join):
@@ -80,8 +79,8 @@ class SharedPass:
 
     def _split(self, peers: PeerGroup) -> list[int] | None:
         """The batches that this peer processes now; ``None`` if each peer processes all."""
-        count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
-        own = [self._work.name, count, checksum]
+        count = self._batches.count
+        own = [self._work.name, count, self._batches.checksum]
         (self.differs,) = peers.any_of([own != agreed(peers, own)])
         is_alone = peers.size == 1 and not self._done
         if self.differs or is_alone or count < peers.size:
@@ -95,8 +94,7 @@ class SharedPass:
     def _join(self, peers: PeerGroup) -> None:
         # A peer that joined in a recovery may have no part.
         (unfit,) = peers.any_of([not self._fits or not self._done])
-        count = 0 if self._batches is None else self._batches.count
-        self.result = None if unfit else self._work.join(peers, count=count)
+        self.result = None if unfit else self._work.join(peers, count=self._batches.count)
 
 
 class _Memory:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from kungfu.framework_internals import flat_metrics
 from kungfu.keras.callbacks import verbosity, without_writers
 from kungfu.keras.data.fit_data import refuse_samples
-from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
+from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
 from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.state.registered_sync import PeerGroup
@@ -84,13 +84,13 @@ class _Sharing:
         if found is None:
             return None
         if not shared.differs:
-            self._attached.evaluations.add(_described(batches), found[0])
+            self._attached.evaluations.add([batches.count, batches.checksum], found[0])
         return self._in_form(found[0], given)
 
     def _received(self, given: dict[str, Any]) -> tuple[Any] | None:
         """The others' result of this call; ``None`` if they have none, or the batches have no numbers."""
         batches = numbered_batches(given)
-        logs = None if batches is None else self._attached.evaluations.next_result(_described(batches))
+        logs = self._attached.evaluations.next_result([batches.count, batches.checksum]) if batches.count else None
         if logs is None:
             return None
         # A Dataset that reshuffles on each reading must be read as often as on the other peers.
@@ -134,10 +134,6 @@ class _Sharing:
         if not leads:
             callbacks.callbacks = without_writers(callbacks.callbacks)
         return callbacks
-
-
-def _described(batches: NumberedBatches | None) -> list[int]:
-    return [0, 0] if batches is None else [batches.count, batches.checksum]
 
 
 def _say(text: str) -> None:
