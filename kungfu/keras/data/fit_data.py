@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import dataset_order
-from kungfu.keras.data.batch_format import BatchFormat, class_weights, epochs_of, is_text
-from kungfu.keras.data.dataset import of_dataset, of_generator
 from kungfu.keras.data.py_dataset import of_py_dataset
+from kungfu.keras.data.whole_batches import BatchFormat, class_weights, epochs_of, is_text, of_dataset, of_generator
 from kungfu.runtime.api import shuffled
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.checksums import has_rows, order_checksum, samples_checksum

@@ -18,7 +18,7 @@ from typing import Any
 import keras
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.batch_format import BatchFormat, count_of, stream_plan
+from kungfu.keras.data.whole_batches import BatchFormat, count_of, stream_plan
 from kungfu.runtime.api import shuffled
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.checksums import checksum
