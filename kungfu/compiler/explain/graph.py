@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
-from kungfu.compiler.explain.grouping import folding_of
+from kungfu.compiler.explain.explanation import folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_number, is_plain, labels_of, made
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Rule

@@ -1,23 +1,22 @@
-"""The explanation of a plan as text, stage by stage, in the user's names, with the costs."""
+"""The explanation of a plan: as text, stage by stage, in the user's names, with the costs; and as JSON values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Segment
-from kungfu.compiler.explain.grouping import Folding, folding_of, shared_parts
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps, where
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget, Rule
 from kungfu.control.rule import RuleMode
 from kungfu.monitor import straggler_fractions
-from kungfu.signal import Signal, topological
+from kungfu.signal import NEST, Collective, Constant, Fold, Signal, topological
 from kungfu.slowness import SLOW
 
-MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # it selects the peers that leave first
+_MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # it selects the peers that leave first
 Monitors = Literal["folded", "open"]
 _FLOAT_BYTES = 4
 _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
@@ -56,11 +55,11 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
 
 def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
     for rule in (*plan.rules, *plan.on_rescale):
-        yield from _rule(rule, words)
+        yield from _rule_lines(rule, words)
     for rules, nodes in shared_parts(plan).items():
         yield _shared(rules, nodes, words.labels)
     if plan.straggler_fractions is not None:
-        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {MEASURED_BY}"
+        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {_MEASURED_BY}"
     yield "reads"
     yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"
@@ -85,7 +84,7 @@ def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
             yield f"  {_node(one, words)}"
 
 
-def _rule(rule: Rule, words: _Words) -> Iterator[str]:
+def _rule_lines(rule: Rule, words: _Words) -> Iterator[str]:
     """The lines of a rule; with its nodes if a barrier evaluates it, separately from the steps."""
     labels, is_of_step = words.labels, rule.trigger.event == "step"
     steps_or_barriers = steps((rule.gate,), labels) if is_of_step else "in every barrier in which the size changes"
@@ -158,7 +157,7 @@ def _node(node: Signal, words: _Words) -> str:
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
-def costs_of(plan: CompiledPolicies) -> dict[str, int]:
+def _costs_of(plan: CompiledPolicies) -> dict[str, int]:
     """The costs of a plan per step, beyond the gradients: messages, floats, and the bytes of states at size 1."""
     fields = [one.type for fold in plan.folds for one in fold.recurrence.updates]
     return {
@@ -172,7 +171,7 @@ def costs_of(plan: CompiledPolicies) -> dict[str, int]:
 
 
 def _cost_lines(plan: CompiledPolicies) -> Iterator[str]:
-    costs = costs_of(plan)
+    costs = _costs_of(plan)
     yield f"{_counted(costs['messages_per_step'], 'extra message')} per step"
     if costs["gated_messages"]:
         yield f"{_counted(costs['gated_messages'], 'small message')} more in the steps of their gates"
@@ -190,3 +189,156 @@ def _length(layout: MessageLayout) -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+# ---- for programs ----------------------------------------------------------------------------------------------------
+
+
+def explain_json(plan: CompiledPolicies) -> dict[str, Any]:
+    """The plan as a document for programs.
+
+    Returns:
+        An object with the keys `rules`, `shared`, `leave_first`, `reads`, `nodes`, `before`, `rides`, `after` and
+        `costs`. Nodes are identified by the labels of the text; `before` and `after` are the segments in
+        order, each with its gates, its nodes and the contents of its message. `leave_first` names the peers that leave
+        before the newest ones when the job shrinks: the peers with a speed `below` a fraction of the median's,
+        `measured_by` a monitor; `null` if no policy measures speeds.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import gns_batch
+    >>> explain_json(compile_policies([gns_batch(max_peers=8)]))["costs"]["messages_per_step"]
+    0
+    """
+    labels = labels_of(plan)
+    return {
+        "rules": [_rule(one, labels) for one in (*plan.rules, *plan.on_rescale)],
+        "shared": [{"by": list(by), "nodes": _names(nodes, labels)} for by, nodes in shared_parts(plan).items()],
+        "leave_first": None if plan.straggler_fractions is None else {"below": SLOW, "measured_by": _MEASURED_BY},
+        "reads": {
+            name: {"placement": kind.placement, "type": str(kind.type), "unit": kind.unit, "meaning": kind.meaning}
+            for name, kind in plan.source_kinds.items()
+        },
+        "nodes": list(_nodes(labels)),
+        "before": [_segment(one, labels) for one in plan.before],
+        "rides": _names(plan.piggybacked.collectives, labels),
+        "after": [_segment(one, labels) for one in plan.after],
+        "costs": _costs_of(plan),
+    }
+
+
+def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
+    return {
+        "name": rule.name,
+        "occasion": rule.trigger.event,
+        "standing": rule.mode,
+        "gates": _gates((rule.gate,), labels),
+        "fires": labels[rule.fires],
+        "does": does(rule.action, labels),
+        "budgets": {owner: asdict(one) for owner, one in rule.budgets.items()},
+        "logs": {name: labels[one] for name, one in rule.inputs.items()},
+        "origin": rule.origin,
+    }
+
+
+def _nodes(labels: Labels) -> Iterator[dict[str, str]]:
+    units = units_of(labels)
+    for node, label in labels.items():
+        if not is_plain(node):
+            yield {
+                "label": label,
+                "made": made(node, labels),
+                "placement": node.placement,
+                "type": str(node.type),
+                "unit": units[node],
+                "origin": node.origin,
+                "monitor": node.monitor,
+            }
+
+
+def _segment(segment: Segment, labels: Labels) -> dict[str, Any]:
+    nodes = [one for one in segment.nodes if not is_plain(one)]
+    message = segment.message or MessageLayout()
+    return {
+        "gates": _gates(segment.gates, labels),
+        "nodes": _names(nodes, labels),
+        "message": _names(message.collectives, labels),
+    }
+
+
+def _gates(gates: Iterable[Signal], labels: Labels) -> list[str]:
+    return [labels[one] for one in gates if not isinstance(one, Constant)]
+
+
+def _names(nodes: Iterable[Signal], labels: Labels) -> list[str]:
+    return [labels[one] for one in nodes]
+
+
+# ---- groups: nodes that only a monitor uses, and nodes that several policies share -----------------------------------
+
+
+@dataclass(frozen=True)
+class Folding:
+    """The `hidden` nodes, and the hidden nodes of each monitor that is shown."""
+
+    hidden: frozenset[Signal] = frozenset()
+    under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
+
+
+def folding_of(plan: CompiledPolicies) -> Folding:
+    """The nodes to omit if each monitor is shown as one node, except nodes that the policy also uses elsewhere."""
+    # The nodes below each monitor.
+    nodes = topological((*plan.nodes, *_roots(plan)))
+    inside = {node: frozenset(topological(node.inputs)) for node in nodes if node.monitor}
+    within = {one for below in inside.values() for one in below}
+    # The nodes that no monitor needs and the direct inputs of rules are shown.
+    shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
+    # An input of a shown node is shown too, unless the node is a monitor.
+    while more := {one for node in shown if not node.monitor for one in node.inputs if one not in shown}:
+        shown |= more
+    hidden = frozenset(one for one in within - shown if not is_plain(one))
+    return Folding(hidden, {node: hidden & below for node, below in inside.items() if node in shown})
+
+
+def _roots(plan: CompiledPolicies) -> Iterator[Signal]:
+    for rule in (*plan.rules, *plan.on_rescale):
+        yield from rule.roots
+    yield from plan.watched_signals.values()
+
+
+def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Signal]]:
+    """The nodes shared by several rules, by name and in order, if they contain a fold, a message or a norm."""
+    dear = _dear(plan)
+    owners: dict[Signal, list[str]] = {}
+    for name, roots in _parts(plan).items():
+        for node in topological(roots):
+            if node in dear:
+                owners.setdefault(node, []).append(name)
+    together: dict[tuple[str, ...], list[Signal]] = {}
+    for node in plan.nodes:
+        if len(owners.get(node, ())) > 1:
+            together.setdefault(tuple(owners[node]), []).append(node)
+    return together
+
+
+def _dear(plan: CompiledPolicies) -> set[Signal]:
+    """The nodes worth sharing; all other arithmetic costs next to nothing."""
+    dear: set[Signal] = set()
+    for node in plan.nodes:
+        # Folds, messages, and the nodes that depend on one of these or on the gradients.
+        below = any(one in dear or one.type.shape == NEST for one in node.inputs)
+        if isinstance(node, (Fold, Collective)) or below:
+            dear.add(node)
+    return dear
+
+
+def _parts(plan: CompiledPolicies) -> Mapping[str, tuple[Signal, ...]]:
+    """The signals that each policy needs; a merged rule contributes each of its candidates under its own name."""
+    parts: dict[str, tuple[Signal, ...]] = {}
+    for rule in plan.rules:
+        if rule.mode == "held":  # the twin of another rule
+            continue
+        requests = [name for name in rule.candidates if name in rule.inputs]
+        for name in requests or [rule.name]:
+            roots = (rule.inputs[name],) if requests else rule.roots
+            parts[name] = (*parts.get(name, ()), *roots)
+    return parts
