@@ -2,28 +2,37 @@
 
 The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Without a
 compiler, or with a given backend, the plan is evaluated in every step by NumPy, peer by peer: slower, and the oracle of
-the others.
+the others. With NumPy as the backend, a value is a tuple with one array per peer, each computed separately, and a
+message is added up in rank order in float32, as the attachments do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from kungfu.compiler.compiled_policies import CompiledPolicies, Outcome
+from kungfu import native
+from kungfu.compiler.assembler import whole_step
+from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Outcome
 from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare, reduce_gradients
-from kungfu.compiler.replay.native_program import NativeProgram
-from kungfu.compiler.replay.numpy_backend import Absent, NumpyBackend, PerPeer
-from kungfu.errors import UsageError
-from kungfu.signal import SOURCES, Fold
+from kungfu.errors import InternalError, UsageError
+from kungfu.signal import SOURCES, Fold, Source
+from kungfu.signal.operation import DType, Operation, SignalType
 from kungfu.signal.sources import SourceKind
 
+PerPeer = tuple[Any, ...]
 BackendFactory = Callable[[Mapping[str, PerPeer], int], Backend]
 Local = Sequence[Mapping[str, Any]]  # the local sources of each peer
 States = Mapping[Fold, tuple[PerPeer, ...]]
+_WORD_BYTES = 8
+_MESSAGE_BYTES = 200
 
 
 class Replay:
@@ -43,7 +52,9 @@ class Replay:
     """
 
     def __init__(self, plan: CompiledPolicies, *, size: int, backend: BackendFactory | None = None):
-        self._program = None if backend else _native_program(plan)
+        self._program: NativeProgram | None = None
+        with suppress(UsageError):  # there is no compiler
+            self._program = None if backend else NativeProgram(plan)
         self._backend = backend or NumpyBackend
         self.plan = plan
         self.size, self.view = size, 1
@@ -162,14 +173,6 @@ def _rescaled(fold: Fold, state: tuple[PerPeer, ...], stayed: Sequence[int], *, 
     return tuple((*old, *new[len(old) :]) for old, new in zip(kept, fresh, strict=True))
 
 
-def _native_program(plan: CompiledPolicies) -> NativeProgram | None:
-    """The plan in the native library; ``None`` if there is no compiler."""
-    try:
-        return NativeProgram(plan)
-    except UsageError:
-        return None
-
-
 def _absent(kind: SourceKind, message: str, *, peers: int) -> PerPeer:
     text = f"the plan reads {message}"
     if kind.type.shape != ("nest",):
@@ -215,3 +218,147 @@ def _weighted(values: Sequence[Any], local: Local) -> Any:
     total = reduce(np.add, weights)
     shares = [np.asarray(v, np.float32) * (w / total) for v, w in zip(values, weights, strict=True) if w > 0]
     return reduce(np.add, shares) if shares else np.float32(np.nan)
+
+
+# ---- the native library ----------------------------------------------------------------------------------------------
+
+
+class NativeProgram:
+    """The bytecode of a plan in the native library, in which each number is a word of 8 bytes, whatever its type.
+
+    Raises:
+        UsageError: There is no compiler, and no previously built library.
+    """
+
+    def __init__(self, plan: CompiledPolicies) -> None:
+        bytecode = whole_step(plan)
+        self._functions = native.load_state()
+        wrong = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        self._opened = self._functions.kungfu_bytecode_open(bytecode.text.encode(), wrong, _MESSAGE_BYTES)
+        if self._opened is None:
+            raise InternalError(wrong.value.decode())
+        weakref.finalize(self, self._functions.kungfu_bytecode_close, self._opened)
+        self._inputs, self._results = bytecode.inputs, bytecode.results
+        self._states: list[SignalType] = [one.type for fold in plan.folds for one in fold.recurrence.updates]
+        self._lengths = np.array([one.shape[0] if one.shape else -1 for one in self._states], np.int64)
+        self._entries = np.zeros(len(self._results), np.int64)
+
+    def step(self, sources: Mapping[str, PerPeer], states: Any, *, size: int) -> Outcome:
+        """One step of a cluster, from each peer's sources and gradient reductions.
+
+        Updates ``states`` in place: the words of the folds' states, a row for each peer."""
+        inputs = self._loaded(sources, size)
+        addresses = (one.ctypes.data for one in (inputs, self._lengths, states, self._entries))
+        found = self._functions.kungfu_bytecode_run(self._opened, size, *addresses)
+        if not found:
+            raise UsageError(f"a step of {size} peers needs more memory than there is: a number of the record is wrong")
+        given = np.frombuffer(ctypes.string_at(found, int(self._entries.sum()) * _WORD_BYTES), np.int64)
+        outcome = Outcome(*_vectors(given, self._results, self._entries.tolist()))
+        return outcome._replace(masks=outcome.masks.reshape(-1, size), fractions=outcome.fractions.reshape(-1, size))
+
+    def words(self, fields: Sequence[PerPeer], *, size: int) -> Any:
+        """The words of these fields of the folds' states, a row for each peer."""
+        lengths = np.abs(self._lengths)
+        words = np.zeros((size, lengths.sum()), np.int64)
+        columns = np.split(words, np.cumsum(lengths)[:-1], axis=1) if fields else []
+        for column, field, type in zip(columns, fields, self._states, strict=True):
+            _numbers(column, type.dtype)[...] = np.reshape(field, column.shape)
+        return words
+
+    def fields(self, words: Any) -> Iterator[PerPeer]:
+        """The fields of the folds' states stored in these words: one array for each peer."""
+        at = 0
+        for type, length in zip(self._states, np.abs(self._lengths).tolist(), strict=True):
+            found = _numbers(words[:, at : at + length], type.dtype).copy()
+            yield tuple(found if type.shape else found[:, 0])
+            at += length
+
+    def _loaded(self, sources: Mapping[str, PerPeer], size: int) -> Any:
+        words = np.zeros((size, len(self._inputs)), np.int64)
+        for index, (name, dtype) in enumerate(self._inputs.items()):
+            column, values = _numbers(words[:, index : index + 1], dtype)[:, 0], sources[name]
+            with np.errstate(all="ignore"):
+                try:
+                    column[:] = values
+                except (ValueError, OverflowError, TypeError):
+                    # The dtype cannot represent a number: cast it.
+                    column[:] = [np.asarray(one).astype(dtype) for one in values]
+        return words
+
+
+def _numbers(words: Any, dtype: DType) -> Any:
+    """A view of the numbers stored in words, in the last axis."""
+    kind = np.dtype(dtype)
+    return words.view(kind)[..., :: _WORD_BYTES // kind.itemsize]
+
+
+def _vectors(words: Any, dtypes: Sequence[DType], entries: Sequence[int]) -> Iterator[Any]:
+    at = 0
+    for dtype, count in zip(dtypes, entries, strict=True):
+        yield _numbers(words[at : at + count], dtype)
+        at += count
+
+
+# ---- NumPy -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A placeholder for missing gradients, with the error to raise if the plan needs them."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class NumpyBackend:
+    """Computes with one array per peer; see `kungfu.compiler.evaluate.Backend`."""
+
+    sources: Mapping[str, PerPeer]
+    size: int
+
+    def source(self, source: Source) -> PerPeer:
+        values = self.sources[source.source]
+        return values if source.type.shape == ("nest",) else self.cast(values, source.type.dtype)
+
+    def given(self, name: str) -> PerPeer | None:
+        return self.sources.get(name)
+
+    def constant(self, value: bool | int | float, dtype: DType) -> PerPeer:
+        return (np.asarray(value, dtype),) * self.size
+
+    def cast(self, value: PerPeer, dtype: DType) -> PerPeer:
+        return tuple(np.asarray(one).astype(dtype) for one in value)
+
+    def apply(self, operation: Operation, operands: Sequence[PerPeer], dtypes: Sequence[DType]) -> PerPeer:
+        given = zip(*operands, strict=True)
+        return tuple(operation.numpy(*map(_operand, one, dtypes)) for one in given)
+
+    def branch(
+        self, on: PerPeer, then: Callable[[], list[PerPeer]], otherwise: Callable[[], list[PerPeer]]
+    ) -> list[PerPeer]:
+        return then() if on[0] else otherwise()
+
+    def packed(self, scalars: Sequence[PerPeer], vectors: Sequence[PerPeer]) -> PerPeer:
+        return tuple(
+            np.concatenate([[one[peer] for one in scalars], *(one[peer] for one in vectors)]).astype(np.float32)
+            for peer in range(self.size)
+        )
+
+    def unpacked(self, message: PerPeer, layout: MessageLayout) -> list[PerPeer]:
+        first = len(layout.scalars)
+        starts = [first + index * self.size for index in range(len(layout.vectors))]
+        singles = [tuple(one[i] for one in message) for i in range(first)]
+        return singles + [tuple(one[at : at + self.size] for one in message) for at in starts]
+
+    def exchanged(self, message: PerPeer, tag: str) -> PerPeer:
+        return (reduce(np.add, message),) * self.size
+
+    def stacked(self, values: Sequence[PerPeer], of: SignalType) -> Any:
+        """The values of rank 0."""
+        return np.asarray([one[0] for one in values], of.dtype).reshape(-1, *of.extents(self.size))
+
+
+def _operand(value: Any, dtype: DType) -> Any:
+    if isinstance(value, Absent):
+        raise UsageError(value.message)
+    return value if isinstance(value, list) else np.asarray(value).astype(dtype)
