@@ -1,4 +1,9 @@
-"""The plan: the computation of a step for its policies, in order, stage by stage; pure data."""
+"""The plan: the computation of a step for its policies, in order, stage by stage; pure data.
+
+A plan sees the gradients only as *gradient reductions*, the maps that reduce a nest of tensors to a number; from these
+the rest can be computed, so the record of a run needs no gradients. In a step the program computes each reduction once
+and passes it on like a source; a replay uses the recorded number instead.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kungfu.compiler.gradient_reductions import LOCAL_NORM, GradientReduction, gradient_reductions_of, is_only_sent
 from kungfu.control import Rule
 from kungfu.control.action import operands
-from kungfu.signal import SCALAR, Collective, Fold, Signal, Source, topological
+from kungfu.signal import NEST, SCALAR, Collective, Fold, Map, Placement, Signal, Source, topological
 from kungfu.signal.sources import GivenBy, SourceKind
+
+# An attachment computes these two while it copies.
+LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"
 
 
 @dataclass(frozen=True)
@@ -201,3 +208,80 @@ def _number_of(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) ->
 def is_whole(signal: Signal) -> bool:
     """True if a signal is a whole number, so that the outcome keeps every digit."""
     return signal.type.dtype == "int64"
+
+
+# ---- gradient reductions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GradientReduction:
+    """A number that a plan computes from a nest of gradients.
+
+    Attributes:
+        name: Its name among the sources and in records, as in ``norm_squared(grads)``.
+        node: The map that computes it.
+        gates: The reduction is known in the steps of any of these gates; without gates, in every step.
+    """
+
+    name: str
+    node: Map
+    gates: tuple[Signal, ...]
+
+    @staticmethod
+    def name_of(node: Signal) -> str:
+        """The name of a reduction of a nest of gradients; empty for every other node.
+
+        >>> import kungfu as kf
+        >>> from kungfu.signal import TrainingSignals
+        >>> GradientReduction.name_of(kf.ops.norm_squared(TrainingSignals().mean_grads))
+        'norm_squared(mean_grads)'
+        """
+        if not isinstance(node, Map):
+            return ""
+        nests = [one for one in node.operands if one.type.shape == NEST]
+        if not nests or node.type.shape == NEST or not all(isinstance(one, Source) for one in node.operands):
+            return ""
+        return f"{node.operation.name}({', '.join(one.source for one in node.operands if isinstance(one, Source))})"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The nests that the reduction reads."""
+        return tuple(one.source for one in self.node.operands if isinstance(one, Source) and one.type.shape == NEST)
+
+    @property
+    def placement(self) -> Placement:
+        """The placement: local if each peer has a separate value, agreed if all have the same."""
+        return self.node.placement
+
+
+def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, GradientReduction]:
+    """The gradient reductions in these segments, by name."""
+    found: dict[str, GradientReduction] = {}
+    always: set[str] = set()
+    for segment in segments:
+        for node in segment.nodes:
+            name = GradientReduction.name_of(node)
+            if not name or not isinstance(node, Map):
+                continue
+            # A gate that depends on a message is not known when the reductions are computed.
+            if not segment.gates or any(one.known == "after" for one in segment.gates):
+                always.add(name)
+            known = found[name].gates if name in found else ()
+            gates = dict.fromkeys((*known, *segment.gates))
+            found[name] = GradientReduction(name, node, () if name in always else tuple(gates))
+    return found
+
+
+def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
+    """True if no node before the message computes with a number, so that only its position in the message must be
+    known: it is sent unchanged, or a `where` chooses it."""
+    chosen = {node}
+    for segment in before:
+        for one in segment.nodes:
+            used = [index for index, operand in enumerate(one.inputs) if operand in chosen]
+            # The condition of a `where`, its first operand, must be known.
+            if used and isinstance(one, Map) and one.operation.name == "where" and 0 not in used:
+                chosen.add(one)
+            elif used:
+                return False
+    return True

@@ -17,8 +17,7 @@ from functools import partial, reduce
 from math import inf, nan
 from typing import Any, Protocol
 
-from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Outcome, Segment, is_whole
-from kungfu.compiler.gradient_reductions import GradientReduction, reduction_name
+from kungfu.compiler.compiled_policies import CompiledPolicies, GradientReduction, MessageLayout, Outcome, Segment
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
@@ -163,7 +162,7 @@ def _value(node: Signal, evaluation: Evaluation) -> Value:
     if isinstance(node, Constant):
         return backend.constant(node.value, node.type.dtype)
     if isinstance(node, Map):
-        name = reduction_name(node)
+        name = GradientReduction.name_of(node)
         given = backend.given(name) if name else None
         # The reduction was computed earlier in the step, or recorded.
         if given is not None:
@@ -304,7 +303,8 @@ def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
     seen = [one for rule in plan.rules for one in rule.inputs.values()]
     # A float32 does not hold whole numbers beyond 2**24: these are returned separately.
     inputs_whole, watched_whole = (
-        [values[one] for one in signals if is_whole(one)] for signals in (seen, plan.watched_signals.values())
+        [values[one] for one in signals if one.type.dtype == "int64"]
+        for signals in (seen, plan.watched_signals.values())
     )
     fired = [values[rule.fires] for rule in plan.rules]
     fractions = [] if plan.straggler_fractions is None else [values[plan.straggler_fractions]]

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
+from kungfu.compiler.compiled_policies import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted

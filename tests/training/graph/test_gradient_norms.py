@@ -17,8 +17,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
+from kungfu.compiler.compiled_policies import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.fused import fused
-from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.compiler.replay import Replay
 from kungfu.policy_definition import Policy

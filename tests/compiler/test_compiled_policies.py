@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kungfu import ops
 from kungfu.compiler import CompiledPolicies, compile_policies
-from kungfu.compiler.gradient_reductions import reduction_name
+from kungfu.compiler.compiled_policies import GradientReduction
 from kungfu.compiler.lower import lower
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
@@ -39,7 +39,7 @@ def test_it_names_what_is_made_of_gradients_and_nothing_else() -> None:
     ]
     assert all(one.gates == () for one in plan.gradient_reductions.values())
     assert compile_policies([schedule({3: 2})]).gradient_reductions == {}
-    assert reduction_name(TrainingSignals().loss + 1) == ""
+    assert GradientReduction.name_of(TrainingSignals().loss + 1) == ""
 
 
 def test_a_program_takes_its_frontier_for_given() -> None:
