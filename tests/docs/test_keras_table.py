@@ -32,7 +32,7 @@ SHOWN_BY = {
     "arrays": (f"{DATA}/test_arrays.py", "samples_in_another_order"),
     "`shuffle=True`": (FIT, "shuffling_is_in_an_order"),
     "`tf.data.Dataset`": (f"{DATA}/test_py_dataset.py", "it_is_trained_on_as_by_keras"),
-    "a generator": (f"{DATA}/test_dataset.py", "it_is_trained_on_as_by_keras"),
+    "a generator": (f"{DATA}/test_whole_batches.py", "it_is_trained_on_as_by_keras"),
     "ragged or sparse": (REFUSED, "arguments_of_fit_are_refused"),
     "`validation_data`": (FIT, "a_part_is_held_out"),
     "`evaluate`": (f"{JOBS}/test_keras_evaluate.py", "peers_share_evaluation"),
