@@ -26,22 +26,14 @@ import tensorflow as tf
 from kungfu.compiler import compile_policies
 from kungfu.control import Budget
 from kungfu.errors import UsageError
-from kungfu.framework_internals import build_symbolically, is_keras_model, layer_statistics, output_loss_trackers
+from kungfu.framework_internals import is_keras_model, layer_statistics, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
-from kungfu.keras.custom_step import (
-    CustomMetrics,
-    CustomStep,
-    custom_job_step,
-    custom_step_alone,
-    explored,
-    has_custom_step,
-    refuse_unknown_loss,
-)
+from kungfu.keras.custom_step import CustomStep, custom_job_step, custom_step_alone, explored
 from kungfu.keras.data.fit_data import arguments_alone, fit_data, refuse_samples
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.fits import Evaluations
 from kungfu.keras.loop import FitRun
-from kungfu.keras.metrics import JobLogs, metrics_of
+from kungfu.keras.metrics import metrics_of
 from kungfu.keras.saving import write_as_one_job
 from kungfu.keras.train_step import job_step, refuse_job_step, refuse_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
@@ -351,14 +343,6 @@ def _combine_of(attached: Attached, what: Literal["layers", "metrics"]) -> dict[
     return {name: one for name, one in combine.items() if (name in paths - metrics) == (what == "layers")}
 
 
-def _prepare(model: Any, batch: Any) -> CustomStep | None:
-    """Builds the model for a symbolic batch; returns the properties of its custom step, ``None`` for Keras' step."""
-    if has_custom_step(model):
-        return explored(model, batch)
-    build_symbolically(model, batch)
-    return None
-
-
 # ---- in a job --------------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +360,7 @@ def fit_in_job(attached: Attached, arguments: Mapping[str, Any]) -> Any:
             raise UsageError(f"model.fit({name}={arguments[name]!r}): must be an integer of at least 0")
     refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
     plan, batch, validation = fit_data(arguments, seed=attached.seed)
-    custom = _prepare(model, batch)
+    custom = explored(model, batch)
     fit = FitRun(model, arguments, plan, validation, connection, combine=attached.combine)
     if not plan.epochs:  # nothing to train, and no peer to meet
         return fit.run_empty()
@@ -403,18 +387,9 @@ def _train_in_job(attached: Attached, connection: JobConnection, fit: FitRun, cu
     with tf.device("/CPU:0"):  # read by the host in every step
         stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
     if custom is None:
-
-        def numbers(totals: Sequence[Any]) -> dict[str, Any]:
-            metrics.show(totals)
-            return dict(model.get_metrics_result())
-
-        logs = JobLogs(metrics.totals, numbers)
-        step = job_step(model, run, metrics, stop_requested=stop_requested)
+        step, logs = job_step(model, run, metrics, stop_requested=stop_requested)
     else:
-        refuse_unknown_loss(model, custom, run)
-        custom_metrics = CustomMetrics(model, custom, metrics)
-        logs = JobLogs(custom_metrics.totals, custom_metrics.numbers)
-        step = custom_job_step(model, run, custom_metrics, stop_requested=stop_requested)
+        step, logs = custom_job_step(model, run, metrics, custom, stop_requested=stop_requested)
     calls.mark(step.__name__, averages=1 if custom is None else len(custom.optimizers))
     attached.handle.prepare()
     history = fit.train(calls, step, logs, stop_requested=stop_requested)
@@ -467,14 +442,13 @@ def _step_alone(attached: Attached, batch: Any) -> Callable[[Any], Any]:
     def symbolic(one: Any) -> Any:
         return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
 
-    model, custom = attached.model, _prepare(attached.model, tf.nest.map_structure(symbolic, batch))
+    model, custom = attached.model, explored(attached.model, tf.nest.map_structure(symbolic, batch))
     calls = _attach(attached, connect(), custom)
     training = attached.handle.prepare()
     atexit.register(calls.finish)  # further calls of fit continue it
     if custom is None:
         return training.step(step_alone(model, training.average))
-    refuse_unknown_loss(model, custom, calls.run)
-    return training.step(averages=len(custom.optimizers))(custom_step_alone(model, calls.run))
+    return training.step(averages=len(custom.optimizers))(custom_step_alone(model, calls.run, custom))
 
 
 def _refusing_in_job(model: Any, name: str) -> Callable[..., Any]:

@@ -17,9 +17,9 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.framework_internals import replaced_method
+from kungfu.framework_internals import build_symbolically, replaced_method
 from kungfu.keras.applications import Applications, optimizers_of
-from kungfu.keras.metrics import metrics_of
+from kungfu.keras.metrics import JobLogs, metrics_of
 from kungfu.keras.train_step import Step, whole_batch_losses
 from kungfu.training.graph.average import average_to_conclude
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
@@ -27,14 +27,6 @@ from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.totals import add_up
 from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
-
-
-def has_custom_step(model: Any) -> bool:
-    """True if the model overrides Keras' training step or computation of metrics."""
-    return any(
-        getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)
-        for name in ("train_step", "compute_metrics")
-    )
 
 
 @dataclass(frozen=True)
@@ -60,13 +52,20 @@ class CustomStep:
         )
 
 
-def explored(model: Any, batch: Any) -> CustomStep:
-    """Traces the step of a model for a batch of ``keras.KerasTensor``, without running it.
+def explored(model: Any, batch: Any) -> CustomStep | None:
+    """Builds a model for a batch of ``keras.KerasTensor``, and traces a custom step of the model without running it.
+
+    Returns:
+        ``None`` for a model that overrides neither Keras' training step nor its computation of metrics.
 
     Raises:
         UsageError: The step applies no gradients, applies them under a condition, assigns weights without an
             optimizer, or returns no dictionary of numbers.
     """
+    own = [getattr(getattr(model, name), "__func__", None) for name in ("train_step", "compute_metrics")]
+    if own == [keras.Model.train_step, keras.Model.compute_metrics]:
+        build_symbolically(model, batch)
+        return None
     found: list[CustomStep] = []
 
     def trace(data: Any) -> None:
@@ -272,10 +271,11 @@ def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
 
 
 def custom_job_step(
-    model: Any, run: Run, metrics: CustomMetrics, *, stop_requested: tf.Variable
-) -> Callable[[Any], Any]:
-    """The custom step on a peer of a job; see `job_step`."""
-    losses = whole_batch_losses(run)
+    model: Any, run: Run, job: CombinedMetrics, found: CustomStep, *, stop_requested: tf.Variable
+) -> tuple[Callable[[Any], Any], JobLogs]:
+    """The custom step on a peer of a job, and the logs of the epoch; see `job_step`."""
+    _refuse_unknown_loss(model, found, run)
+    metrics, losses = CustomMetrics(model, found, job), whole_batch_losses(run)
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> Any:
@@ -288,11 +288,12 @@ def custom_job_step(
         metrics.add(sums)
         return stops
 
-    return step
+    return step, JobLogs(metrics.totals, metrics.numbers)
 
 
-def custom_step_alone(model: Any, run: Run) -> Step:
+def custom_step_alone(model: Any, run: Run, found: CustomStep) -> Step:
     """The custom step of a program without a job, in which policies see the averages."""
+    _refuse_unknown_loss(model, found, run)
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
@@ -305,7 +306,7 @@ def custom_step_alone(model: Any, run: Run) -> Step:
     return step
 
 
-def refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
+def _refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
     """Raises ``UsageError`` if a policy reads the loss, but the step has no tape that shows it."""
     if found.knows_loss or {"loss", "mean_loss"}.isdisjoint(run.plan.source_kinds):
         return

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import added_to_unmasked, all_layers, is_in_xla_context, loss_tracker, reductions_by
+from kungfu.keras.metrics import JobLogs
 from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
 from kungfu.training.graph.gradient_message import Averaging
@@ -37,8 +38,10 @@ _UNCOMPILED = (
 )
 
 
-def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable) -> Callable[[Any], Any]:
-    """The step on a peer of a job: a function of a batch in the structure of ``fit``.
+def job_step(
+    model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable
+) -> tuple[Callable[[Any], Any], JobLogs]:
+    """The step on a peer of a job, a function of a batch in the structure of ``fit``; and the logs of the epoch.
 
     ``stop_requested`` is 1.0 if this peer's callbacks request the end of training. The step returns a number above 0 if
     rank 0's callbacks requested the end before this step.
@@ -63,7 +66,11 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: 
         metrics.conclude(sums)
         return stops
 
-    return step
+    def numbers(totals: Sequence[Any]) -> dict[str, Any]:
+        metrics.show(totals)
+        return dict(model.get_metrics_result())
+
+    return step, JobLogs(metrics.totals, numbers)
 
 
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
