@@ -11,7 +11,6 @@ plain Keras model. The action of the new ``fit`` depends on how the program was 
 from __future__ import annotations
 
 import atexit
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import is_keras_model, layer_statistics, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.custom_step import CustomStep, custom_job_step, custom_step_alone, explored
-from kungfu.keras.data.fit_data import arguments_alone, fit_data, refuse_samples
+from kungfu.keras.data.fit_data import arguments_alone, bound_arguments, fit_data, refuse_samples
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.fits import Evaluations
 from kungfu.keras.loop import FitRun
@@ -289,7 +288,7 @@ def _fit_function(attached: Attached) -> Callable[..., Any]:
             )
         attached.is_fitting = True
         try:
-            arguments = _arguments(own, model, args, kwargs)
+            arguments = bound_arguments(own, model, args, kwargs)
             if read_settings() is not None:
                 return fit_in_job(attached, arguments)
             refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
@@ -305,13 +304,6 @@ def _fit_function(attached: Attached) -> Callable[..., Any]:
 
     fit.attached = attached  # type: ignore[attr-defined]  # for a later attach
     return fit
-
-
-def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a ``fit`` call by name, including Keras' defaults."""
-    bound = inspect.signature(own).bind(model, *args, **kwargs)
-    bound.apply_defaults()
-    return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
 def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | None) -> StepCalls:

@@ -64,17 +64,8 @@ from typing import Any, Literal
 
 from kungfu.training.graph.step_report import StepPosition
 
-Call = Literal[
-    "begin batch",
-    "end batch",
-    "begin test",
-    "end test",
-    "end epoch",
-    "hear of epoch",
-    "write epoch",
-    "begin epoch",
-    "end training",
-]
+BatchCall = Literal["begin batch", "end batch", "begin test", "end test"]
+EpochCall = Literal["begin epoch", "end epoch", "hear of epoch", "write epoch", "end training"]
 Exchange = Literal["enter view", "adopt state", "average", "find numbers", "conclude epoch", "share", "share last"]
 
 
@@ -87,7 +78,7 @@ class Action:
         number: The batch or epoch for which callbacks are called, counted from 0 in this ``fit``.
     """
 
-    what: Call | Exchange | Literal["step", "finish"]
+    what: BatchCall | EpochCall | Exchange | Literal["step", "finish"]
     number: int = 0
 
 

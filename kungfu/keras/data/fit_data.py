@@ -5,6 +5,7 @@ Samples by index are the rows of arrays, and the samples of files (``kf.data``).
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -33,6 +34,13 @@ _INSTEAD = (
     "give arrays (NumPy, tensors, pandas) and batch_size, a tf.data.Dataset, a PyDataset or a generator to fit; or "
     "write the loop with kf.attach() and training.batches(), which takes records and functions of indices: docs/data.md"
 )
+
+
+def bound_arguments(method: Callable[..., Any], model: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of a model's method by name, including Keras' defaults."""
+    bound = inspect.signature(method).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
 
 
 def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tuple[Any, Any, Any] | None]:

@@ -11,7 +11,6 @@ receives the others' results of ``evaluate``, and predicts alone.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -22,7 +21,7 @@ import tensorflow as tf
 
 from kungfu.framework_internals import flat_metrics
 from kungfu.keras.callbacks import verbosity, without_writers
-from kungfu.keras.data.fit_data import refuse_samples
+from kungfu.keras.data.fit_data import bound_arguments, refuse_samples
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
 from kungfu.training.loop.step_calls import StepCalls
@@ -58,9 +57,7 @@ class _Sharing:
             calls, passes = self._calls(), self._attached.passes and not self._attached.is_fitting
             if calls is None and not (passes and name == "evaluate"):
                 return own(self._model, *args, **kwargs)
-            bound = inspect.signature(own).bind(self._model, *args, **kwargs)
-            bound.apply_defaults()
-            given = {one: value for one, value in bound.arguments.items() if one not in ("self", "kwargs")}
+            given = bound_arguments(own, self._model, args, kwargs)
             if calls is None:
                 found = self._received(given)
             else:
