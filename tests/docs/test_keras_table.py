@@ -29,7 +29,7 @@ SHOWN_BY = {
     "a layer with a memory": ("tests/keras/test_layer_memory.py", "a_sum_trains"),
     "recurrent layers": (REFUSED, "a_model_is_refused"),
     "an input with a fixed": (REFUSED, "a_model_is_refused"),
-    "arrays": (f"{DATA}/test_arrays.py", "samples_in_another_order"),
+    "arrays": (f"{DATA}/test_fit_data.py", "samples_in_another_order"),
     "`shuffle=True`": (FIT, "shuffling_is_in_an_order"),
     "`tf.data.Dataset`": (f"{DATA}/test_py_dataset.py", "it_is_trained_on_as_by_keras"),
     "a generator": (f"{DATA}/test_whole_batches.py", "it_is_trained_on_as_by_keras"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
@@ -13,7 +12,7 @@ import numpy as np
 
 import kungfu as kf
 from kungfu.keras.attach_model import fit_in_job
-from kungfu.keras.data.fit_data import fit_data
+from kungfu.keras.data.fit_data import bound_arguments, fit_data
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.training.data import BatchPlan
 
@@ -81,9 +80,7 @@ def fit_again(model: Any, *args: Any, **given: Any) -> Any:
 
 def arguments(*args: Any, **given: Any) -> dict[str, Any]:
     """Those of ``fit`` by name, with Keras' defaults."""
-    bound = inspect.signature(keras.Model.fit).bind(None, *args, **given)
-    bound.apply_defaults()
-    return {name: one for name, one in bound.arguments.items() if name != "self"}
+    return bound_arguments(keras.Model.fit, None, args, given)
 
 
 def plan_of(*args: Any, seed: int = 0, **given: Any) -> BatchPlan:

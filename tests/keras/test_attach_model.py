@@ -13,6 +13,8 @@ import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from tests.keras.fitting import assert_same, assert_same_variables, compiled, float64, in_job, network, plainly, points
 
+X, Y = points()
+
 
 class Watching(keras.callbacks.Callback):
     """Fails the fit that it is in by an attach."""
@@ -28,14 +30,13 @@ def at_step(step: int) -> Any:
 
 @pytest.mark.slow
 def test_alone_without_policies_fit_is_that_of_keras_bit_for_bit():
-    x, y = points()
     one, other = (compiled(network(keras.layers.Dropout(0.5, seed=1)), metrics=["mae"]) for _ in range(2))
     given = {"batch_size": 16, "epochs": 2, "shuffle": True, "validation_split": 0.2}
     for model in (one, other):
         if model is one:
             kf.keras.attach(model)
         tf.random.set_seed(7)
-        plainly(model, x, y, op_by_op=False, **given)
+        plainly(model, X, Y, op_by_op=False, **given)
     assert one.history.history == other.history.history
     assert_same_variables(one.weights, other.weights)
 
@@ -43,14 +44,12 @@ def test_alone_without_policies_fit_is_that_of_keras_bit_for_bit():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
 def test_alone_policies_see_the_steps_of_keras_own_fit(kind):
-    x, y = points()
-
     def data() -> Any:
         if kind == "arrays":
-            return {"x": x, "y": y, "batch_size": 16, "shuffle": True}
+            return {"x": X, "y": Y, "batch_size": 16, "shuffle": True}
         if kind == "dataset":
-            return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(16), "shuffle": False}
-        return {"x": ((x[:16], y[:16]) for _ in range(40)), "steps_per_epoch": 4, "shuffle": False}
+            return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), "shuffle": False}
+        return {"x": ((X[:16], Y[:16]) for _ in range(40)), "steps_per_epoch": 4, "shuffle": False}
 
     with float64():
         one, other = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
@@ -67,37 +66,35 @@ def test_alone_policies_see_the_steps_of_keras_own_fit(kind):
 
 @pytest.mark.slow
 def test_what_is_saved_cloned_or_loaded_after_it_is_a_plain_model(tmp_path):
-    x, y = points()
     model = compiled(network(), metrics=["mae"])
-    in_job(model, x, y, batch_size=16)
+    in_job(model, X, Y, batch_size=16)
     kind = type(model)
     model.save(tmp_path / "model.keras")
     for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
         assert type(other) is kind
         assert not {"fit", "train_on_batch", "make_train_function"} & set(vars(other))
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
-    plainly(loaded, x, y)
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+    plainly(loaded, X, Y)
     assert loaded.optimizer.iterations == model.optimizer.iterations + 2
 
 
 @pytest.mark.slow
 def test_a_second_attach_takes_the_place_of_the_first():
-    x, y = points()
     model = compiled(network())
     kf.keras.attach(model, policies=[at_step(2)])
     kf.keras.attach(model)
-    assert len(model.fit(x, y, epochs=3, verbose=0).epoch) == 3
+    assert len(model.fit(X, Y, epochs=3, verbose=0).epoch) == 3
     model.compile("sgd", "mse")
     with pytest.raises(UsageError, match=r"compiled after kf\.keras\.attach\(\), and has another optimizer now"):
-        model.fit(x, y, verbose=0)
+        model.fit(X, Y, verbose=0)
     kf.keras.attach(model)
-    model.fit(x, y, verbose=0)
+    model.fit(X, Y, verbose=0)
     kf.keras.attach(model, policies=[at_step(2)])
-    assert model.fit(x, y, batch_size=10, epochs=3, verbose=0).epoch == [0], "also after a fit without policies"
+    assert model.fit(X, Y, batch_size=10, epochs=3, verbose=0).epoch == [0], "also after a fit without policies"
     assert model.stop_training
     kf.keras.attach(model)
-    assert len(model.fit(x, y, batch_size=10, epochs=3, verbose=0).epoch) == 3
+    assert len(model.fit(X, Y, batch_size=10, epochs=3, verbose=0).epoch) == 3
 
 
 def test_what_is_no_compiled_model_is_refused():
@@ -117,9 +114,8 @@ def test_a_wrong_policy_is_refused_at_once():
 
 
 def test_an_attach_inside_of_fit_is_refused():
-    x, y = points()
     model = compiled(network())
     kf.keras.attach(model)
     with pytest.raises(UsageError, match=r"while the model '\w+' is in its fit"):
-        model.fit(x, y, verbose=0, callbacks=[Watching()])
+        model.fit(X, Y, verbose=0, callbacks=[Watching()])
     kf.keras.attach(model)

@@ -27,6 +27,7 @@ from tests.keras.fitting import (
 
 pytestmark = pytest.mark.slow
 
+X, Y = points()
 CLASSES = {"classes": 3}
 
 
@@ -102,7 +103,7 @@ def plain_network() -> tuple[Any, Told]:
     """The usual fit of the network by Keras, with which fits of several tests are compared."""
     with float64():
         plain, told = compiled(network(), metrics=["mae"]), Told()
-        plainly(plain, *points(), callbacks=[told], **USUAL)
+        plainly(plain, X, Y, callbacks=[told], **USUAL)
     return plain, told
 
 
@@ -111,7 +112,7 @@ def network_in_job() -> tuple[Any, Keeping]:
     """The usual fit of the network in a job."""
     with float64():
         mine, keeping = compiled(network(), metrics=["mae"]), Keeping()
-        in_job(mine, *points(), callbacks=[keeping], **USUAL)
+        in_job(mine, X, Y, callbacks=[keeping], **USUAL)
     return mine, keeping
 
 
@@ -123,23 +124,19 @@ def test_a_network_is_trained_as_by_keras():
 
 @pytest.mark.parametrize("make", [Subclassed, Regularised])
 def test_models_of_every_kind_are_trained_as_by_keras(make):
-    x, y = points()
-    assert_as_keras(make, x, y, batch_size=12, epochs=2)
+    assert_as_keras(make, X, Y, batch_size=12, epochs=2)
 
 
 def test_layers_with_statistics_and_random_numbers_are_trained_as_by_keras():
-    x, y = points()
-
     def make() -> Any:
         return network(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=1))
 
-    assert_as_keras(make, x, y, batch_size=16, epochs=2, validation_data=(x, y))
+    assert_as_keras(make, X, Y, batch_size=16, epochs=2, validation_data=(X, Y))
 
 
 def test_several_inputs_and_outputs_have_their_losses_weights_and_metrics():
-    x, y = points()
-    data = {"left": x, "right": x[::-1]}
-    targets = {"value": y, "size": np.abs(y)}
+    data = {"left": X, "right": X[::-1]}
+    targets = {"value": Y, "size": np.abs(Y)}
     assert_as_keras(
         two_outputs, data, targets, batch_size=9, epochs=2,
         op_by_op=False,  # Keras reports other losses of the single outputs so
@@ -151,10 +148,9 @@ def test_several_inputs_and_outputs_have_their_losses_weights_and_metrics():
 
 
 def test_weights_of_samples_and_metrics_that_are_weighted():
-    x, y = points()
     weights = np.linspace(0.0, 2.0, SAMPLES)
     assert_as_keras(
-        network, x, y, sample_weight=weights, batch_size=16, epochs=2,
+        network, X, Y, sample_weight=weights, batch_size=16, epochs=2,
         compile_with=lambda: {"metrics": ["mae"], "weighted_metrics": ["mae"]},
     )  # fmt: skip
 
@@ -176,9 +172,8 @@ def test_weights_of_classes_and_metrics_of_totals_and_tables(rows):
 
 
 def test_a_part_is_held_out_as_by_keras_and_validated_every_other_epoch():
-    x, y = points()
     mine = assert_as_keras(
-        network, x, y, validation_split=0.3, validation_freq=2, batch_size=12, epochs=5, initial_epoch=1
+        network, X, Y, validation_split=0.3, validation_freq=2, batch_size=12, epochs=5, initial_epoch=1
     )
     assert mine.history.epoch == [1, 2, 3, 4]
     assert len(mine.history.history["val_loss"]) == 2
@@ -193,20 +188,19 @@ def test_forward_and_backward_pass_are_compiled_where_the_model_says_so(jit_comp
             beside_gpu.setattr(tf.config, "list_physical_devices", lambda *_: listed)
             mine = compiled(network(), jit_compile=jit_compile, metrics=["mae"])
         assert mine.jit_compile is True
-        in_job(mine, *points(), **USUAL)
+        in_job(mine, X, Y, **USUAL)
         assert_same(mine, plain_network()[0])
         assert mine.fit.attached.training.traces() == 1
 
 
 def test_in_half_precision_the_loss_is_scaled_as_by_keras():
-    x, y = points()
     keras.config.set_dtype_policy("mixed_float16")
     try:
         mine, plain = compiled(network()), compiled(network())
     finally:
         keras.config.set_dtype_policy("float32")
-    in_job(mine, x, y, batch_size=16, epochs=2)
-    plainly(plain, x, y, batch_size=16, epochs=2)
+    in_job(mine, X, Y, batch_size=16, epochs=2)
+    plainly(plain, X, Y, batch_size=16, epochs=2)
     # Processors round products of float16 in different ways, so a weight near zero differs by more than a hundredth.
     assert_same(mine, plain, relative=1e-2, absolute=1e-4)
     assert float(mine.optimizer.dynamic_scale) == float(plain.optimizer.dynamic_scale)
@@ -232,8 +226,7 @@ def test_shuffling_is_in_an_order_of_the_jobs_own_with_each_sample_once():
 
 @pytest.mark.parametrize("ends", ["with the data", "after some steps"])
 def test_a_dataset_is_trained_on_as_by_keras(ends):
-    x, y = points()
-    rows = tf.data.Dataset.from_tensor_slices(({"x": x, "unused": x}, y)).map(lambda a, b: (a["x"], b))
+    rows = tf.data.Dataset.from_tensor_slices(({"x": X, "unused": X}, Y)).map(lambda a, b: (a["x"], b))
     with float64():
         mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
         if ends == "with the data":
@@ -272,8 +265,6 @@ def test_a_py_dataset_with_class_weights_is_trained_as_by_keras():
 
 
 def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
-    x, y = points()
-
     def callbacks(name: str) -> list[Any]:
         return [
             keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.05),
@@ -286,23 +277,22 @@ def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
 
     with float64():
         mine, plain = (compiled(network(), optimizer=keras.optimizers.Adam(0.05)) for _ in range(2))
-        given = {"batch_size": 12, "epochs": 30, "validation_data": (x[:9], y[:9])}
-        in_job(mine, x, y, callbacks=callbacks("mine"), **given)
-        plainly(plain, x, y, callbacks=callbacks("plain"), **given)
+        given = {"batch_size": 12, "epochs": 30, "validation_data": (X[:9], Y[:9])}
+        in_job(mine, X, Y, callbacks=callbacks("mine"), **given)
+        plainly(plain, X, Y, callbacks=callbacks("plain"), **given)
         assert_same(mine, plain)
         assert len(mine.history.epoch) < 30
         assert mine.stop_training
         assert len(set(mine.history.history["learning_rate"])) == 2
         for model, name in ((mine, "mine"), (plain, "plain")):
             model.load_weights(tmp_path / f"{name}.weights.h5")
-        np.testing.assert_allclose(mine.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-9)
+        np.testing.assert_allclose(mine.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-9)
     heads = [(tmp_path / f"{name}.csv").read_text().splitlines() for name in ("mine", "plain")]
     assert len(heads[0]) == len(heads[1])
     assert heads[0][0] == heads[1][0]
 
 
 def test_an_interrupted_fit_continues_from_its_backup_as_by_keras(tmp_path):
-    x, y = points()
     told: list[tuple[int, int]] = []
 
     def look(control: Any, samples: int, done: int) -> None:
@@ -322,10 +312,10 @@ def test_an_interrupted_fit_continues_from_its_backup_as_by_keras(tmp_path):
             given |= {"policies": [watch()]} if fit is in_job else {}
             backup = keras.callbacks.BackupAndRestore(tmp_path / name)
             with pytest.raises(ZeroDivisionError):
-                fit(compiled(network()), x, y, callbacks=[backup, Interrupting()], **given)
+                fit(compiled(network()), X, Y, callbacks=[backup, Interrupting()], **given)
             models.append(compiled(network()))
             backup = keras.callbacks.BackupAndRestore(tmp_path / name)
-            fit(models[-1], x, y, callbacks=[backup], **given)
+            fit(models[-1], X, Y, callbacks=[backup], **given)
             assert not (tmp_path / name).exists(), "it is removed when training has come to its end"
         assert_same(*models)
         assert models[0].history.epoch == [2, 3]
@@ -337,8 +327,6 @@ def test_an_interrupted_fit_continues_from_its_backup_as_by_keras(tmp_path):
 
 
 def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_there():
-    x, y = points()
-
     class Stopping(keras.callbacks.Callback):
         ended = -1
 
@@ -355,7 +343,7 @@ def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_the
     batches: list[int] = []
     logged: list[Any] = []
     stopping, model = Stopping(), compiled(network())
-    history = in_job(model, x, y, batch_size=10, epochs=4, callbacks=[stopping])
+    history = in_job(model, X, Y, batch_size=10, epochs=4, callbacks=[stopping])
     assert batches == [0, 1, 2]
     assert stopping.ended == 0
     assert history.epoch == [0]
@@ -363,19 +351,17 @@ def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_the
 
 
 def test_a_policy_that_stops_training_ends_the_epoch_there():
-    x, y = points()
     after = kf.policy(lambda training: kf.control.always().when(training.step >= 3).stop())
     model = compiled(network())
-    history = in_job(model, x, y, batch_size=10, epochs=4, policies=[after()])
+    history = in_job(model, X, Y, batch_size=10, epochs=4, policies=[after()])
     assert history.epoch == [0]
     assert int(model.optimizer.iterations) in (3, 4)
 
 
 def test_no_epochs_at_all_leave_the_model_as_it_is():
-    x, y = points()
     model = compiled(network())
     before = [np.asarray(one) for one in model.weights]
-    assert in_job(model, x, y, epochs=0).history == {}
+    assert in_job(model, X, Y, epochs=0).history == {}
     assert_same_variables(model.weights, before)
 
 
@@ -384,7 +370,7 @@ def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(pe
     with float64():
         (plain, each), mine, told = plain_network(), compiled(network(), metrics=["mae"]), Told()
         mine.steps_per_execution = per_execution
-        in_job(mine, *points(), callbacks=[told], **USUAL)
+        in_job(mine, X, Y, callbacks=[told], **USUAL)
         assert_same(mine, plain)
     ends = [at for at, (batch, _) in enumerate(each.ended) if batch in (2, 5, 7)] if per_execution > 1 else range(16)
     assert told.begun == [batch for batch in each.begun if batch % per_execution == 0]
