@@ -15,6 +15,7 @@ from kungfu.control import Rule
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
 from kungfu.signal import VECTOR, Signal, TrainingSignals
+from tests.compiler.small import ignore
 
 Instruction = tuple[str, int, int, int]
 
@@ -167,8 +168,11 @@ def instructions(
     return st.lists(one, min_size=max(3, at_least), max_size=at_most)
 
 
-def random_policy(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> Policy:
-    """The policy that these instructions make: one rule that rescales, one that calls, and some names."""
+def random_plan(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> CompiledPolicies:
+    """The plan of the policy that these instructions make: a rule that rescales, one that calls, and some names.
+
+    One that has a rule which can never fire is refused, and is no example.
+    """
 
     def body(training: TrainingSignals) -> tuple[Rule, ...]:
         pools = _seeded(training)
@@ -176,13 +180,8 @@ def random_policy(program: Sequence[Instruction], *, makers: Mapping[str, Any] =
             _put(makers[operation](pools, a, b, c), pools)
         return _rules(pools, program)
 
-    return Policy("random", body)
-
-
-def random_plan(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> CompiledPolicies:
-    """The plan of a random policy; one that has a rule which can never fire is refused, and is no example."""
     try:
-        return compile_policies([random_policy(program, makers=makers)])
+        return compile_policies([Policy("random", body)])
     except PolicyError as error:
         if "can never fire" not in str(error):
             raise
@@ -197,7 +196,7 @@ def _rules(pools: Pools, program: Sequence[Instruction]) -> tuple[Rule, ...]:
     seen = numbers[program[2][1] % len(numbers)].named("seen")
     return (
         control.every(periods[0]).when(flags[-1]).rescale(numbers[-1]),
-        control.every(periods[1]).call(_ignore, *numbers[-6:], seen),
+        control.every(periods[1]).call(ignore, *numbers[-6:], seen),
         control.every(periods[1]).evict(vectors[-1] > 0.25),
         control.always().when(flags[program[2][2] % len(flags)]).set_learning_rate(abs(numbers[-1]) + 0.25),
     )
@@ -223,7 +222,3 @@ def _put(made: Signal, pools: Pools) -> None:
         pools.numbers.append(made)
         if made.type.dtype == "int64":
             pools.whole.append(made)
-
-
-def _ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""

@@ -15,7 +15,6 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.compiler.replay import NumpyBackend, Replay
 from kungfu.compiler.serialize import plan_from_json, plan_to_json
-from kungfu.errors import PolicyError
 from kungfu.policies import autoscale, gns_batch, replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Map, Operation
@@ -66,11 +65,6 @@ def test_rules_of_one_name_are_told_apart() -> None:
         return control.every(2).call(ignore), control.every(3).call(ignore)
 
     assert [one.name for one in plan_of(hooked, hooked).rules] == ["ignore", "ignore_2", "ignore_3", "ignore_4"]
-
-
-def test_an_error_while_a_policy_is_built_comes_before_any_step() -> None:
-    with pytest.raises(PolicyError, match=r"schedule\(\{\}\): takes at least one step: size"):
-        compile_policies([schedule({})])
 
 
 def test_compiling_takes_as_much_work_as_the_policy_has_nodes() -> None:

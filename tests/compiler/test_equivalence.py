@@ -30,9 +30,8 @@ from tests.compiler.cluster import (
     step,
     traced_cluster,
 )
-from tests.compiler.one_peer import peer_of, run
+from tests.compiler.one_peer import Grid, Log, Witness, peer_of, run
 from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_plan
-from tests.compiler.witness import Grid, Log, Witness
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 SEEDS = st.integers(0, 2**16)

@@ -22,11 +22,10 @@ from kungfu.native import builder
 from kungfu.policies import replace_stragglers
 from kungfu.policy_definition import Policy
 from tests.compiler.cluster import assert_same, invented
-from tests.compiler.one_peer import TOLERANCE
+from tests.compiler.one_peer import TOLERANCE, Grid, Log, Witness
 from tests.compiler.random_policy import ROUGH, Instruction, instructions, random_plan
 from tests.compiler.small import plan_showing
 from tests.compiler.test_equivalence import GRIDS, SEEDS, examples, roughened
-from tests.compiler.witness import Grid, Log, Witness
 
 CALM = {"step": 1, "pending": False}
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)

@@ -28,13 +28,6 @@ def refusal(make: Callable[[Any], Any]) -> str:
     return str(caught.value)
 
 
-def test_a_size_made_of_a_local_signal_names_it_and_the_collective_to_insert() -> None:
-    message = refusal(lambda training: control.always().rescale(training.loss * 2))
-    assert "the size that policy 'mine' asks for is made of the local signal 'loss'" in message
-    assert "test_check.py:" in message
-    assert 'write kf.ops.all_reduce(training.loss, "mean"), or use training.mean_loss' in message
-
-
 def test_the_message_names_only_the_local_signals_that_no_collective_stands_above() -> None:
     message = refusal(lambda t: control.always().rescale(ops.all_reduce(t.loss, "sum") + t.busy_seconds))
     assert "'busy_seconds'" in message
@@ -71,15 +64,6 @@ def test_a_collective_under_a_gate_that_peers_could_see_differently_is_refused(g
         return replace(control.always(), gate=gate(training)).rescale(ops.all_reduce(training.loss, "sum"))
 
     with pytest.raises(PolicyError, match=r"the trigger of policy 'mine' runs where .* max_size, min_size, size, step"):
-        compiled(gated)
-
-
-def test_a_fold_under_such_a_gate_is_refused() -> None:
-    def gated(training: Any) -> Rule:
-        value = ops.all_reduce(training.loss, "sum").ema(0.1)
-        return control.always().rescale(replace(value, gate=training.mean_loss > 0))
-
-    with pytest.raises(PolicyError, match=r"<agreed float32 .* in policy 'mine' runs where .*\.when\(condition\)"):
         compiled(gated)
 
 
@@ -136,8 +120,9 @@ def test_a_policy_whose_source_cannot_be_read_is_refused_all_the_same() -> None:
     scope: dict[str, Any] = {"control": control}
     source = "def typed(training):\n    x = training.loss\n    return control.always().rescale(x)"
     exec(compile(source, "<stdin>", "exec"), scope)
-    with pytest.raises(PolicyError, match=r"the local signal 'loss' \(<stdin>:2\).*ops.all_reduce\(training.loss"):
-        compiled(scope["typed"])
+    message = refusal(scope["typed"])
+    assert "the size that policy 'mine' asks for is made of the local signal 'loss' (<stdin>:2)" in message
+    assert 'write kf.ops.all_reduce(training.loss, "mean"), or use training.mean_loss' in message
 
 
 # ---- gates ---------------------------------------------------------------------------------------------------------
@@ -160,7 +145,8 @@ def test_an_agreed_gate_that_is_not_exact_is_refused_unless_it_is_carried() -> N
         return control.always().rescale(ops.all_reduce(training.loss, "sum").ema(0.5).gated(on))
 
     message = refusal(lambda t: gated(t, on=t.mean_loss > 0))
-    assert re.search(r"a function, in whole numbers, of .* or write kf.ops.synchronized\(condition\)$", message)
+    assert re.search(r"<agreed float32 .* in policy 'mine' runs where .*a function, in whole numbers, of ", message)
+    assert re.search(r"\.when\(condition\), or write kf.ops.synchronized\(condition\)$", message)
     compiled(lambda t: gated(t, on=ops.synchronized(t.mean_loss > 0)))
 
 

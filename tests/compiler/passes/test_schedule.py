@@ -10,8 +10,8 @@ import pytest
 from kungfu import control, monitor, ops
 from kungfu.compiler import MessageLayout, Segment, compile_policies
 from kungfu.compiler.replay import Replay
-from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy, at_most
+from kungfu.policies import gns_batch
+from kungfu.policy_definition import Policy
 from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source, TrainingSignals
 from tests.compiler.cluster import invented
 from tests.compiler.small import ignore, plan_of, plan_showing
@@ -30,13 +30,6 @@ def operations(segments: tuple[Segment, ...], *, gated: bool) -> list[str]:
 def late(training: Any) -> Signal:
     """A collective that has to wait for the gradients."""
     return ops.all_reduce(ops.log(training.loss - training.mean_loss), "sum")
-
-
-def test_both_policies_cost_no_message() -> None:
-    for policies in ([gns_batch(max_peers=8)], [schedule({1: 2})], [at_most(gns_batch(max_peers=8), schedule({1: 2}))]):
-        plan = compile_policies(policies)
-        assert plan.messages_per_step == 0
-        assert not any(one.message for one in plan.after)
 
 
 def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
