@@ -7,7 +7,7 @@ import sys
 
 
 def discard_output(stream: object) -> None:
-    """Redirects `stream` to /dev/null, with its unwritten output; does nothing to a stream in memory."""
+    """Redirects `stream` and its unwritten output to /dev/null; leaves a stream in memory unchanged."""
     try:
         number = stream.fileno()  # type: ignore[attr-defined]  # a stream in memory has none, see the except below
     except (AttributeError, OSError):
@@ -18,7 +18,7 @@ def discard_output(stream: object) -> None:
 
 
 def open_closed_streams() -> list[str]:
-    """Connects standard streams that were closed before this process started to /dev/null; returns their names."""
+    """Opens /dev/null in place of standard streams that were closed before the start; returns their names."""
     # Python sets a closed stream to None; the next opened file would get its descriptor, and the output of others.
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:

@@ -47,8 +47,8 @@ class ComparedRun:
 
     Attributes:
         count: The number of steps.
-        over: The axes of the plot at the end of each step: seconds since training began, the number of the step (the
-            last one of a group), samples, and peer-seconds.
+        over: The values on each x axis of the plot, at the end of each step: seconds since training began, the number
+            of the step (the last one of a group), samples, and peer-seconds.
         figures: The loss, the size and the samples per second, in the same groups.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
@@ -74,10 +74,10 @@ class RunFigures:
         seconds: Seconds from the beginning of training to the end of the last step.
         peer_seconds: The seconds of all peers together.
         loss: The typical loss at the end of the run.
-        to_loss: Seconds, steps, samples and peer-seconds until the loss that the runs are compared by.
+        to_loss: Seconds, steps, samples and peer-seconds until the run reached the loss of the comparison.
         decisions: The number of sizes that each rule requested.
-        changes: The number of changes of the membership, in words.
-        stopped_s: The seconds for which these changes stopped training.
+        changes: The number of membership changes, in words.
+        stopped_s: Seconds for which these changes stopped training.
         note: A note on the record; empty for a complete run.
     """
 
@@ -136,7 +136,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def read_run(folder: Path, *, name: str) -> ComparedRun:
-    """Reads a run; the last line of a step that was done again counts.
+    """Reads a run; for a repeated step, the last line counts.
 
     Raises:
         UsageError: There is no record of this version, or it has no step.
@@ -161,7 +161,7 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
 
 
 def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, Figures]]:
-    """Each step with its figures and the sums at its end: seconds, samples and peer-seconds."""
+    """Yields each step with its figures and the sums up to its end: seconds, samples and peer-seconds."""
     seconds = samples = peer_seconds = 0.0
     is_first = True
     for step, row in steps:
@@ -179,7 +179,7 @@ def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[fl
 
 
 def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
-    """The figures of a run, with the cost to reach the loss ``goal``."""
+    """The figures of a run, with the cost of reaching the loss ``goal``."""
     known = compared.loss[np.isfinite(compared.loss)]
     asked, job = Counter(one.rule for one in of_topics(compared.events, "decision")), compared.job
     first = int(next(compared.figures.firsts()))
@@ -195,7 +195,7 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
 
 
 def _reached(compared: ComparedRun, goal: float | None) -> Mapping[str, float] | None:
-    """The cost to reach a loss, by unit; ``None`` if the run never reached it."""
+    """The cost of reaching a loss, by unit; ``None`` if the run never reached it."""
     there = np.flatnonzero(compared.loss <= (-math.inf if goal is None else goal))
     return {unit: float(values[there[0]]) for unit, values in compared.over.items()} if there.size else None
 

@@ -1,8 +1,8 @@
 """``kungfu completion bash|zsh|fish``: a script that lets a shell complete ``kungfu`` and ``kungfu-run``.
 
-shtab makes the scripts from the parsers, so a completion does not start Python. In addition to what shtab supports,
-the scripts complete folders of runs (those in ``runs/`` also by name alone), and complete the words after the program
-that kungfu-run starts as files, since these words are the program's arguments.
+shtab generates the scripts from the parsers, so a completion does not start Python. Beyond shtab's own completions,
+the scripts complete run folders (those in ``runs/`` also by name alone). The words after the program that kungfu-run
+starts are the program's arguments, and are completed as files.
 """
 
 from __future__ import annotations

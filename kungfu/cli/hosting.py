@@ -1,6 +1,6 @@
-"""The options of kungfu-run about hosts: their names, the index of this machine, and their shared secret.
+"""The options of kungfu-run for hosts: the hosts' names, the index of this machine, and the shared secret.
 
-Impossible combinations are refused here, before any process starts: more peers than slots, shared memory between
+Impossible or unsafe values are refused here, before any process starts: more peers than slots, shared memory between
 machines, a host that others cannot reach, a secret that others can read.
 """
 
@@ -31,7 +31,7 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Hosting:
-    """The hosts of the job in the order of the command line, and the index of this one."""
+    """The hosts of the job in the order of the command line, and the index of this host."""
 
     hosts: tuple[Host, ...]
     index: int
@@ -43,7 +43,7 @@ class Hosting:
         return self.hosts[self.index]
 
     def folder(self, stem: Path) -> Path:
-        """``stem``, with this host's suffix unless it is the first: records on a shared file system must not mix."""
+        """The path ``stem``, with the host's name except on the first host: records of two hosts must not mix."""
         return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_hosting(
     given: argparse.Namespace, *, maximum: int, attachment: str, environment: Mapping[str, str]
 ) -> Hosting:
-    """The hosts of a command line; without ``--hosts`` only this machine, under a loopback address.
+    """The hosts that a command line names; without ``--hosts``, only this machine at a loopback address.
 
     Raises:
         UsageError: The hosts cannot form a job of this many peers with this attachment.

@@ -54,7 +54,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or an argument is wrong, 130 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one sub-command and returns its exit code; a user error prints one message and gives code 2."""
+    """Runs one sub-command and returns its exit code; for a user error, prints one message and returns 2."""
     open_closed_streams()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which the commands do
     words = sys.argv[1:] if arguments is None else arguments
@@ -102,7 +102,7 @@ def error_line(error: Exception) -> str:
 
 
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The parser of the command line; commands that are not among the given ``words`` get only their names."""
+    """The parser of the command line; commands that are not among ``words`` are added without their arguments."""
     parser = argparse.ArgumentParser(
         prog="kungfu",
         description="Inspects policies and runs, and controls running jobs; kungfu-run starts a job.",
@@ -170,7 +170,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Adds the commands of installed packages; if the second word names one of them, loads only its module."""
+    """Adds the commands of installed packages; if the second word is such a command, loads only its module."""
     found = {entry.name: entry for entry in entry_points(group=_PLANNING)}
     if not found:
         parser.error(

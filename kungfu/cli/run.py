@@ -28,7 +28,7 @@ from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Setti
 
 # With the millions of descriptors that some systems allow, programs that loop over all of them would take long.
 _MOST_DESCRIPTORS = 1 << 16
-# The least and the greatest number of each option, and the range in words.
+# The minimum and the maximum of each option, and the range in words.
 _RANGES = {
     **dict.fromkeys(("failures", "preemptions"), (0, math.inf, "0 (replace none) or more")),
     "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
@@ -167,7 +167,7 @@ def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
-    """Creates a new folder for the run's record, since another run may begin in the same second."""
+    """Creates a folder for the run's record, with a suffix if another run began in the same second."""
     try:
         return make_folder(lambda suffix: hosting.folder(RUNS / f"{stamp}{suffix}"))
     except OSError as error:
@@ -194,7 +194,7 @@ def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> S
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
-    """The deadlines: a given deadline is fixed; without one, it adapts to the step times."""
+    """The deadlines; the wait for a training peer adapts to the step times unless ``--deadline`` fixes it."""
     deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace)
     if given.deadline is not None:
         deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
@@ -263,7 +263,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Runs the job of a command line, after checks that precede any file or process; returns the exit code."""
+    """Checks a command line before creating any file or process, then runs its job; returns the exit code."""
     maximum = given.peers if given.max is None else given.max
     _check_numbers(given, maximum=maximum)
     _check_policies(given.policy)

@@ -1,4 +1,4 @@
-"""The folder of a run in command lines: a given one, or the newest one in ``runs/``, where kungfu-run writes."""
+"""The run folder of a command line: the given one, or else the newest one in ``runs/``, where kungfu-run writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNS = Path("runs")
 
 
 def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -> None:
-    """Declares the folder of a running job, as an option and, unless the command parses its words, as a word."""
+    """Declares the folder of a running job, as an option and, if ``is_placed``, as the last positional argument."""
     if is_placed:
         parser.add_argument(
             "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
@@ -24,13 +24,13 @@ def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -
 
 
 def add_run_folder(parser: argparse.ArgumentParser) -> None:
-    """Declares the folder of a running or finished run, as a word."""
+    """Declares the folder of a running or finished run as a positional argument."""
     where = "the folder written by kungfu-run (the newest one in runs/)"
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=where)
 
 
 def job_folder(given: argparse.Namespace) -> Path:
-    """The folder of the job that a command line names, else the newest one, as `newest_run`."""
+    """The job folder that a command line names; otherwise the newest one (see `newest_run`)."""
     return given.logdir or given.place or newest_run()
 
 
@@ -42,7 +42,7 @@ def check_record(folder: Path) -> None:
 
 
 def make_folder(named: Callable[[str], Path]) -> Path:
-    """Creates the folder that ``named`` gives for the suffix "", or for "-2", "-3" and so on if folders exist."""
+    """Creates the folder ``named("")``; if it exists, tries the suffixes "-2", "-3" and so on."""
     for nth in count(1):
         folder = named("" if nth == 1 else f"-{nth}")
         with suppress(FileExistsError):

@@ -128,7 +128,7 @@ def _moment(at_s: float) -> str:
 
 
 def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list[str]:
-    """A remark on each row of missing steps, from the first step in `metrics` to the last step that was done.
+    """A remark on each gap in the steps, from the first step in `metrics` to the last completed step.
 
     Rank 0 sends its steps every `--report-every` seconds, so a lost rank 0 loses its last steps.
 
@@ -169,7 +169,7 @@ def _gaps(
 
 
 def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
-    """The reason for a gap if the record could not be written then; the end of the last gap is unknown."""
+    """The reason for a gap if the record could not be written at that time; ``after`` is ``None`` for the last gap."""
     for event in events:
         if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
             continue
