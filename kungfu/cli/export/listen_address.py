@@ -1,4 +1,4 @@
-"""The address of an HTTP server: as an option of a command line, and the host names that requests may use."""
+"""The address of an HTTP server: the option that sets it, and the host names that requests may use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
     """Parses ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
 
     Raises:
-        UsageError: The text is not an address with a port; the message has the option, and a usual port as an example.
+        UsageError: The text is not an address with a port; the message names the option and an example port.
 
     >>> [str(parse_address(text, option="--page", example=8080)) for text in ("9400", "0.0.0.0:9400", "[::1]:9400")]
     ['127.0.0.1:9400', '0.0.0.0:9400', '[::1]:9400']
@@ -69,8 +69,8 @@ def listening(address: ListenAddress) -> socket.socket:
 def is_known(hosts: Sequence[str], address: str, *, printed_host: str = "") -> bool:
     """True if a request's header ``Host`` names this server; the header must occur exactly once.
 
-    Any IP address is accepted: only a name can be made to point elsewhere. Names of the loopback interface are
-    accepted, and the names of this machine if the server listens for other machines.
+    Any IP address is accepted, since only a name can be made to point at another machine. Names of the loopback
+    interface are accepted; so are the names of this machine if the server listens for other machines.
 
     Args:
         hosts: The values of the header.

@@ -1,7 +1,8 @@
 """``kungfu-run --metrics-port``: serves the job's metrics over HTTP, for Prometheus to scrape.
 
-The server runs in the agent and shares its descriptors and threads with the job. Connections are therefore limited in
-number, per address, and in time. A new one replaces the oldest, so that idle connections of a stranger block nothing.
+The server runs in the agent, whose descriptors and threads the job needs. The number of connections, in total and per
+address, and their duration are therefore limited. At a limit, a new connection replaces the oldest one, so a stranger's
+idle connections block nobody.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class ConnectionLimits:
     """The limits of a server's connections.
 
     Args:
-        most: Open connections.
-        per_address: Open connections from one address.
-        lasting_s: Seconds for a request and its answer.
+        most: The maximum number of open connections.
+        per_address: The maximum number of open connections from one address.
+        lasting_s: The maximum number of seconds for a request and its answer.
     """
 
     most: int = 64
@@ -42,7 +43,7 @@ class MetricsServer:
     If it cannot listen, it reports this once, and the job continues without metrics.
 
     Args:
-        registry: The metrics that are served.
+        registry: The metrics to serve.
         address: The address of the server.
         report: Called with remarks for the user.
         limits: The limits of its connections.
@@ -104,7 +105,7 @@ def _handler(registry: CollectorRegistry, listener: socket.socket, *, printed_ho
 
 
 class _Server(ThreadingHTTPServer):
-    """An HTTP server on a listening socket, within connection limits; it closes the socket."""
+    """An HTTP server on a listening socket, which it closes at the end; limits its connections."""
 
     def __init__(self, listener: socket.socket, handler: Any, limits: ConnectionLimits) -> None:
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
@@ -114,7 +115,7 @@ class _Server(ThreadingHTTPServer):
         self._open: dict[socket.socket, tuple[float, str]] = {}  # start time and address, oldest first
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Accepts each connection; at a limit it ends the oldest one, or the oldest one from the same address."""
+        """Accepts each connection; at a limit, ends the oldest connection, or the oldest one from the same address."""
         limits, address = self._limits, client_address[0]
         with self._lock:
             same = [one for one, (_, known) in self._open.items() if known == address]

@@ -115,7 +115,7 @@ class PrometheusMetrics(Collector):
             self._stop_s.labels(cause)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now: counters of past events, and gauges of the newest known values."""
+        """Yields the present metrics: counters of past events, and gauges of the newest known values."""
         job = self._job
         if job.started is not None and job.started.job:
             yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})

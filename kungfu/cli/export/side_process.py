@@ -1,7 +1,7 @@
 """A low-priority process that follows a job's record: the writer for TensorBoard, or the server of the page.
 
-Only the end of the job waits for the process, and only briefly. The process ends when its standard input closes, so it
-ends with kungfu-run however that ends. Its output lines are remarks for the user.
+The job waits for the process only at its end, and only briefly. The process ends when its standard input closes, and
+therefore with kungfu-run, however kungfu-run ends. The lines that the process prints are remarks for the user.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class SideProcess:
         name: The prefix of its remarks.
         module: The Python module to run.
         arguments: The arguments of the module.
-        subject: The function that is lost if the process ends before the job, in words.
-        end_within_s: Seconds that it may take after the end of the job.
+        subject: The words for the output that stops if the process ends before the job.
+        end_within_s: Seconds that the process may take after the end of the job.
         report: Called with remarks for the user, from another thread.
         late: The remark if the process takes longer; empty for none.
     """
@@ -96,7 +96,7 @@ class SideProcess:
 def begin_beside() -> None:
     """Lowers the priority of this process and makes it ignore signals; it ends when its standard input closes.
 
-    Signals for the whole process group are meant for kungfu-run: the job decides when it ends.
+    Signals for the whole process group are meant for kungfu-run: the job decides when this process ends.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

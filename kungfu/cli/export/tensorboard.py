@@ -18,13 +18,13 @@ _END_WITHIN_S = 30.0
 
 
 def check_installed() -> None:
-    """Raises ``UsageError`` if tensorboard is not installed, which TensorFlow requires only up to 2.20."""
+    """Raises ``UsageError`` if tensorboard is not installed; TensorFlow requires it only up to version 2.20."""
     if find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed; `pip install tensorboard`")
 
 
 def tensorboard_process(record: Path, target: Path, *, report: Callable[[str], None]) -> SideProcess:
-    """A side process that writes the run of a record to a folder of TensorBoard while it trains; a context manager."""
+    """A side process that writes a run for TensorBoard while the run is being recorded; a context manager."""
     return SideProcess(
         "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target), report=report,
         end_within_s=_END_WITHIN_S, late=f"{target} was not written to its end within {_END_WITHIN_S:.0f} s",

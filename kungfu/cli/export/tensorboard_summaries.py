@@ -7,9 +7,9 @@ Each line of the metrics becomes one TensorBoard event with all its numbers. Lon
 | --- | --- |
 | ``job/NAME`` | the numbers of every step, under the names of ``metrics.jsonl``, and ``step_s`` |
 | ``signals/NAME`` | the named signals of the policies |
-| ``straggler_fractions/peer_N`` | the speed of a peer as a fraction of the median's |
+| ``straggler_fractions/peer_N`` | the speed of a peer as a fraction of the median peer's |
 | ``markers/KIND`` | a point at the step of a decision or a change: the size that was requested or reached |
-| ``settings/NAME`` | a point at each setting by a rule: the new value |
+| ``settings/NAME`` | a point at each step in which a rule changed a setting: the new value |
 | ``rescale/PART_s``, ``recovery/PART_s``, ``checkpoint/...`` | the durations of the parts of a change |
 | ``events/KIND`` | the events as texts, in the words of ``kungfu why`` |
 """

@@ -1,8 +1,8 @@
 """Writes a run's record as TensorBoard event files, in a separate process during the job.
 
 The process follows the record's files, so that no peer and no agent waits for it. It ends when its standard input
-closes, which is at the end of the job. If a file cannot be written (a full disk), it retries and reads no more of the
-record until then, so nothing is lost.
+closes, at the end of the job. If a file cannot be written, for example to a full disk, the process retries, and reads
+no more of the record until the write succeeds. Therefore nothing is lost.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class EventFile:
     """A TensorBoard event file, created with the first event; each batch of events is written whole or not at all.
 
     Args:
-        folder: The wanted folder of the run in TensorBoard; if it exists, ``-2`` or more is added to its name.
+        folder: The folder of the run in TensorBoard; if it exists, its name gets a suffix, from ``-2`` on.
 
     Attributes:
-        folder: The folder that was created; ``None`` before.
+        folder: The created folder; ``None`` before the first event.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +80,7 @@ class EventFile:
 def export_record(
     record: Path, target: Path, *, is_over: Callable[[float], bool], report: Callable[[str], None]
 ) -> Path | None:
-    """Writes a record, and whatever is added to it, until the run is over.
+    """Writes a record for TensorBoard, with the lines that are added to it, until the run is over.
 
     Args:
         record: The folder that kungfu-run writes.
