@@ -71,7 +71,7 @@ def newest_step(folder: Path) -> float:
 
 
 def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
-    """The steps with their figures, rising; the last line of a repeated step counts.
+    """The steps with their figures, in ascending order; for a repeated step, the last line counts.
 
     Examples:
         >>> rows = [{"step": 2, "loss": 7}, {"step": 1, "loss": 8}, {"step": 2, "loss": 9}]

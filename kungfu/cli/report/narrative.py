@@ -33,7 +33,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
     Args:
         events: The events of a run.
-        now: The present time, in seconds since 1970, if the job is known to run; the totals are then those so far.
+        now: The present time, in seconds since 1970, if the job is known to run; the totals then end at this time.
 
     >>> from kungfu.event_log.events import ViewEvent
     >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
@@ -45,7 +45,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
 
 def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
-    """The paragraphs of events in order; a run of settings by one rule is one, before the event that ends it."""
+    """The paragraphs of events in order; consecutive settings by one rule share one, before the event that follows."""
     # The peers whose end is already reported: their processes were dismissed or lost.
     ended = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     runs: dict[tuple[str, str], SetEvent | SettingRun] = {}
@@ -63,7 +63,7 @@ def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Para
 
 
 def is_ended(event: LoggedEvent, peers: Container[int]) -> bool:
-    """True if an event is the end of the process of one of `peers`."""
+    """True if an event reports the end of the process of one of `peers`."""
     return isinstance(event, PeerEndedEvent) and event.peer in peers
 
 
@@ -109,7 +109,7 @@ def _so_far(job: Job, lasting: float | None) -> str:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; if there is none, to `now` or the newest event."""
+    """Seconds from the first view to the end of training; if it has not ended, to `now` or the newest event."""
     # The rest of the user's program runs after the end of training.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at

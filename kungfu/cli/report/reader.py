@@ -44,7 +44,7 @@ def read_events(folder: Path) -> EventRecord:
 
 
 def read_start(folder: Path) -> StartedEvent | None:
-    """Reads only the start of a job at the beginning of its record; ``None`` if it has not started. Raises as above."""
+    """Reads a record up to the start of its job; ``None`` if the job has not started. Raises as `read_events` does."""
     path = folder / "events.jsonl"
     with open_record(folder, path.name) as lines:
         events = (event for line in lines if (event := event_in(line)) is not None)

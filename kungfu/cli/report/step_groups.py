@@ -3,10 +3,10 @@
 Consecutive steps form a group. A group begins as one step. Whenever the limit of groups is reached, neighbouring groups
 are merged, so a long run has between half the limit and the limit.
 
-A group keeps up to `_SAMPLE` values of each figure, which are all values as long as it has no more steps. Of twice as
-many, sorted, every second value is kept, so that their median stays within some percent by rank of the median of all
-values. A group also keeps the lowest and the highest value, and the number of steps with a non-finite figure: if these
-are most of the steps, the median is NaN.
+A group keeps up to `_SAMPLE` values of each figure: all values, as long as the group has no more steps than that. When
+there are twice as many, they are sorted and every second one is kept, so that the median of the kept values stays
+within a few percent, by rank, of the median of all values. A group also keeps the lowest and the highest value, and the
+number of steps with a non-finite figure. If these steps are the majority, the median is NaN.
 
 Reference: Munro and Paterson, 1980: Selection and sorting with limited storage.
 """
@@ -77,7 +77,7 @@ _NOTHING = _Seen()
 
 
 def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
-    """The finite values among these, and the extremes and counts of all of them."""
+    """The finite values among ``given``, with their extremes, and the counts of finite and other values."""
     known = _known(given)
     extremes = min(known, default=math.inf), max(known, default=-math.inf)
     return known, _Seen(*extremes, len(known), len(given) - len(known))
@@ -101,7 +101,7 @@ class _Figure:
     turn: int = 0
 
     def halved(self, values: Sequence[float]) -> Sequence[float]:
-        """Every second of these values in rising order; calls begin with the first and the second in turn."""
+        """Every second value in ascending order; calls alternately begin with the second and the first value."""
         self.turn ^= 1
         rising = sorted(values)
         return rising[self.turn :: 2] or rising
@@ -113,7 +113,7 @@ class _Figure:
         self.folded[level].extend(values)
 
     def carry(self, level: int) -> None:
-        """Halves the values of a level; each that is left represents twice as many steps."""
+        """Halves the values of a level; each remaining value represents twice as many steps."""
         self.put(level + 1, self.halved(self.folded[level]))
         self.folded[level].clear()
 
