@@ -1,4 +1,4 @@
-"""Prints events as lines while a job runs; a rule that sets a value in every step does not flood the screen.
+"""Prints events as lines while a job runs, without flooding the screen if a rule sets a value in every step.
 
 The first setting of a rule is printed at once. Later settings are held and printed as one line, in the words of
 ``kungfu why``: before the next event that is printed, at the end, or after `HOLD_S` seconds at the latest.
@@ -16,7 +16,7 @@ HOLD_S = 30.0
 
 
 class EventLines:
-    """Prints events as lines in their order by ``print_line``; may be called from many threads."""
+    """Prints events as lines, in order, by calling ``print_line``; may be called from many threads."""
 
     def __init__(self, print_line: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._print_line, self._clock = print_line, clock

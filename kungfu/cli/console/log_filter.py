@@ -1,8 +1,8 @@
 """Filters peers' output for a shared screen: removes start-up noise and control characters.
 
-TensorFlow's libraries print messages in every healthy process that need no action. The log files keep them; the screen
-and the last output of a failed peer omit them. Noise is information and warnings from C++ sources, and the C++
-errors that only a missing GPU causes; fatal messages and messages from Python are never noise.
+In every healthy process, TensorFlow's libraries print messages that need no action. The log files keep them; the screen
+and the last output of a failed peer omit them. Noise means information and warnings from C++ sources, and C++ errors
+that are due to a missing GPU. Fatal messages and messages from Python are never noise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def sanitize(text: str, *, encoding: str) -> str:
-    """Converts `text` to what its line finally shows: without control characters, and encodable in `encoding`.
+    """Converts `text` to the final state of its line, without control characters, and encodable in `encoding`.
 
     Only the last state of a progress bar that overwrites itself is kept. Colours are removed.
 

@@ -93,7 +93,7 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Paints once; False if the stream has no reader any more: the job continues without a screen, and is recorded.
+        """Paints once; returns False if the stream no longer has a reader, so the job continues without a screen.
 
         Output to a file on a full disk appears once there is room again.
         """

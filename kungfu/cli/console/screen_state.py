@@ -1,4 +1,4 @@
-"""The state of a job's screen: the job and the lines since the last painting; and texts that describe the job.
+"""The state of a job's screen (the job, and the lines since the last painting), and texts that describe the job.
 
 Many threads add to `ScreenState`; the painting thread reads the update.
 """
