@@ -1,9 +1,9 @@
 """The HTTP interface of the page: its files, updates, and requests to the job, with their checks.
 
-Any site that the user visits can send requests to a page on this machine. Therefore the page checks the host name of
-the request (a site may point its own name at 127.0.0.1), the site that sends it, and for changes also the job's
-secret. A content security policy restricts browsers to the page's own files
-and scripts.
+Any site that the user visits can send requests to a page on this machine. Therefore the page checks the host name in
+each request, since a site may point its own name at 127.0.0.1. For requests to the job, it also checks the site that
+sent the request, and the job's secret. A content security policy restricts browsers to the page's own files and
+scripts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PageLimits:
     """The limits for browsers that show a page.
 
     Args:
-        viewers: Browsers at the same time.
+        viewers: The maximum number of browsers at the same time.
         send_within_s: Seconds for a browser to receive data; a slower browser is disconnected, and reconnects.
     """
 
@@ -79,7 +79,7 @@ class PageApp:
     Args:
         feed: The feed of the page.
         control: Submits requests to the job.
-        is_known: True if the values of a request's ``Host`` headers name this page.
+        is_known: Returns True if the values of a request's ``Host`` headers name this page.
         limits: The limits for browsers.
     """
 
@@ -213,7 +213,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """True if the page itself sent the request, according to the browser; other programs send no such header."""
+    """True if the page itself sent the request, according to the browser's headers, or if it has no such headers."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

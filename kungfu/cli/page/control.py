@@ -1,4 +1,4 @@
-"""The requests behind the buttons of a page, and previews of their effects; they require the job's secret."""
+"""The requests behind the buttons of a page, and previews of their effects; both require the job's secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_ID = 100
 
 
 class JobControl:
-    """Sends requests to the job recorded in ``folder``; every call returns within some seconds, or raises."""
+    """Sends requests to the job recorded in ``folder``; every call returns or raises within a few seconds."""
 
     def __init__(self, folder: Path, *, feed: PageFeed) -> None:
         self._folder, self._feed = folder, feed
@@ -58,7 +58,7 @@ class JobControl:
         }
 
     def submit(self, request: Asked) -> dict[str, Any]:
-        """The job's first answer to a request, whose outcome appears in the record; raises as `plan` does."""
+        """Submits a request; returns the job's first answer, while the outcome goes to the record. Raises as `plan`."""
         with connected(self._folder) as job:
             return {**asdict(job.submit(request)), "points": []}
 

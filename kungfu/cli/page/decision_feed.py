@@ -59,7 +59,7 @@ class DecisionFeed:
         self._runs: dict[tuple[str, str], tuple[int, SetEvent | SettingRun | None]] = {}
 
     def add(self, event: LoggedEvent, job: Job) -> None:
-        """Adds an event, after which the job is `job`; an event that another one describes better gets no item."""
+        """Adds an event, given the job after it; an event that another event describes better gets no item."""
         closed = [one for one in job.decisions if one.outcome is event]
         for decision in closed:
             self._close(decision)

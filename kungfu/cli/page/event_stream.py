@@ -1,7 +1,7 @@
 """Server-sent events to one browser: a response that lasts until the browser disconnects.
 
-A lost browser is detected by its connection, or by a timeout in sending; other browsers are not affected. It
-reconnects by itself, and sends the id of its last update.
+A lost browser is detected by its closed connection, or by a timeout in sending; other browsers are not affected. The
+lost browser reconnects by itself, and sends the id of its last update.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class PageFeed:
         self.viewers = 0
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
-        """Follows the run until ``is_over`` returns True, which waits for up to the given seconds; then reads the rest.
+        """Follows the run until ``is_over(timeout_s)``, which waits up to that long, returns True; then reads the rest.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.

@@ -24,7 +24,7 @@ _MOST_ENDED, _LONGEST_TEXT = 8, 800
 
 
 class RunModel:
-    """A run as a document, which is built from new lines of the record; provides the whole document or its changes.
+    """A run as a document, built from the lines of the record; returns the whole document or its changes.
 
     The keys of a document are ``run`` (name, state, newest step), ``curves`` (see `Curves`), ``items`` (see
     `DecisionFeed`), ``peers``, and the keys of `put`; a document of changes has only the changed keys.
@@ -143,7 +143,7 @@ def as_text(value: Any) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """A value with very long texts shortened, which would fill the page; the plan of the job stays whole."""
+    """The value with very long texts shortened, since they would fill the page; the job's plan stays whole."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):

@@ -34,7 +34,7 @@ class QuietConnections:
 
     Args:
         connections: The open connections of uvicorn.
-        limits: The limits of connections without a request; a connection counts only from the second look on that finds
+        limits: The limits of connections without a request; a connection counts only once two successive looks found
             it quiet, since a request may be on its way.
     """
 
@@ -103,7 +103,7 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until a signal, or until ``is_over`` returns True, which waits for up to the given seconds.
+        """Serves until a signal, or until ``is_over(timeout_s)``, which waits up to that long, returns True.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.

@@ -1,8 +1,8 @@
 """The log of updates for browsers; each update is encoded once for all browsers, however slow.
 
 Every change of the page is an update with a number. The log keeps the bytes of the newest updates. A browser that is a
-few updates behind, a second later or after a lost connection, gets the missing ones; a new browser, or one further
-behind, gets the whole state. There is no queue per browser, so no browser delays another or fills memory.
+few updates behind, for example after a lost connection, gets the missing updates. A new browser, or a browser that is
+further behind, gets the whole state. There is no queue per browser, so no browser delays another or fills memory.
 
 The format is server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). The id of an update
 is the name of this log and the update's number, so that an id of an earlier process is not recognized.
@@ -29,7 +29,7 @@ class Backlog:
 
 
 class UpdateLog:
-    """The newest updates, which one thread publishes; ``whole`` returns the whole state, and is called by readers."""
+    """The newest updates, published by one thread; readers get the whole state from ``whole`` if they need it."""
 
     def __init__(self, whole: Callable[[], str]) -> None:
         self._whole, self._lock = whole, threading.Lock()
