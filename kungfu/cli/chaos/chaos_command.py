@@ -150,7 +150,7 @@ def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
 
 
 def read_schedule(path: Path) -> tuple[Fault, ...]:
-    """The faults in a file: one per line, or a list of strings in YAML or JSON; raises ``UsageError`` for others."""
+    """The faults in a file: one per line, or a list of strings in YAML or JSON; raises ``UsageError`` otherwise."""
     try:
         text = path.read_text()
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
@@ -259,7 +259,7 @@ def _job_file(job: _SteeredJob) -> JobFile:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Prevents a second chaos on the same job, whose faults could not be distinguished from these."""
+    """Prevents a second ``kungfu chaos`` on the same job: its faults could not be distinguished from these."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,7 +43,7 @@ class FaultOutcome:
     """The outcome of one fault; ``None`` means unknown, or that it did not happen.
 
     Args:
-        time: The time at which it was carried out, in seconds since 1970.
+        time: The time at which the fault was carried out, in seconds since 1970.
         step: The number of steps of the job at that time.
         noticed_s: Seconds from the last step before the fault until the job noticed the loss.
         stop_s: Seconds for which training stopped.
@@ -82,7 +82,7 @@ class ChaosReport:
         samples: The check of the samples against the record.
         events: The events, in the words of ``kungfu why``.
         code: The exit code of the job; ``None`` if it has not ended.
-        problems: The guarantees that did not hold, in words; none if everything held.
+        problems: The guarantees that did not hold, in words; empty if everything held.
     """
 
     job: str
@@ -173,7 +173,7 @@ def _outcome(
 
 
 def _change(one: Injection, since: Sequence[LoggedEvent]) -> MembershipChange | None:
-    """The change of the membership that a fault caused: a recovery without its peers, or a rescale."""
+    """The membership change that a fault caused: a recovery from the loss of the fault's peers, or a rescale."""
     what, hit = one.fault.what, {*one.peers}
     asked = f"kungfu {one.fault.action}" if isinstance(what, Resize) else None
     is_notice = isinstance(what, SignalPeers | SignalHosts) and what.verb == "notice"
@@ -196,7 +196,7 @@ def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent
 def _result(
     one: Injection, at: float, change: MembershipChange | None, since: Sequence[LoggedEvent], rows: Rows
 ) -> str:
-    """The result of a fault that was carried out at a time, in words."""
+    """The result, in words, of a fault that was carried out at the time ``at``."""
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
         return change.headline()
@@ -246,7 +246,7 @@ def _is_over(one: Injection, job: Job) -> bool:
 
 
 def _paused_s(rows: Rows, since: float, until: float) -> float | None:
-    """The longest time between two steps in a span, minus the median step time before it."""
+    """The longest time between two steps in a span, minus the median step time before the span."""
     times = [float(row["time"]) for row in rows]
     gaps = [(one, later, later - one) for one, later in itertools.pairwise(times)]
     before = [gap for _, later, gap in gaps if later <= since][-_STEPS_BEFORE:]

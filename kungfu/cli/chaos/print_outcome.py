@@ -42,7 +42,7 @@ def injection_line(one: Injection) -> str:
 
 
 def print_report(report: ChaosReport, *, form: Form) -> None:
-    """Prints the outcomes of the faults and the guarantees that held or did not."""
+    """Prints the outcomes of the faults, and whether the guarantees held."""
     if form == "json":
         print(json.dumps(as_json({**asdict(report), "held": report.held}, nan=None), indent=2, allow_nan=False))
         return

@@ -65,7 +65,7 @@ def trace_offset(folder: Path) -> int:
 
 
 def read_steps(folder: Path, *, offset: int) -> list[CountedStep]:
-    """The steps in a run's trace from ``offset`` bytes on, in order; the last version of a step that was done again."""
+    """The steps in a run's trace from byte ``offset`` on, in order; for a repeated step, its last version."""
     by_step: dict[int, tuple[int, CountedStep]] = {}
     try:
         with (folder / "trace.jsonl").open("rb") as file:
@@ -81,7 +81,7 @@ def read_steps(folder: Path, *, offset: int) -> list[CountedStep]:
 
 
 def _step(line: bytes) -> tuple[int, CountedStep] | None:
-    """The view and the step in a line of rank 0; ``None`` for any other line, or a line that was cut short."""
+    """The view and the step in a line of rank 0; ``None`` for any other line, and for a truncated line."""
     if b'"agreed"' not in line:
         return None
     try:
