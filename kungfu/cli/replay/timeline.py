@@ -37,8 +37,8 @@ class TimelineRow:
         rule: The rule; empty for a change of the membership or a checkpoint.
         replayed: The request of the rule in the replay; empty if it does not fire there.
         run: The decision in the run; empty if there was none.
-        times: The number of equal decisions of the rule in a row.
-        last: The last of the steps with these decisions.
+        times: The number of consecutive equal decisions of the rule.
+        last: The last step with such a decision.
     """
 
     step: int
@@ -121,7 +121,7 @@ def _happened(event: LoggedEvent) -> str:
 
 
 def _collapsed(rows: Iterable[TimelineRow]) -> list[TimelineRow]:
-    """Joins equal requests of a rule in a row into one line, as long as the run did nothing about them."""
+    """Joins consecutive equal requests of a rule into one line, unless the run's column has an entry for them."""
     newest: dict[str, int] = {}  # by rule, the index of its newest request
     kept: list[TimelineRow] = []
     for row in rows:
