@@ -154,7 +154,7 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
 
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
-    """Labels each line, on the side of the larger size, where there is room below the label."""
+    """Labels each line of a change on the side of the larger size, where there is room below the curve."""
     rescales = [event for topic in CHANGES for event in run.happened(topic)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if event.after > event.before else "right"

@@ -36,7 +36,7 @@ class RecordedRun:
         fractions: The speed of each peer as a fraction of the median's, by the peer's id.
         signals: The names of the figures that can have a separate panel, in the order of the record: the policies'
             named signals, the learning rate, and `FRACTIONS`.
-        lost: The steps with a non-finite loss; of a group the first one.
+        lost: The steps with a non-finite loss; only the first one of each group.
         lost_as: The kind of the first non-finite loss, in words; empty if there is none.
         events: The events of the run.
     """
@@ -50,7 +50,7 @@ class RecordedRun:
     events: tuple[LoggedEvent, ...]
 
     def curve(self, name: str) -> DrawnCurve:
-        """The points of one figure; NaN where it is unknown."""
+        """The points of one figure; NaN if it is unknown at a point."""
         return self.figures.curve(name)
 
     def happened(self, *topics: Topic) -> list[Any]:
