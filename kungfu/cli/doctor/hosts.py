@@ -42,7 +42,7 @@ class HostAnswer:
     Args:
         facts: The facts that the host sent; ``None`` if it was not reached.
         error: The reason why the host was not reached.
-        ahead_s: The least seconds by which its clock is ahead of this host's; below 0 if it is behind.
+        ahead_s: The minimum number of seconds by which its clock is ahead of this host's; negative if it is behind.
         has_asked: True if the host has reached this one.
     """
 
@@ -109,7 +109,7 @@ def exchange(
 
 
 def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable[[], float]) -> HostAnswer:
-    """Asks one host until it answers or the time is over."""
+    """Asks one host until it answers or the deadline ``until`` has passed."""
     request = json.dumps({"place": index}).encode()
     while True:
         try:
@@ -126,7 +126,7 @@ def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable
 
 
 def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
-    """The answer, with the least offset of the host's clock, which was read between asking and the answer."""
+    """The answer with the minimum offset of the host's clock, which was read between the request and the answer."""
     ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
     return HostAnswer(facts, ahead_s=ahead_s)
 

@@ -44,7 +44,7 @@ def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding
 
 
 def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
-    """The memory that processes may still allocate: the least that the machine and its container have left."""
+    """The memory that processes may still allocate: the machine's free memory, or less if its container allows less."""
     left = int(psutil.virtual_memory().available)
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
