@@ -111,7 +111,7 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
 
 
 def read_measured(folder: Path) -> MeasuredRun:
-    """The measurements in the record in ``folder``; only a note if the record cannot be read."""
+    """The measurements in the record in ``folder``; if the record cannot be read, only a note on the reason."""
     try:
         events = read_events(folder).events
         spans = _spans_by_size(events, newest_step(folder))

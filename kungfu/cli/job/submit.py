@@ -35,7 +35,7 @@ def submit_and_report(folder: Path, request: Asked, *, timeout_s: float, form: L
 
 
 def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
-    """The exit code: 0 if a request was carried out, or accepted by a command that does not wait; else 1."""
+    """The exit code: 0 if a request was carried out, or was accepted and the command does not wait; else 1."""
     return 0 if progress.state == "carried out" or (progress.state == "accepted" and timeout_s == 0) else 1
 
 
@@ -49,8 +49,8 @@ def submit_and_wait(
 ) -> RequestProgress:
     """Submits a request, and polls until it is finished or ``timeout_s`` seconds have passed.
 
-    On a terminal it shows the number of training peers meanwhile. If the job ends first, the result is read from its
-    record; a job that ends after a request to stop has carried it out.
+    Meanwhile it shows the number of training peers on a terminal. If the job ends first, the result is read from the
+    job's record. A job that ends after a request to stop has carried out the request.
 
     Raises:
         JobOver: The job has ended without carrying out the request.
@@ -75,7 +75,7 @@ def submit_and_wait(
 
 
 def _recorded(folder: Path, progress: RequestProgress) -> RequestProgress:
-    """The progress of a request according to the record of a job that does not answer; else its last known progress."""
+    """The progress of a request according to the job's record; if the record lacks it, the last known progress."""
     try:
         newest = fold(read_events(folder).events).requests.get(progress.id)
     except UsageError:
