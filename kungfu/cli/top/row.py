@@ -74,7 +74,7 @@ class UsageMeter:
     _at: dict[int, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> tuple[float | None, int | None]:
-        """Percent of a core since the previous look, and bytes; ``None`` if not known yet, or for an ended process."""
+        """The percentage of a core since the previous look, and the bytes; ``None`` if unknown or the process ended."""
         used, memory = dict[tuple[int, float], float](), 0
         for process in _family(pid):
             try:

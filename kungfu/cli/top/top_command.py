@@ -69,7 +69,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 class TopOfJobs:
-    """Watches the jobs of this machine and those in ``folders``; jobs that end meanwhile stay listed."""
+    """Watches the jobs of this machine and the jobs in ``folders``; continues to list jobs that have ended."""
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders, self._meter = list(folders), UsageMeter()
