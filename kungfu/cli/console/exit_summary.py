@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from kungfu.cli.console.log_filter import is_startup_noise
-from kungfu.cli.console.packed_lines import packed
+from kungfu.cli.console.screens import packed
 from kungfu.runtime.core.failure import EXIT_CODES, Failure
 
 _MOST_LINES = 40

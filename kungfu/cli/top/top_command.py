@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.console.packed_lines import packed
+from kungfu.cli.console.screens import packed
 from kungfu.cli.top.find_jobs import find_jobs
 from kungfu.cli.top.row import JobRow, UsageMeter, row_of
 from kungfu.errors import UsageError

@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.console.run_console import RunConsole, make_console
-from kungfu.cli.console.screen_state import ScreenUpdate
-from kungfu.cli.console.screens import PlainScreen
-from kungfu.event_log.events import GapEvent
+from kungfu.cli.console.run_console import HOLD_S, EventLines, RunConsole, make_console
+from kungfu.cli.console.screens import PlainScreen, ScreenUpdate
+from kungfu.event_log.events import AnyEvent, GapEvent
 from kungfu.runtime.agent.agent import Ending
 from kungfu.runtime.core.failure import Failure
 from tests.cli.console.test_log_filter import NOISE
@@ -75,7 +74,6 @@ def in_terminal(how: str, *, kind: str = "xterm-256color") -> tuple[str, int]:
 
 
 def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    decay = {"event": "set", "rule": "decay", "saw": {}, "what": "learning rate", "to": 0.5, "over": 0.0}
     with make_console(tmp_path) as console:
         console.event(GROWN[0])
         for line in (*NOISE, "hello", "10%\r\x1b[2K100%"):
@@ -84,7 +82,7 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
         console.event(GROWN[5])
         console.event(GapEvent(file="metrics.jsonl", since=1.0, until=3.0, lines=5, error="No space left on device"))
         for step in range(1, 51):
-            console.event(made(**decay, step=step, unit="steps"))
+            console.event(setting(step))
         console.ended(Ending(0))
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -92,8 +90,8 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
     assert lines[:3] == ["kungfu: 2 peers start: python digits.py", "[rank 0] hello", "[rank 0] 100%"]
     assert "step 50: gns_batch wants 3 peers instead of 2" in out
     assert [line for line in lines if "decay" in line] == [
-        "kungfu: step 1: decay sets the learning rate to 0.500",
-        "kungfu: steps 2 to 50: decay sets the learning rate 49 times, from 0.500 to 0.500",
+        "kungfu: step 1: decay sets the learning rate to 1",
+        "kungfu: steps 2 to 50: decay sets the learning rate 49 times, from 0.500 to 0.0200",
     ]
     assert lines[-2].startswith("kungfu-run: training is over")
     assert lines[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines of 2.0 s, which")
@@ -179,3 +177,80 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     assert code == 0
     assert "\x1b" not in output
     assert "[rank 1] hello\r\n" in output
+
+
+# ---- the lines of events: settings in a row are printed together, and nothing is lost or out of order ----------------
+
+
+def setting(step: int, *, rule: str = "decay", what: str = "learning rate") -> AnyEvent:
+    return made(event="set", step=step, rule=rule, saw={}, what=what, to=1 / step, over=0.0, unit="steps")
+
+
+class Lines(EventLines):
+    """The lines of events, and a clock that only the test moves."""
+
+    def __init__(self, *events: AnyEvent) -> None:
+        self.lines: list[str] = []
+        self.now = 0.0
+        super().__init__(self.lines.append, clock=lambda: self.now)
+        self.events(*events)
+
+    def events(self, *events: AnyEvent) -> None:
+        for event in events:
+            self.event(event)
+
+    def printed(self) -> list[str]:
+        """The lines since the last call."""
+        lines, self.lines[:] = [*self.lines], []
+        return lines
+
+
+def test_held_settings_are_printed_before_the_next_event_and_a_new_run_begins() -> None:
+    lines = Lines(setting(1), setting(2), made(event="view", version=2, peers=[0, 1]), setting(4))
+    assert lines.printed() == [
+        "step 1: decay sets the learning rate to 1",
+        "step 2: decay sets the learning rate to 0.500",
+        "view 2: 2 peers train",
+        "step 4: decay sets the learning rate to 0.250",
+    ]
+
+
+def test_an_event_without_a_line_ends_no_run() -> None:
+    lines = Lines(setting(1), made(event="spawned", peer=3, pid=7), setting(2))
+    assert lines.printed() == ["step 1: decay sets the learning rate to 1"]
+
+
+def test_rules_that_set_things_by_turns_have_a_line_each() -> None:
+    lines = Lines()
+    for step in range(1, 5):
+        lines.events(setting(step), setting(step, rule="grow", what="global batch size"))
+    assert len(lines.printed()) == 2
+    lines.print_rest()
+    assert lines.printed() == [
+        "steps 2 to 4: decay sets the learning rate 3 times, from 0.500 to 0.250",
+        "steps 2 to 4: grow sets the global batch size 3 times, from 0.500 to 0.250",
+    ]
+    lines.print_rest()
+    assert lines.printed() == []
+
+
+def test_settings_that_go_on_for_long_are_printed_from_time_to_time() -> None:
+    lines = Lines(setting(1))
+    lines.printed()
+    lines.now = 100.0  # nothing is held yet, so nothing gets due
+    lines.print_due()
+    lines.event(setting(2))
+    lines.now += HOLD_S / 2
+    lines.event(setting(3))
+    lines.print_due()
+    assert lines.printed() == []
+    lines.now += HOLD_S / 2
+    lines.print_due()
+    assert lines.printed() == ["steps 2 to 3: decay sets the learning rate 2 times, from 0.500 to 0.333"]
+    lines.event(setting(4))
+    assert lines.printed() == [], "the run goes on"
+
+
+def test_the_end_of_training_is_printed_at_once() -> None:
+    lines = Lines(setting(1, what="stop"), setting(2, what="stop"))
+    assert lines.printed() == ["step 1: decay ends training", "step 2: decay ends training"]

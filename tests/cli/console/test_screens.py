@@ -1,27 +1,150 @@
-"""The live screen, painted on a console in memory, and plain lines."""
+"""The screen of a job: its state, the live screen painted on a console in memory, and plain lines."""
 
 from __future__ import annotations
 
 import io
 import re
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
-from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenUpdate
-from kungfu.cli.console.screens import LiveScreen, PlainScreen
+from kungfu.cli.console import screens
+from kungfu.cli.console.screens import KUNGFU, OutputLine, ScreenState, ScreenUpdate, activity_words, status_words
+from kungfu.event_log.events import AnyEvent
 from kungfu.event_log.job import Job, fold
-from tests.cli.recorded import GROWN, measured
+from tests.cli.recorded import FAILED, GROWN, measured
+from tests.event_log.made import made
 
 JOB = fold(GROWN[:6]).after_step(measured(1204, loss=None))
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
+def test_of_a_flood_the_newest_lines_are_kept_and_the_others_counted() -> None:
+    state = ScreenState()
+    for number in range(1200):
+        state.add_line(OutputLine("rank 0", str(number)))
+    update = state.update()
+    assert ([line.text for line in update.lines], update.dropped) == ([*map(str, range(700, 1200))], 700)
+    update = state.update()
+    assert (update.lines, update.dropped) == ((), 0), "each line is given once"
+
+
+def test_the_job_is_the_newest_and_stays_after_an_update() -> None:
+    state = ScreenState()
+    state.event(GROWN[3])
+    state.step(measured(3))
+    state.step(measured(4))
+    assert state.update().job.newest["step"] == 4
+    assert activity_words(state.update().job) == "training"
+
+
+def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_an_earlier_update() -> None:
+    state = ScreenState()
+    state.add_line(OutputLine("rank 0", "one"))
+    state.wait(60.0)
+    state.update()
+    threading.Timer(0.05, state.event, [GROWN[3]]).start()
+    state.wait(60.0)
+    assert activity_words(state.update().job) == "training"
+    threading.Timer(0.05, state.wake).start()
+    state.wait(60.0)
+    state.update()
+    began = time.monotonic()
+    state.wait(0.05)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_measured_step_is_shown_with_every_monitor_under_its_name() -> None:
+    job = Job().after_step(measured(7, loss=0.25, samples_per_s=1234.5, noise_scale=21.0, signal_to_noise=0.5))
+    assert status_words(job) == (
+        ("step", "7"), ("samples/s", "1,234"), ("peers", "2"), ("batch", "32"), ("loss", "0.250"),
+        ("noise scale", "21"), ("signal to noise", "0.500"),
+    )  # fmt: skip
+
+
+def test_how_far_the_job_is_is_shown_with_the_time_left() -> None:
+    job = Job()
+    for step in range(1, 11):
+        left = {"samples_left": 32 * (1000 - step), "steps_left": 1000 - step}
+        job = job.after_step(measured(step, progress={"samples": 32 * step, "epoch": 2, "epochs": 5, **left}))
+    assert status_words(job)[:5] == (
+        ("step", "10 of 1,000"), ("epoch", "2 of 5"), ("samples", "320"), ("time left", "about 16 min"),
+        ("samples/s", "703"),
+    )  # fmt: skip
+    assert "progress" not in dict(status_words(job))
+    job = job.after_step(measured(11, progress={"samples": 352, "epoch": 1, "epochs": 4, "fit": 2}))
+    assert status_words(job)[:4] == (("step", "11"), ("fit", "2"), ("epoch", "1 of 4"), ("samples", "352"))
+    assert ("progress", "0.500") in status_words(Job().after_step(measured(1, progress=0.5))), "a signal of this name"
+
+
+def test_a_speed_that_a_step_does_not_know_stays_the_last_known_one() -> None:
+    job = Job().after_step(measured(7, samples_per_s=600.0)).after_step(measured(8, samples_per_s=None))
+    assert dict(status_words(job))["samples/s"] == "600"
+
+
+def test_figures_that_are_no_numbers_are_shown_as_unknown() -> None:
+    assert [value for _, value in status_words(Job())] == ["-"] * 6, "before the first step"
+    job = Job().after_step(measured(7, loss=float("nan"), size=None, noise_scale=float("inf"), batch="many"))
+    words = dict(status_words(job))
+    assert [words[name] for name in ("peers", "batch", "loss", "noise scale")] == ["-", "-", "NaN", "Infinity"]
+
+
+def test_a_loss_that_is_no_number_is_told_with_the_step_since_when() -> None:
+    lost = made(event="not finite", what="loss", step=8, value="NaN")
+    job = Job().after(lost).after_step(measured(10, loss="Infinity"))
+    assert dict(status_words(job))["loss"] == "Infinity since step 8"
+    job = job.after(made(event="finite again", what="loss", step=11, since=8)).after_step(measured(11, loss=0.25))
+    assert dict(status_words(job))["loss"] == "0.250"
+
+
+def test_the_phase_follows_the_start_and_the_first_view() -> None:
+    started = Job().after(GROWN[0])
+    assert activity_words(started) == "2 peers getting ready"
+    training = started.after(GROWN[3])
+    assert activity_words(training) == "training"
+    left, over = (made(event="finished", peer=1, leaving=leaving, steps=9, traces=1) for leaving in (True, False))
+    assert activity_words(training.after(left)) == "training"
+    ended = training.after(over)
+    assert activity_words(ended) == "training is over, the program continues"
+    assert activity_words(ended.after(made(event="phase", phase=2, view=1, peers=[0]))) == "training"
+
+
+def test_the_slowest_peer_is_shown_where_a_policy_measures_how_fast_they_are() -> None:
+    fractions = {"0": 1.0, "3": 0.512, "12": "NaN"}
+    words = status_words(Job().after_step(measured(7, straggler_fractions=fractions)))
+    assert words[-1] == ("slowest", "peer 3, 0.512 of the median speed")
+    assert len(words) == len(status_words(Job().after_step(measured(7)))) + 1
+
+
+LOSS = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+CAME = {"event": "rescale", "step": 1319, "from": 1, "to": 2, "joined": [2], "stop_s": 0.04}
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([GROWN[5]], "step 50, gns_batch: 2 -> 3 peers, under way"),
+        ([GROWN[5], GROWN[7]], "step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms"),
+        ([FAILED[5]], "grow: 3 peers refused"),
+        ([made(event="regrouping")], ""),
+        ([made(**LOSS)], "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"),
+        ([made(**CAME)], "step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"),
+    ],
+)
+def test_the_last_decision_is_shown_or_what_came_of_it(events: list[AnyEvent], words: str) -> None:
+    assert screens.decision_words(fold(events)) == words
+
+
+# ---- the two screens -------------------------------------------------------------------------------------------------
+
+
 def painted(update: Sequence[ScreenUpdate], *, width: int = 100) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, height=24, color_system="standard", _environ={})
-    screen = LiveScreen(console, clock=lambda: 0.0)
+    screen = screens.LiveScreen(console, clock=lambda: 0.0)
     screen.open()
     for one in update:
         screen.show(one)
@@ -47,15 +170,8 @@ def test_lines_stand_above_the_status_with_who_said_them() -> None:
     assert screen.rindex("step 1,204") > screen.index("view 1") > screen.index("700 lines are not shown here")
 
 
-@pytest.mark.parametrize("width", [20, 40, 200])
-def test_no_line_of_the_status_is_wider_than_the_terminal(width: int) -> None:
-    lines = bare(painted([ScreenUpdate((), 0, JOB)], width=width)).replace("\r", "\n").splitlines()
-    assert max(len(line) for line in lines) <= width
-    assert any("noise scale 3,612" in line for line in lines)
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_a_value_stands_beside_its_name_whatever_the_width(width: int) -> None:
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_a_value_stands_beside_its_name_and_no_line_is_wider_than_the_terminal(width: int) -> None:
     progress = {"samples": 1_978_100, "epoch": 198, "epochs": 2000, "samples_left": 18_021_900}
     far = measured(19_781, progress=progress, samples_per_s=700.0, noise_scale=3612.0, learning_rate=0.05)
     screen = bare(painted([ScreenUpdate((), 0, JOB.after_step(far))], width=width))
@@ -74,7 +190,7 @@ def test_the_cursor_is_given_back() -> None:
 def shown(*update: tuple[float, ScreenUpdate]) -> list[str]:
     """The lines of a screen that is told `update` at these seconds."""
     out, seconds = io.StringIO(), iter([0.0, *(at for at, _ in update)])
-    screen = PlainScreen(out, clock=lambda: next(seconds))
+    screen = screens.PlainScreen(out, clock=lambda: next(seconds))
     screen.open()
     for _, one in update:
         screen.show(one)
