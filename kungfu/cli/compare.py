@@ -22,9 +22,8 @@ from rich.text import Text
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
 from kungfu.cli.draw.recorded_run import MOST_GROUPS
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
-from kungfu.cli.report.metrics import Row, read_rows, rows_in_order
 from kungfu.cli.report.narrative import changes
-from kungfu.cli.report.reader import read_events
+from kungfu.cli.report.reader import Row, read_events, read_rows, rows_in_order
 from kungfu.cli.report.step_groups import Figures, Series, StepGroups
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, of_topics

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from kungfu.cli.report.metrics import Row, read_rows, rows_in_order
 from kungfu.cli.report.narrative import Paragraph, narrative
-from kungfu.cli.report.reader import EventRecord, read_events
+from kungfu.cli.report.reader import EventRecord, Row, read_events, read_rows, rows_in_order
 from kungfu.errors import UsageError
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, SpanEvent, SpanPart, of_topics
 from kungfu.event_log.values import duration, figure, finite_number

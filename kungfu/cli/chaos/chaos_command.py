@@ -27,8 +27,7 @@ from kungfu.cli.chaos.outcome import report_chaos
 from kungfu.cli.chaos.precheck import PrecheckedFault, precheck
 from kungfu.cli.chaos.print_outcome import injection_line, print_precheck, print_report
 from kungfu.cli.chaos.samples import check_epochs, check_steps, read_steps, trace_offset
-from kungfu.cli.report.metrics import read_rows, rows_between
-from kungfu.cli.report.reader import read_events
+from kungfu.cli.report.reader import read_events, read_rows, rows_between
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
 from kungfu.event_log.job import JobHost

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from kungfu.cli.chaos.samples import SampleCheck
-from kungfu.cli.report.metrics import rows_in_order
+from kungfu.cli.report.reader import rows_in_order
 from kungfu.event_log.events import (
     DismissedEvent,
     FailedEvent,

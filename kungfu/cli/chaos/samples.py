@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.report.metrics import rows_in_order
+from kungfu.cli.report.reader import rows_in_order
 from kungfu.event_log.values import counted, figure, finite_number
 
 _BEFORE_BYTES = 1 << 16

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.cli.report.curves import Curves
-from kungfu.cli.report.metrics import Row, read_rows, rows_in_order
-from kungfu.cli.report.reader import read_events
+from kungfu.cli.report.reader import Row, read_events, read_rows, rows_in_order
 from kungfu.cli.report.step_groups import DrawnCurve, Series, StepGroups
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, Topic, of_topics

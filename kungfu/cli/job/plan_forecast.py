@@ -14,8 +14,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.report.metrics import newest_step, rows_between
-from kungfu.cli.report.reader import read_events
+from kungfu.cli.report.reader import newest_step, read_events, rows_between
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError

@@ -1,14 +1,31 @@
-"""Reads the record of a run, with remarks on unreadable lines."""
+"""Reads the record of a run: its events, with remarks on unreadable lines, and its steps, line by line.
+
+A record of tens of millions of steps would not fit in memory. The steps of a record increase, except for steps that a
+failure undid and survivors soon repeat. Therefore bisection finds a step, and sorting within a window of some thousand
+lines gives the steps in order.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import check_version, event_in
+from kungfu.event_log.codec import check_version, event_in, row_in
 from kungfu.event_log.events import AnyEvent, RecordEvent, StartedEvent
+from kungfu.event_log.values import finite_number
+
+Row = Mapping[str, Any]
+
+_METRICS = "metrics.jsonl"
+# A repeated step replaces the earlier version within this many lines.
+_WINDOW_LINES = 4096
+# The bytes at which bisection stops.
+_NEAR_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -25,9 +42,9 @@ def read_events(folder: Path) -> EventRecord:
     Raises:
         UsageError: There is no such file, it has no events, or the record is of another version.
     """
-    events, bad, number = list[AnyEvent](), list[int](), 0
+    path, events, bad, number = folder / "events.jsonl", list[AnyEvent](), list[int](), 0
     first: AnyEvent | None = None
-    with open_record(folder, "events.jsonl") as lines:
+    with open_record(folder, path.name) as lines:
         for number, line in enumerate(lines, start=1):
             event = event_in(line)
             first = event if number == 1 else first
@@ -37,9 +54,10 @@ def read_events(folder: Path) -> EventRecord:
             elif line.strip():
                 bad.append(number)
     if not events:
-        raise nothing_in(folder / "events.jsonl")
-    check_version(first, where=str(folder / "events.jsonl"))
-    remarks = (_remark(one, is_last=one == number, name="events.jsonl") for one in bad)
+        raise nothing_in(path)
+    check_version(first, where=str(path))
+    cut = "half-written: the run is writing it, or was cut off"
+    remarks = (f"line {one} of {path.name} is {cut if one == number else 'damaged'}; it was left out" for one in bad)
     return EventRecord(tuple(event for event in events if not isinstance(event, RecordEvent)), tuple(remarks))
 
 
@@ -70,6 +88,98 @@ def nothing_in(path: Path) -> UsageError:
     return UsageError(f"{path}: no line of it is a record; did the run start, and is this its folder?")
 
 
-def _remark(number: int, *, is_last: bool, name: str) -> str:
-    why = "half-written: the run is writing it, or was cut off" if is_last else "damaged"
-    return f"line {number} of {name} is {why}; it was left out"
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def read_rows(folder: Path) -> Iterator[Row]:
+    """Yields the figures of each step in the order of the file; lines without figures are skipped.
+
+    Raises:
+        UsageError: There is no such file, or it has no figures.
+    """
+    is_empty = True
+    with open_record(folder, _METRICS) as lines:
+        for line in lines:
+            if (row := row_in(line)) is not None:
+                is_empty = False
+                yield row
+    if is_empty:
+        raise nothing_in(folder / _METRICS)
+
+
+def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator[Row]:
+    """Yields the figures of the steps from `first` to `last` in the order of the file, without reading earlier steps.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    with open_record(folder, _METRICS) as file:
+        file.seek(_offset_before(file, first))
+        for line in file:
+            row = row_in(line)
+            step = None if row is None else finite_number(row.get("step"))
+            if row is None or step is None or step < first:
+                continue
+            if step > last:
+                return
+            yield row
+
+
+def newest_step(folder: Path) -> float:
+    """The newest step of a record, from its last lines; raises ``UsageError`` if they have none."""
+    with open_record(folder, _METRICS) as file:
+        file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
+        rows = filter(None, map(row_in, file))
+        steps = [step for row in rows if (step := finite_number(row.get("step"))) is not None]
+    if not steps:
+        raise nothing_in(folder / _METRICS)
+    return max(steps)
+
+
+def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
+    """The steps with their figures, in ascending order; for a repeated step, the last line counts.
+
+    Examples:
+        >>> rows = [{"step": 2, "loss": 7}, {"step": 1, "loss": 8}, {"step": 2, "loss": 9}]
+        >>> [(step, row["loss"]) for step, row in rows_in_order(rows)]
+        [(1.0, 8), (2.0, 9)]
+    """
+    held: dict[float, Row] = {}
+    newest = -math.inf
+    for row in rows:
+        step = finite_number(row.get("step"))
+        # The line has no step, or a step that was reported long before and must not count twice.
+        if step is None or step <= newest:
+            continue
+        held[step] = row
+        if len(held) == 2 * _WINDOW_LINES:
+            for newest in sorted(held)[:_WINDOW_LINES]:
+                yield newest, held.pop(newest)
+    for step in sorted(held):
+        yield step, held[step]
+
+
+def _offset_before(file: BinaryIO, step: float) -> int:
+    """A byte offset shortly before the first line of `step`; it may lie within a line."""
+    low, high = 0, file.seek(0, 2)
+    while high - low > _NEAR_BYTES:
+        middle = (low + high) // 2
+        found = _step_after(file, middle, high)
+        # There is no complete line between the offsets, or it is one of the wanted lines.
+        if found is None or found >= step:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _step_after(file: BinaryIO, offset: int, end: int) -> float | None:
+    """The step of the first complete line after an offset; ``None`` if there is none before `end`."""
+    file.seek(offset)
+    offset += len(file.readline())
+    while offset < end and (line := file.readline()):
+        offset += len(line)
+        row = row_in(line)
+        if row is not None and (step := finite_number(row.get("step"))) is not None:
+            return step
+    return None
