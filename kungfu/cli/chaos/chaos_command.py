@@ -23,9 +23,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.chaos.outcome import report_chaos
-from kungfu.cli.chaos.precheck import PrecheckedFault, precheck
-from kungfu.cli.chaos.print_outcome import injection_line, print_precheck, print_report
+from kungfu.cli.chaos.outcome import injection_line, print_report, report_chaos
+from kungfu.cli.chaos.precheck import PrecheckedFault, precheck, print_precheck
 from kungfu.cli.chaos.samples import check_epochs, check_steps, read_steps, trace_offset
 from kungfu.cli.report.reader import read_events, read_rows, rows_between
 from kungfu.cli.run_folder import add_job_folder, job_folder

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import counted, duration
@@ -121,3 +127,15 @@ def _remark(what: What, *, within_s: float) -> str:
         return "frozen for a part of each tenth of a second"
     held_s = seconds_held(what, longest_s=within_s)
     return f"thawed after {duration(held_s)}, or killed by the job before" if held_s else ""
+
+
+def print_precheck(faults: Sequence[PrecheckedFault], *, form: Literal["text", "json"], stderr: bool = False) -> None:
+    """Prints each fault of a schedule with its moment, the processes that it would hit, and its obstacle."""
+    if form == "json":
+        print(json.dumps({"faults": [asdict(one) for one in faults]}, indent=2))
+        return
+    table = Table(*(Column(name, overflow="fold") for name in ("", "when", "what", "now that would be", "")))
+    for number, one in enumerate(faults, start=1):
+        last = Text(f"cannot be done: {one.obstacle}", style="bold red") if one.obstacle else Text(one.remark)
+        table.add_row(str(number), Text(one.when), Text(one.what), Text(one.hits), last)
+    Console(highlight=False, stderr=stderr).print(table)

@@ -1,12 +1,21 @@
-"""What held under faults, by records that are written down here."""
+"""The guarantees that held under faults, by records that are written down here, and their report."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kungfu.cli.chaos.outcome import ChaosReport, report_chaos
+from kungfu.cli.chaos.outcome import (
+    ChaosReport,
+    FaultOutcome,
+    ViewCheck,
+    injection_line,
+    print_report,
+    report_chaos,
+)
 from kungfu.cli.chaos.samples import SampleCheck
 from kungfu.event_log.events import AnyEvent
 from kungfu.testing.faults import Fault, Injection, parse
@@ -24,13 +33,7 @@ def view(time: float, version: int, *peers: int, begins: int = 0) -> list[AnyEve
     return [event("view", time, version=version, peers=[*peers]), span]
 
 
-def begin(peers: int = 3) -> list[AnyEvent]:
-    spawned = [event("spawned", 1.0, peer=peer, pid=100 + peer) for peer in range(peers)]
-    return [*spawned, *view(2.0, 1, *range(peers))]
-
-
-def rows(*times: float) -> list[dict[str, Any]]:
-    return [{"step": step, "time": time, "batch": 12} for step, time in enumerate(times, start=1)]
+BEGIN = [*(event("spawned", 1.0, peer=peer, pid=100 + peer) for peer in range(3)), *view(2.0, 1, *range(3))]
 
 
 def every(since: float, until: float, s: float = 0.5) -> list[float]:
@@ -45,26 +48,27 @@ def injected(text: str, at: float | None = 10.2, *, peers: tuple[int, ...] = (),
 
 def report(one: Injection, events: list[AnyEvent], times: list[float], **more: Any) -> ChaosReport:
     given = {"job": "job", "since": 10.0, "within_s": 30.0, "samples": SAMPLES, "code": None, **more}
-    return report_chaos([one], [*begin(), *events], rows(*times), **given)
+    rows = [{"step": step, "time": time, "batch": 12} for step, time in enumerate(times, start=1)]
+    return report_chaos([one], [*BEGIN, *events], rows, **given)
 
 
-def recovery(**more: Any) -> list[AnyEvent]:
-    """Peer 0 is lost at 10.3; the others go on at 10.5, and peer 3 comes at 16."""
-    told = {"step": 20, "from": 3, "to": 2, "view": 2, "lost": {"0": "killed by SIGKILL"}, "target": 3, "stop_s": 0.3}
-    return [
-        event("lost", 10.3, peer=0, rank=0, how="killed by SIGKILL"),
-        event("regrouping", 10.4, version=2, peers=[1, 2], target=3),
-        *view(10.5, 2, 1, 2, begins=20),
-        event("spawned", 10.6, peer=3, pid=103),
-        event("recovered", 11.0, noticed_s=0.1, regrouped_s=0.15, state_of=1, **told),
-        *view(16.0, 3, 1, 2, 3, begins=27),
-        event("rescale", 16.1, step=27, view=3, to=3, **{"from": 2}, joined=[3]),
-        *([event(more["kind"], 16.2, **more["fields"])] if more else []),
-    ]
+KILL = injected("now kill coordinator", peers=(0,))
+TIMES = [*every(2.5, 10.5), *every(10.6, 20)]
+LOSS = {"step": 20, "from": 3, "to": 2, "view": 2, "lost": {"0": "killed by SIGKILL"}, "target": 3, "stop_s": 0.3}
+# Peer 0 is lost at 10.3; the others go on at 10.5, and peer 3 comes at 16.
+RECOVERY = [
+    event("lost", 10.3, peer=0, rank=0, how="killed by SIGKILL"),
+    event("regrouping", 10.4, version=2, peers=[1, 2], target=3),
+    *view(10.5, 2, 1, 2, begins=20),
+    event("spawned", 10.6, peer=3, pid=103),
+    event("recovered", 11.0, noticed_s=0.1, regrouped_s=0.15, state_of=1, **LOSS),
+    *view(16.0, 3, 1, 2, 3, begins=27),
+    event("rescale", 16.1, step=27, view=3, to=3, **{"from": 2}, joined=[3]),
+]
 
 
 def test_a_kill_is_over_when_somebody_has_come_for_the_peer() -> None:
-    found = report(injected("now kill coordinator", peers=(0,)), recovery(), [*every(2.5, 10.5), *every(10.6, 20)])
+    found = report(KILL, RECOVERY, TIMES)
     (one,) = found.faults
     assert (one.noticed_s, one.stop_s, one.held) == (0.1, 0.3, True)
     assert one.whole_s == pytest.approx(5.9), "until the first step of the third view"
@@ -75,14 +79,11 @@ def test_a_kill_is_over_when_somebody_has_come_for_the_peer() -> None:
 
 
 def test_a_job_that_is_whole_too_late_or_never_has_not_held() -> None:
-    times = [*every(2.5, 10.5), *every(10.6, 20)]
-    late = report(injected("now kill coordinator", peers=(0,)), recovery(), times, within_s=3.0)
+    late, never = report(KILL, RECOVERY, TIMES, within_s=3.0), report(KILL, RECOVERY[:5], TIMES)
     assert "3 s after it the job was only after 5.9 s whole again" in late.problems[0]
-    never = report(injected("now kill coordinator", peers=(0,)), recovery()[:5], times)
     assert "30 s after it the job was not whole again" in never.problems[0]
     assert not never.held
-    over = report(injected("now kill coordinator", peers=(0,)), recovery()[:5], times, code=0)
-    assert over.held, "its training was over before anybody came"
+    assert report(KILL, RECOVERY[:5], TIMES, code=0).held, "its training was over before anybody came"
 
 
 def test_a_frozen_peer_that_nobody_gave_up_held_the_others_for_its_seconds() -> None:
@@ -145,5 +146,42 @@ def test_what_was_lost_beside_the_faults_is_a_problem(
 
 
 def test_a_fault_that_was_not_carried_out_has_not_held() -> None:
-    found = report(injected("now kill rank 5", None, why="there is no peer to kill rank 5"), [], every(2.5, 20))
-    assert found.problems == ("now kill rank 5: not carried out: there is no peer to kill rank 5",)
+    one = injected("now kill rank 5", None, why="there is no peer to kill rank 5")
+    line = "now kill rank 5: not carried out: there is no peer to kill rank 5"
+    assert (report(one, [], every(2.5, 20)).problems, injection_line(one)) == ((line,), line)
+    assert injection_line(injected("now kill coordinator", peers=(2,))).endswith("step 20: kill rank 0 (peer 2)")
+
+
+# ---- as text and as JSON ---------------------------------------------------------------------------------------------
+
+KILLED = FaultOutcome("now kill rank 0", 1000.0, 40, (0,), 0.1, 0.25, 6.5, "training continues with 1 peer of 2", True)
+REPORT = ChaosReport(
+    "job", (KILLED,), (ViewCheck(2, (1,), "one peer"), ViewCheck(3, (1, 2), "equal after rounding")),
+    SampleCheck(120, "120 samples of steps 1 to 10", notes=("steps 3 to 4 are not recorded, and had 24 samples",)),
+    ("rank 0 (peer 0) is lost: killed by SIGKILL",), None, (),
+)  # fmt: skip
+
+
+def test_a_report_has_times_states_and_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(REPORT, form="text")
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "250 ms", "6.5 s", "equal on all peers in 1 view, 1 view of one peer", "rounding was evened out in view 3",
+        "samples: 120 samples of steps 1 to 10", "note: steps 3 to 4 are not recorded", "is lost: killed by SIGKILL",
+        "everything held under 1 fault",
+    ):  # fmt: skip
+        assert words in printed
+
+
+def test_problems_are_printed_last(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(replace(REPORT, views=(), code=1, problems=("step 3 began after 10",)), form="text")
+    *_, before, last = capsys.readouterr().out.strip().split("\n")
+    assert last == "did not hold: step 3 began after 10"
+    assert "everything held" not in before
+
+
+def test_a_program_gets_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(REPORT, form="json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["held"], found["problems"], found["faults"][0]["whole_s"]) == (True, [], 6.5)
+    assert found["views"][1] == {"version": 3, "peers": [1, 2], "digests": "equal after rounding"}
