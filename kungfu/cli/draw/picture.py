@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.draw.panels import draw_changes, draw_loss, draw_noise, draw_size, draw_speed
+from kungfu.cli.draw import panels
 from kungfu.cli.draw.recorded_run import RecordedRun, read_run
-from kungfu.cli.draw.signal_panels import MOST_SIGNALS, changing_signals, chosen_signals, draw_signal
 from kungfu.cli.png import blank_figure, write_png
 from kungfu.cli.report.narrative import changes, stood_still
 from kungfu.event_log.job import fold
@@ -36,30 +35,30 @@ def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | 
         UsageError: The folder has no record, step or signal of that name, or `target` cannot be written.
     """
     run = read_run(folder)
-    chosen = chosen_signals(run, signals)
+    chosen = panels.chosen_signals(run, signals)
     print(_draw(run, chosen, folder, target or folder / "run.png"))
-    left_out = [name for name in changing_signals(run) if name not in chosen]
+    left_out = [name for name in panels.changing_signals(run) if name not in chosen]
     if not run.signals:
         print("note: no signal of a policy is in the record: the picture shows size, batch, loss and samples/s")
     elif signals is None and left_out:
-        print(f"note: not drawn: {', '.join(left_out)} (--signals NAME,NAME draws up to {MOST_SIGNALS})")
+        print(f"note: not drawn: {', '.join(left_out)} (--signals NAME,NAME draws up to {panels.MOST_SIGNALS})")
     return 0
 
 
 def _draw(run: RecordedRun, signals: Sequence[str], folder: Path, target: Path) -> Path:
-    paints: list[Paint] = [draw_size, draw_noise, draw_loss, draw_speed]
-    paints += [partial(draw_signal, name=name) for name in signals]
+    paints: list[Paint] = [panels.draw_size, panels.draw_noise, panels.draw_loss, panels.draw_speed]
+    paints += [partial(panels.draw_signal, name=name) for name in signals]
     canvas = blank_figure(_WIDTH, _HEIGHT + _SIGNAL_HEIGHT * len(signals))
     heights = (1.0, 1.15, 1.15, 1.0, *[0.85] * len(signals))
-    panels = canvas.subplots(len(paints), 1, sharex=True, gridspec_kw={"height_ratios": heights})
-    for panel, paint in zip(panels, paints, strict=True):
+    axes = canvas.subplots(len(paints), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    for panel, paint in zip(axes, paints, strict=True):
         paint(panel, run)
-        draw_changes(panel, run)
+        panels.draw_changes(panel, run)
         panel.grid(axis="y", color="#e6e8eb", linewidth=0.8)
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel("step")
-    panels[-1].set_xlim(float(run.steps[0]), max(float(run.steps[-1]), float(run.steps[0]) + 1))
+    axes[-1].set_xlabel("step")
+    axes[-1].set_xlim(float(run.steps[0]), max(float(run.steps[-1]), float(run.steps[0]) + 1))
     canvas.suptitle(_title(run, folder), fontsize=12)
     return write_png(canvas, target)
 

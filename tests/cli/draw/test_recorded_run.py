@@ -10,10 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from kungfu.cli.draw import recorded_run
-from kungfu.cli.draw.panels import draw_loss, draw_noise, draw_speed
+from kungfu.cli.draw.panels import draw_loss, draw_noise, draw_signal, draw_speed
 from kungfu.cli.draw.picture import draw_command
 from kungfu.cli.draw.recorded_run import run_of_rows
-from kungfu.cli.draw.signal_panels import draw_signal
 from tests.cli.recorded import GROWN, measured, written
 
 
