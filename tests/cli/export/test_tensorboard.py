@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.export.tensorboard import tensorboard_process
-from kungfu.cli.export.tensorboard_summaries import is_kept
-from kungfu.cli.export.tensorboard_writer import export_record
+from kungfu.cli.export.tensorboard_writer import export_record, is_kept
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
 from tests.cli.conftest import Printed
