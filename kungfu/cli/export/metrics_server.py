@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -61,9 +61,7 @@ class MetricsServer:
         limits: ConnectionLimits | None = None,
     ) -> None:
         self._registry, self._address, self._report = registry, address, report
-        self._limits = limits or ConnectionLimits()
-        self._server: _Server | None = None
-        self._thread = threading.Thread(target=self._serve, name="kungfu-metrics", daemon=True)
+        self._limits, self._opened = limits or ConnectionLimits(), ExitStack()
         self.port = 0
 
     def __enter__(self) -> MetricsServer:
@@ -75,20 +73,17 @@ class MetricsServer:
             self._report(f"no metrics are served at {address} ({error.strerror}); training continues without them")
             return self
         self.port = listener.getsockname()[1]
-        self._server = _Server(listener, _handler(self._registry, listener, printed_host=address.host), self._limits)
-        self._thread.start()
+        server = _Server(listener, _handler(self._registry, listener, printed_host=address.host), self._limits)
+        poll_s = min(0.5, self._limits.lasting_s)
+        thread = threading.Thread(target=server.serve_forever, args=(poll_s,), name="kungfu-metrics", daemon=True)
+        for end in (server.server_close, thread.join, server.shutdown):  # in the reverse order
+            self._opened.callback(end)
+        thread.start()
         self._report(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
-
-    def _serve(self) -> None:
-        assert self._server is not None
-        self._server.serve_forever(poll_interval=min(0.5, self._limits.lasting_s))
+        self._opened.close()
 
 
 def _handler(registry: CollectorRegistry, listener: socket.socket, *, printed_host: str) -> Any:
