@@ -19,17 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kungfu.cli.report.narrative import is_ended
-from kungfu.event_log.events import (
-    CalledEvent,
-    DecisionEvent,
-    LoggedEvent,
-    MembershipChange,
-    SetEvent,
-    SettingRun,
-    SupersededEvent,
-    joined_to_run,
-    phase_of,
-)
+from kungfu.event_log import events
 from kungfu.event_log.job import Job, JobDecision
 from kungfu.event_log.logged_event import Topic
 from kungfu.event_log.values import figure, label
@@ -56,18 +46,18 @@ class DecisionFeed:
         self._kept: dict[str, dict[int, Item]] = {}
         self._changed: dict[int, Item] = {}
         self._next = 0
-        self._runs: dict[tuple[str, str], tuple[int, SetEvent | SettingRun | None]] = {}
+        self._runs: dict[tuple[str, str], tuple[int, events.SetEvent | events.SettingRun | None]] = {}
 
-    def add(self, event: LoggedEvent, job: Job) -> None:
+    def add(self, event: events.LoggedEvent, job: Job) -> None:
         """Adds an event, given the job after it; an event that another event describes better gets no item."""
         closed = [one for one in job.decisions if one.outcome is event]
         for decision in closed:
             self._close(decision)
         if closed and event.topic == "superseded":
             return
-        if isinstance(event, SetEvent) and event.what != "stop":
+        if isinstance(event, events.SetEvent) and event.what != "stop":
             number, run = self._runs.get((event.rule, event.what)) or (self._new_id(), None)
-            run = joined_to_run(run, event)
+            run = events.joined_to_run(run, event)
             self._runs[event.rule, event.what] = number, run
             self._put(number, _item("setting", event, run))
             return
@@ -112,24 +102,24 @@ class DecisionFeed:
                 return
 
 
-def _item(kind: str, event: LoggedEvent, run: SetEvent | SettingRun | None = None) -> Item:
+def _item(kind: str, event: events.LoggedEvent, run: events.SetEvent | events.SettingRun | None = None) -> Item:
     """An item in the words of ``kungfu why``, which cover the whole run of a repeated setting."""
     words, step = run or event, getattr(event, "step", None)
     text = {"headline": words.headline(), "details": [*words.details()]}
     return {"kind": kind, "time": event.time, "step": step, **text}
 
 
-def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Item | None:
+def _decision(event: events.DecisionEvent | events.SupersededEvent | events.CalledEvent) -> Item | None:
     # A hook is called again and again, and rarely requests anything.
-    if isinstance(event, CalledEvent) and event.asked is None and not event.also and not event.ignored:
+    if isinstance(event, events.CalledEvent) and event.asked is None and not event.also and not event.ignored:
         return None
     saw = [[label(name), figure(value)] for name, value in event.saw.items() if name not in _HIDDEN]
-    more = {"size": event.asked, "contest": event.contest()} if isinstance(event, DecisionEvent) else {}
+    more = {"size": event.asked, "contest": event.contest()} if isinstance(event, events.DecisionEvent) else {}
     state, outcome = event.outcome()
     return {"rule": event.rule, "saw": saw, "asked": event.requested(), **more, "state": state, "outcome": outcome}
 
 
-def _change(event: MembershipChange) -> Item:
+def _change(event: events.MembershipChange) -> Item:
     return {
         "cause": event.cause(),
         "before": event.before,
@@ -138,7 +128,7 @@ def _change(event: MembershipChange) -> Item:
         "stop_s": event.stop_s,
         "batch": event.global_batch_size,
         "parts": [
-            {"name": label(name.removesuffix("_s")), "seconds": took, "phase": phase_of(name)}
+            {"name": label(name.removesuffix("_s")), "seconds": took, "phase": events.phase_of(name)}
             for name, took in event.parts.items()
         ],
     }
