@@ -25,8 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kungfu.cli.page.control import JobControl, request_of
-from kungfu.cli.page.event_stream import EventStream, WakeUp
-from kungfu.cli.page.feed import PageFeed
+from kungfu.cli.page.event_stream import EventStream, UpdateLog, WakeUp
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import JobOver
@@ -77,16 +76,16 @@ class PageApp:
     """The page as an ASGI application.
 
     Args:
-        feed: The feed of the page.
+        log: The updates of the page.
         control: Submits requests to the job.
         is_known: Returns True if the values of a request's ``Host`` headers name this page.
         limits: The limits for browsers.
     """
 
     def __init__(
-        self, feed: PageFeed, control: JobControl, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits
+        self, log: UpdateLog, control: JobControl, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits
     ) -> None:
-        self._feed, self._control, self._is_known, self._limits = feed, control, is_known, limits
+        self._log, self._control, self._is_known, self._limits = log, control, is_known, limits
         paths = [path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _TYPES]
         self._files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
         self._waking: WakeUp | None = None
@@ -140,24 +139,24 @@ class PageApp:
     async def _whole(self, request: Request) -> Response:
         """The whole state as one JSON object, for programs; waits for the first read of the record."""
         woken = self._streams().next()
-        while (missed := self._feed.log.missed(None)) is None and not self._feed.log.is_over:
+        while (missed := self._log.missed(None)) is None and not self._log.is_over:
             await woken.wait()
             woken = self._streams().next()
         _, _, text = (missed.data if missed else b"").partition(b"data: ")
         return Response(text.strip(), media_type="application/json", headers={"cache-control": "no-store"})
 
     async def _updates(self, request: Request) -> Any:
-        if self._feed.viewers >= self._limits.viewers:
+        if self._log.viewers >= self._limits.viewers:
             text = f"{self._limits.viewers} browsers look at this page already, and it takes no more; try again later\n"
             return PlainTextResponse(text, 503, headers={"retry-after": "30"})
         last = request.headers.get("last-event-id", "")
-        return EventStream(self._feed, self._streams(), last=last)
+        return EventStream(self._log, self._streams(), last=last)
 
     def _streams(self) -> WakeUp:
         """The wake-up of waiting streams; created in the event loop that serves the page."""
         if self._waking is None:
             self._waking = WakeUp()
-            self._feed.log.on_update(self._waking.from_thread)
+            self._log.on_update(self._waking.from_thread)
         return self._waking
 
     # ---- what is asked of the job ------------------------------------------------------------------------------------

@@ -1,23 +1,99 @@
-"""Server-sent events to one browser: a response that lasts until the browser disconnects.
+"""Server-sent events: the log of updates, and a stream of them to each browser.
+
+Every change of the page is an update with a number, encoded once for all browsers, however slow. The log keeps the
+bytes of the newest updates. A browser that is a few updates behind, for example after a lost connection, gets the
+missing updates. A new browser, or a browser that is further behind, gets the whole state. There is no queue per
+browser, so no browser delays another or fills memory.
 
 A lost browser is detected by its closed connection, or by a timeout in sending; other browsers are not affected. The
-lost browser reconnects by itself, and sends the id of its last update.
+lost browser reconnects by itself, and sends the id of its last update: the name of the log and the update's number, so
+that an id of an earlier process is not recognized.
+
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import secrets
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from kungfu.cli.page.feed import PageFeed
-
+# With at most one update a second, the log covers the last minute.
+_KEPT = 60
 # Seconds between comments: proxies and browsers drop silent connections.
 _HEARTBEAT_S = 15.0
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 _AGAIN_AFTER_MS = 2000
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """The updates that a browser has missed: ``data`` to send, and the ``number`` of the last of these updates."""
+
+    data: bytes
+    number: int
+
+
+class UpdateLog:
+    """The newest updates, published by one thread; readers get the whole state from ``whole`` if they need it.
+
+    Attributes:
+        viewers: The number of connected browsers.
+        is_over: True if there are no further updates.
+    """
+
+    def __init__(self, whole: Callable[[], str]) -> None:
+        self.viewers, self.is_over = 0, False
+        self._whole, self._lock = whole, threading.Lock()
+        self._name = secrets.token_hex(4)
+        self._newest = 0
+        self._updates: deque[bytes] = deque(maxlen=_KEPT)
+        self._snapshot: Backlog | None = None
+        self._wake: Callable[[], None] = lambda: None
+
+    def on_update(self, wake: Callable[[], None]) -> None:
+        """Registers ``wake``, which the publishing thread calls after each update."""
+        self._wake = wake
+
+    def publish(self, update: str) -> None:
+        """Adds an update, as JSON."""
+        with self._lock:
+            self._newest += 1
+            self._updates.append(self._framed("update", update, self._newest))
+        self._wake()
+
+    def end(self) -> None:
+        """Ends the log: browsers are notified of the end, and do not reconnect."""
+        self.is_over = True
+        self._wake()
+
+    def number_of(self, identifier: str) -> int | None:
+        """The number of an update by its id; ``None`` if this log has no such update."""
+        name, _, number = identifier.partition(".")
+        known = name == self._name and number.isdecimal() and len(number) < 16
+        return int(number) if known and int(number) <= self._newest else None
+
+    def missed(self, since: int | None) -> Backlog | None:
+        """The updates after ``since``, or the whole state for a new or late browser; ``None`` if nothing was missed."""
+        with self._lock:
+            # Before the first update no line of the record was read, so there is nothing to show.
+            if not self._newest or since == self._newest:
+                return None
+            behind = self._newest - since if since is not None else len(self._updates) + 1
+            if behind <= len(self._updates):
+                return Backlog(b"".join([*self._updates][-behind:]), self._newest)
+            if self._snapshot is None or self._snapshot.number != self._newest:
+                self._snapshot = Backlog(self._framed("snapshot", self._whole(), self._newest), self._newest)
+            return self._snapshot
+
+    def _framed(self, event: str, text: str, number: int) -> bytes:
+        return f"id: {self._name}.{number}\nevent: {event}\ndata: {text}\n\n".encode()
 
 
 class WakeUp:
@@ -46,24 +122,23 @@ class EventStream:
     """The updates of a page for one browser.
 
     Args:
-        feed: The feed with the updates.
+        log: The log of the updates.
         waking: Wakes the stream when there is an update.
         last: The id of the browser's last update; empty for none.
     """
 
-    def __init__(self, feed: PageFeed, waking: WakeUp, *, last: str) -> None:
-        self._feed, self._waking = feed, waking
-        self._known = feed.log.number_of(last)
+    def __init__(self, log: UpdateLog, waking: WakeUp, *, last: str) -> None:
+        self._log, self._waking, self._known = log, waking, log.number_of(last)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends updates until the browser disconnects or the page ends."""
-        self._feed.viewers += 1
+        self._log.viewers += 1
         sending = asyncio.ensure_future(self._send_all(send))
         leaving = asyncio.ensure_future(_gone(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._feed.viewers -= 1
+            self._log.viewers -= 1
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
@@ -78,7 +153,7 @@ class EventStream:
         yield f"retry: {_AGAIN_AFTER_MS}\n\n".encode()
         while True:
             woken = self._waking.next()
-            missed, is_over = self._feed.log.missed(self._known), self._feed.log.is_over
+            missed, is_over = self._log.missed(self._known), self._log.is_over
             if missed is not None:
                 self._known = missed.number
                 yield missed.data

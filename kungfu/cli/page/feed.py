@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.cli.job.plan_forecast import MeasuredRun
+from kungfu.cli.page.event_stream import UpdateLog
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
-from kungfu.cli.page.update_log import UpdateLog
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import RecordFollower
@@ -38,7 +38,6 @@ class PageFeed:
 
     Attributes:
         log: The updates for browsers.
-        viewers: The number of connected browsers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +47,6 @@ class PageFeed:
         self._plan_is_read = False
         self._traced_bytes = 0
         self.log = UpdateLog(self._whole)
-        self.viewers = 0
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
         """Follows the run until ``is_over(timeout_s)``, which waits up to that long, returns True; then reads the rest.
@@ -107,7 +105,7 @@ class PageFeed:
         remarks: list[str] = []
         job = self._job_file(remarks)
         running = job is not None and is_running(job)
-        status = self._status(remarks) if running and self.viewers else None
+        status = self._status(remarks) if running and self.log.viewers else None
         if self._follower.damaged:
             lines = counted(self._follower.damaged, "line")
             remarks.append(f"{lines} of the record could not be read: damaged, or of a later version; left out")

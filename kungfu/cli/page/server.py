@@ -89,7 +89,7 @@ class PageServer:
         self.feed = PageFeed(folder)
         control = JobControl(folder, feed=self.feed)
         app = PageApp(
-            self.feed, control, limits=limits or PageLimits(),
+            self.feed.log, control, limits=limits or PageLimits(),
             is_known=lambda hosts: is_known(hosts, host, printed_host=printed_host),
         )  # fmt: skip
         config = uvicorn.Config(

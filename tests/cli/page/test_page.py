@@ -124,7 +124,7 @@ def test_two_hundred_browsers_get_every_update_and_one_too_many_hears_why(tmp_pa
         news = [browser.until(lambda data: 2 in data.get("curves", {}).get("steps", ())) for browser in browsers]
         assert {one["curves"]["steps"][-1] for one in news} == {2}
         stack.close()
-        awaited(lambda: page.server.feed.viewers == 0, what="their leaving", deadline_s=30.0)
+        awaited(lambda: page.server.feed.log.viewers == 0, what="their leaving", deadline_s=30.0)
         with page.browser() as late:
             assert late.event()[0] == "snapshot"
 
@@ -136,12 +136,12 @@ def test_a_browser_that_takes_nothing_is_dropped_and_the_others_see_all(tmp_path
         assert next(others)[0] == "snapshot"
         with socket.create_connection(("127.0.0.1", page.port)) as slow:
             slow.sendall(b"GET /updates HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            awaited(lambda: page.server.feed.viewers == 2, what="both", deadline_s=30.0)
+            awaited(lambda: page.server.feed.log.viewers == 2, what="both", deadline_s=30.0)
             for number in range(30):
                 page.server.feed.log.publish(json.dumps([number, "x" * (1 << 20)]))
                 assert next(data for *_, data in others if isinstance(data, list))[0] == number
             others.close()
-            awaited(lambda: page.server.feed.viewers == 0, what="it is dropped", deadline_s=60.0)
+            awaited(lambda: page.server.feed.log.viewers == 0, what="it is dropped", deadline_s=60.0)
 
 
 @pytest.mark.parametrize(("lasting_s", "left"), [(60.0, 4), (0.2, 0)])
@@ -159,7 +159,7 @@ def test_connections_that_say_nothing_or_not_enough_are_ended_and_browsers_stay(
             one.sendall(b"GET / HTTP/1.1\r\nHost: ")
         awaited(lambda: sum(map(is_ended, quiet)) == 40 - left, what="their ends", deadline_s=60.0)
         assert page.get("/")[0] == 200
-        assert page.server.feed.viewers == 1
+        assert page.server.feed.log.viewers == 1
 
 
 def is_ended(connection: socket.socket) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.cli.page.update_log import Backlog, UpdateLog
+from kungfu.cli.page.event_stream import Backlog, UpdateLog
 
 
 class Whole:
