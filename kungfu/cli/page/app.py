@@ -138,10 +138,11 @@ class PageApp:
 
     async def _whole(self, request: Request) -> Response:
         """The whole state as one JSON object, for programs; waits for the first read of the record."""
-        woken = self._streams().next()
-        while (missed := self._log.missed(None)) is None and not self._log.is_over:
+        while True:
+            woken, is_over = self._streams().next(), self._log.is_over
+            if (missed := self._log.missed(None)) is not None or is_over:
+                break
             await woken.wait()
-            woken = self._streams().next()
         _, _, text = (missed.data if missed else b"").partition(b"data: ")
         return Response(text.strip(), media_type="application/json", headers={"cache-control": "no-store"})
 

@@ -153,7 +153,8 @@ class EventStream:
         yield f"retry: {_AGAIN_AFTER_MS}\n\n".encode()
         while True:
             woken = self._waking.next()
-            missed, is_over = self._log.missed(self._known), self._log.is_over
+            # Whether the log is over is asked first: an update may come right before the end.
+            is_over, missed = self._log.is_over, self._log.missed(self._known)
             if missed is not None:
                 self._known = missed.number
                 yield missed.data

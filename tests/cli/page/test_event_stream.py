@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from kungfu.cli.page.event_stream import Backlog, UpdateLog
+import asyncio
+from types import SimpleNamespace
+
+from kungfu.cli.page.app import PageApp, PageLimits
+from kungfu.cli.page.event_stream import Backlog, EventStream, UpdateLog, WakeUp
 
 
 class Whole:
@@ -58,6 +62,34 @@ def test_an_id_is_known_by_its_own_log_alone() -> None:
     stem = name.partition(".")[0]
     for unknown in ("", stem, f"{stem}.", f"{stem}.2", f"{stem}.-1", f"{stem}.{'9' * 9000}"):
         assert log.number_of(unknown) is None
+
+
+class LateLog(UpdateLog):
+    """A log whose last update, and end, come right after a look for updates."""
+
+    def missed(self, since: int | None) -> Backlog | None:
+        found = super().missed(since)
+        if not self.is_over:
+            self.publish('"last"')
+            self.end()
+        return found
+
+
+def test_an_update_right_before_the_end_is_not_lost() -> None:
+    log = LateLog(lambda: '"whole"')
+    log.publish('"first"')
+
+    async def streamed() -> bytes:
+        return b"".join([data async for data in EventStream(log, WakeUp(), last=f"{log._name}.1")._updates()])
+
+    assert b'data: "last"' in asyncio.run(streamed())
+
+    async def whole() -> bytes:
+        job = SimpleNamespace(plan=None, submit=None)
+        app = PageApp(LateLog(lambda: '"whole"'), job, is_known=bool, limits=PageLimits())
+        return (await app._whole(None)).body
+
+    assert asyncio.run(whole()) == b'"whole"'
 
 
 def test_an_end_wakes_those_who_wait() -> None:
