@@ -114,12 +114,11 @@ def completion_script(shell: str) -> str:
 
 
 def _for_bash(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
-    valued = " ".join(word for action in _valued(starter) for word in action.option_strings)
-    return [*scripts, _BASH_UP_TO_PROGRAM.replace("@VALUED@", valued)]
+    return [*scripts, _BASH_UP_TO_PROGRAM.replace("@VALUED@", _valued(starter))]
 
 
 def _for_zsh(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
-    optional = "|".join(word for action in _options(starter) if action.nargs == "?" for word in action.option_strings)
+    optional = "|".join(word for action in starter._actions if action.nargs == "?" for word in action.option_strings)
     mended = []
     for script in scripts:
         # A value may follow an equals sign; an optional value must.
@@ -133,8 +132,7 @@ def _for_zsh(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[s
 
 def _for_fish(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
     commands, starts = scripts
-    valued = " ".join(word for action in _valued(starter) for word in action.option_strings)
-    starts = re.sub(r"(_run_opts_with_value) .*", rf"\1 {valued}", starts)
+    starts = re.sub(r"(_run_opts_with_value) .*", rf"\1 {_valued(starter)}", starts)
     starts = starts.replace("      case '*'\n", f"      case {_FISH_NUMBERS}\n        continue\n      case '*'\n", 1)
     # After the program, no word is an option of kungfu-run.
     before = 'test "$_shtab_kungfu_run_cmdpath" = "$argv"'
@@ -151,13 +149,10 @@ _MENDED: Mapping[str, Callable[[Sequence[str], argparse.ArgumentParser], list[st
 }
 
 
-def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if action.option_strings]
-
-
-def _valued(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """The options that require a value."""
-    return [action for action in _options(parser) if action.nargs not in (0, "?")]
+def _valued(parser: argparse.ArgumentParser) -> str:
+    """The options that require a value, in one line."""
+    actions = (action for action in parser._actions if action.nargs not in (0, "?"))
+    return " ".join(word for action in actions for word in action.option_strings)
 
 
 # ---- the completer of each argument ----------------------------------------------------------------------------------
