@@ -10,18 +10,7 @@ from typing import get_args
 
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
-from kungfu.runtime.core.request import (
-    Asked,
-    Keep,
-    Leave,
-    Migrate,
-    Profile,
-    Request,
-    Resize,
-    SaveCheckpoint,
-    ScaleOut,
-    StopTraining,
-)
+from kungfu.runtime.core import request
 
 _PROFILE_STEPS = 50
 _TRACE_S = 5.0
@@ -38,24 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     """Adds the arguments of the command ``name`` to ``parser``."""
     parser.epilog = _EXITS
     _add_own(parser, name)
+    add, keep = parser.add_argument, get_args(request.Keep)
     if name in ("resize", "scale-out", "scale-in", "profile"):
-        parser.add_argument(
-            "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch size to keep (%(default)s)"
-        )
+        add("--keep", choices=keep, default="global_batch_size", help="the batch size to keep (%(default)s)")
     add_job_folder(parser, is_placed=name not in _WORDS)
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
+    add("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     if name == "status":
         return
-    parser.add_argument("--id", metavar="ID", help="id of the request; a repeated id is not carried out twice (random)")
-    parser.add_argument("--if-view", type=int, metavar="V", help="refuse the request unless the view has version V")
+    add("--id", metavar="ID", help="id of the request; a repeated id is not carried out twice (random)")
+    add("--if-view", type=int, metavar="V", help="refuse the request unless the view has version V")
     if name in _PLANNED:
-        parser.add_argument(
-            "--plan", action="store_true", help="print the effects and the cost of the request; change nothing"
-        )
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="longest wait for the request (600)")
-    parser.add_argument(
-        "--no-wait", dest="timeout", action="store_const", const=0.0, help="submit the request without waiting for it"
-    )
+        add("--plan", action="store_true", help="print the effects and the cost of the request; change nothing")
+    add("--timeout", type=float, default=600.0, metavar="S", help="longest wait for the request (600)")
+    add("--no-wait", dest="timeout", action="store_const", const=0.0, help="submit the request without waiting for it")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -74,16 +58,16 @@ def run(given: argparse.Namespace) -> int:
         from kungfu.cli.job.trace import write_traces
 
         return write_traces(folder, seconds=given.seconds, peers=given.peers, target=given.to, form=given.form)
-    request = Asked(_REQUESTS[given.name](given), id=given.id or secrets.token_hex(4), if_view=given.if_view)
+    asked = request.Asked(_REQUESTS[given.name](given), id=given.id or secrets.token_hex(4), if_view=given.if_view)
     if given.name in _PLANNED and given.plan:
         from kungfu.cli.job.plan_forecast import print_plan
 
-        return print_plan(folder, request, form=given.form)
+        return print_plan(folder, asked, form=given.form)
     if given.name == "profile":
         from kungfu.cli.job.profile import run_profile
 
-        return run_profile(folder, request, timeout_s=given.timeout, form=given.form, target=given.to)
-    return submit_and_report(folder, request, timeout_s=given.timeout, form=given.form)
+        return run_profile(folder, asked, timeout_s=given.timeout, form=given.form, target=given.to)
+    return submit_and_report(folder, asked, timeout_s=given.timeout, form=given.form)
 
 
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
@@ -130,12 +114,12 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
             add("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers to trace (all)")
 
 
-_REQUESTS: Mapping[str, Callable[[argparse.Namespace], Request]] = {
-    "resize": lambda given: Resize(given.size, given.keep),
-    "scale-out": lambda given: ScaleOut(given.count, given.keep),
-    "scale-in": lambda given: Leave(given.peers, keep=given.keep),
-    "migrate": lambda given: Migrate(given.peer, given.host),
-    "checkpoint": lambda given: SaveCheckpoint(),
-    "profile": lambda given: Profile(given.minimum, given.maximum, given.steps, given.keep),
-    "stop": lambda given: StopTraining(),
+_REQUESTS: Mapping[str, Callable[[argparse.Namespace], request.Request]] = {
+    "resize": lambda given: request.Resize(given.size, given.keep),
+    "scale-out": lambda given: request.ScaleOut(given.count, given.keep),
+    "scale-in": lambda given: request.Leave(given.peers, keep=given.keep),
+    "migrate": lambda given: request.Migrate(given.peer, given.host),
+    "checkpoint": lambda given: request.SaveCheckpoint(),
+    "profile": lambda given: request.Profile(given.minimum, given.maximum, given.steps, given.keep),
+    "stop": lambda given: request.StopTraining(),
 }
