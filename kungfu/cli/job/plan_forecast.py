@@ -75,13 +75,11 @@ def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -
     else:
         console = Console(highlight=False)
         for line in plan_lines(plan, forecast):
-            console.print(Text(_wrapped(line, width=console.width) if console.is_terminal else line), soft_wrap=True)
+            # On a terminal, a line is wrapped with its text in one column.
+            if console.is_terminal:
+                line = textwrap.fill(line, max(_NARROWEST, console.width), subsequent_indent=_COLUMN * " ")
+            console.print(Text(line), soft_wrap=True)
     return 1 if plan.refusal else 0
-
-
-def _wrapped(line: str, *, width: int) -> str:
-    """A line wrapped to the width of a terminal, with its text in one column."""
-    return textwrap.fill(line, max(_NARROWEST, width), subsequent_indent=_COLUMN * " ")
 
 
 # ---- what is expected ------------------------------------------------------------------------------------------------

@@ -40,12 +40,7 @@ def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
 
 
 def submit_and_wait(
-    folder: Path,
-    request: Asked,
-    *,
-    timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    folder: Path, request: Asked, *, timeout_s: float, pause: Callable[[float], None] = time.sleep
 ) -> RequestProgress:
     """Submits a request, and polls until it is finished or ``timeout_s`` seconds have passed.
 
@@ -55,11 +50,11 @@ def submit_and_wait(
     Raises:
         JobOver: The job has ended without carrying out the request.
     """
-    deadline = clock() + timeout_s
+    deadline = time.monotonic() + timeout_s
     with connected(folder) as job, Console(stderr=True).status("") as live:
         first = progress = job.submit(request)
         try:
-            while first.state == "accepted" and progress.state == "accepted" and clock() < deadline:
+            while first.state == "accepted" and progress.state == "accepted" and time.monotonic() < deadline:
                 live.update(f"{progress.words}, {duration(progress.seconds)}: {_at_work(job.status())}")
                 pause(_LOOK_EVERY_S)
                 progress = job.progress(request.id)
