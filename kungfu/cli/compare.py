@@ -96,13 +96,12 @@ class RunFigures:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu compare``."""
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders written by kungfu-run")
-    parser.add_argument(
-        "--loss", type=float, metavar="L", help="loss for which to compare times (the lowest one that all runs reach)"
-    )
-    parser.add_argument("--over", choices=tuple(_OVER), default="time", help="the x axis of the plot (%(default)s)")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (compare.png)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, metavar="DIR", help="folders written by kungfu-run")
+    add("--loss", type=float, metavar="L", help="loss for which to compare times (the lowest one that all runs reach)")
+    add("--over", choices=tuple(_OVER), default="time", help="the x axis of the plot (%(default)s)")
+    add("--to", type=Path, metavar="FILE", help="the PNG to write (compare.png)")
+    add("--json", action="store_true", help="print one JSON object, for programs")
 
 
 def run(given: argparse.Namespace) -> int:

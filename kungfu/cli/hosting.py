@@ -52,16 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "several hosts", "Start the same command on each host; the first in the list creates the job (docs/hosts.md)."
     )
-    group.add_argument(
-        "-H", "--hosts", metavar="HOST:SLOTS,...", help="the hosts, each with its number of slots for peers"
-    )
-    group.add_argument("--self", dest="own_name", metavar="HOST", help="this host in the list (found by its addresses)")
-    group.add_argument(
-        "--port", type=int, metavar="N", help=f"the port of kungfu-run, the same on every host ({_PORT})"
-    )
-    group.add_argument(
-        "--secret-file", type=Path, metavar="FILE", help=f"the hosts' shared secret, in hexadecimal ({SECRET_KEY})"
-    )
+    add = group.add_argument
+    add("-H", "--hosts", metavar="HOST:SLOTS,...", help="the hosts, each with its number of slots for peers")
+    add("--self", dest="own_name", metavar="HOST", help="this host in the list (found by its addresses)")
+    add("--port", type=int, metavar="N", help=f"the port of kungfu-run, the same on every host ({_PORT})")
+    add("--secret-file", type=Path, metavar="FILE", help=f"the hosts' shared secret, in hexadecimal ({SECRET_KEY})")
 
 
 def read_hosting(

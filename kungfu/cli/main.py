@@ -141,26 +141,16 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 def _add_why(parser: argparse.ArgumentParser) -> None:
     add_run_folder(parser)
-    parser.add_argument(
-        "--spans",
-        dest="form",
-        action="store_const",
-        const="spans",
-        default="narrative",
-        help="print when each peer stopped, and for how long",
-    )
+    spans = "print when each peer stopped, and for how long"
+    parser.add_argument("--spans", dest="form", action="store_const", const="spans", default="narrative", help=spans)
     parser.set_defaults(act=_why, name="why")
 
 
 def _add_draw(parser: argparse.ArgumentParser) -> None:
     add_run_folder(parser)
     parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (DIR/run.png)")
-    parser.add_argument(
-        "--signals",
-        type=_names,
-        metavar="NAME,NAME",
-        help="signals of the policies to draw, each in its own panel (up to 4 that change; '' for none)",
-    )
+    signals = "signals of the policies to draw, each in its own panel (up to 4 that change; '' for none)"
+    parser.add_argument("--signals", type=_names, metavar="NAME,NAME", help=signals)
     parser.set_defaults(act=_draw, name="draw")
 
 

@@ -79,20 +79,21 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-np", "--peers", type=int, required=True, metavar="N", help="peers at the start")
-    parser.add_argument("--min", type=int, default=1, metavar="A", help="fewest peers (1)")
-    parser.add_argument("--max", type=int, metavar="B", help="most peers (N)")
-    parser.add_argument("--attachment", choices=("local", "horovod"), default="local", help="the all-reduce (local)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("-np", "--peers", type=int, required=True, metavar="N", help="peers at the start")
+    add("--min", type=int, default=1, metavar="A", help="fewest peers (1)")
+    add("--max", type=int, metavar="B", help="most peers (N)")
+    add("--attachment", choices=("local", "horovod"), default="local", help="the all-reduce (local)")
+    add(
         "--policy", action="append", default=[], metavar="SPEC",
         help="MODULE_OR_PATH:POLICY(ARGS), in addition to the program's; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
-    parser.add_argument(
+    add("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
+    add(
         "--checkpoints", type=Path, metavar="DIR",
         help="folder for checkpoints of policies, shared by all hosts (LOGDIR/checkpoints)",
     )  # fmt: skip
-    parser.add_argument("--keep", type=int, default=3, metavar="N", help="keep the newest N checkpoints (3)")
+    add("--keep", type=int, default=3, metavar="N", help="keep the newest N checkpoints (3)")
     resuming = parser.add_mutually_exclusive_group()
     resuming.add_argument(
         "--resume", type=Path, metavar="DIR", help="resume from a checkpoint, or from the newest one in DIR"
@@ -101,50 +102,43 @@ def make_parser() -> argparse.ArgumentParser:
         "--resume-if-any", type=Path, metavar="DIR",
         help="the same, but start from the beginning if DIR has none, for a supervisor that repeats one command",
     )  # fmt: skip
-    parser.add_argument(
-        "--trace-limit", type=float, default=256.0, metavar="MB", help="limit of DIR/trace.jsonl, 0 for no trace (256)"
-    )
-    parser.add_argument(
+    add("--trace-limit", type=float, default=256.0, metavar="MB", help="limit of DIR/trace.jsonl, 0 for no trace (256)")
+    add(
         "--report-every", type=float, default=2.0, metavar="S",
         help="seconds between reports of steps to DIR; events are reported at once (2)",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--compare-every", type=int, default=100, metavar="STEPS",
         help="steps between two comparisons of the checksums of the peers' weights, optimizers and shared values (100)",
     )  # fmt: skip
     _add_waits(parser)
-    parser.add_argument(
+    add(
         "--standby", type=int, default=0, metavar="N",
         help="keep N processes with TensorFlow loaded on this host, so that peers join sooner (0)",
     )  # fmt: skip
-    parser.add_argument(
-        "--failures", type=int, default=10, metavar="K", help="replace at most K failed peers in the run (10)"
-    )
-    parser.add_argument(
+    add("--failures", type=int, default=10, metavar="K", help="replace at most K failed peers in the run (10)")
+    add(
         "--preemptions", type=int, default=1000, metavar="K", help="replace at most K peers preempted by SIGTERM (1000)"
     )
-    parser.add_argument(
+    add(
         "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
         help="refuse every command that would change the peers (kungfu resize, ...), but not policies",
     )  # fmt: skip
     exports.add_arguments(parser)
     add_arguments(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
+    add("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
 
 
 def _add_waits(parser: argparse.ArgumentParser) -> None:
     """Adds the options for deadlines."""
-    parser.add_argument(
-        "--ready-deadline", type=float, default=300.0, metavar="S", help="longest wait for a peer to get ready (300)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--ready-deadline", type=float, default=300.0, metavar="S", help="longest wait for a peer to get ready (300)")
+    add(
         "--deadline", type=float, metavar="S", help="longest wait for a training peer (60, up to 300 if steps are slow)"
     )
-    parser.add_argument(
-        "--heartbeat", type=float, default=5.0, metavar="S", help="seconds without heartbeat until a peer is lost (5)"
-    )
-    parser.add_argument(
+    add("--heartbeat", type=float, default=5.0, metavar="S", help="seconds without heartbeat until a peer is lost (5)")
+    add(
         "--grace", type=float, default=30.0, metavar="S",
         help="seconds for a process to exit after its program has ended, while others train (30)",
     )  # fmt: skip

@@ -61,36 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command to ``parser``."""
     parser.epilog = _EXITS
     add_job_folder(parser)
-    parser.add_argument(
-        "--fault",
-        action="append",
-        default=[],
-        metavar="FAULT",
-        help="a fault, such as 'at step +100 kill coordinator'; may be repeated",
-    )
-    parser.add_argument(
-        "--schedule", type=Path, metavar="FILE", help="one fault per line, or a list of faults in YAML or JSON"
-    )
-    parser.add_argument("--seed", type=int, metavar="S", help="seed for drawing random faults that the job survives")
-    parser.add_argument("--faults", type=int, default=5, metavar="N", help="number of faults to draw (%(default)s)")
-    parser.add_argument("--every", type=int, default=100, metavar="K", help="steps between drawn faults (%(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="print the faults without injecting them")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument(
-        "--within", type=float, default=120.0, metavar="S",
-        help="seconds in which the job must recover from each fault (%(default)g)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--patience", type=float, default=3600.0, metavar="S", help="longest wait for a fault to be due (%(default)g)"
-    )
-    parser.add_argument("--may-end-job", action="store_true", help="allow faults that certainly end the job")
-    parser.add_argument(
-        "--watch",
-        type=Path,
-        metavar="DIR",
-        help="read the record of another host, for example if a fault kills kungfu-run here",
-    )
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
+    add, one_fault = parser.add_argument, "a fault, such as 'at step +100 kill coordinator'; may be repeated"
+    add("--fault", action="append", default=[], metavar="FAULT", help=one_fault)
+    add("--schedule", type=Path, metavar="FILE", help="one fault per line, or a list of faults in YAML or JSON")
+    add("--seed", type=int, metavar="S", help="seed for drawing random faults that the job survives")
+    add("--faults", type=int, default=5, metavar="N", help="number of faults to draw (%(default)s)")
+    add("--every", type=int, default=100, metavar="K", help="steps between drawn faults (%(default)s)")
+    add("--dry-run", action="store_true", help="print the faults without injecting them")
+    add("--yes", action="store_true", help="do not ask for confirmation")
+    recovery = "seconds in which the job must recover from each fault (%(default)g)"
+    add("--within", type=float, default=120.0, metavar="S", help=recovery)
+    add("--patience", type=float, default=3600.0, metavar="S", help="longest wait for a fault to be due (%(default)g)")
+    add("--may-end-job", action="store_true", help="allow faults that certainly end the job")
+    another = "read the record of another host, for example if a fault kills kungfu-run here"
+    add("--watch", type=Path, metavar="DIR", help=another)
+    add("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -27,12 +27,9 @@ def page_process(record: Path, address: ListenAddress, *, report: Callable[[str]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu page``."""
     add_run_folder(parser)
-    parser.add_argument(
-        "--port", default="0", metavar="[ADDRESS:]PORT", help="address of the page; 0 is any free port (127.0.0.1:0)"
-    )
-    parser.add_argument(
-        "--secret", action="store_true", help="print the secret of the running job, for the page's buttons, and exit"
-    )
+    add = parser.add_argument
+    add("--port", default="0", metavar="[ADDRESS:]PORT", help="address of the page; 0 is any free port (127.0.0.1:0)")
+    add("--secret", action="store_true", help="print the secret of the running job, for the page's buttons, and exit")
 
 
 def run(given: argparse.Namespace) -> int:

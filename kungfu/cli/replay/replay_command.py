@@ -49,16 +49,13 @@ class _Replay:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu replay``."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
-    parser.add_argument(
-        "--policy", action="append", default=[], metavar="SPEC",
-        help="MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; repeat it to combine several",
-    )  # fmt: skip
-    parser.add_argument(
-        "--from", type=int, default=0, dest="start", metavar="STEP", help="begin at this step (the first)"
-    )
-    parser.add_argument("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw it (DIR/replay.png)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
+    other = "MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; repeat it to combine several"
+    add("--policy", action="append", default=[], metavar="SPEC", help=other)
+    add("--from", type=int, default=0, dest="start", metavar="STEP", help="begin at this step (the first)")
+    add("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw it (DIR/replay.png)")
+    add("--json", action="store_true", help="print one JSON object, for programs")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -38,14 +38,11 @@ _KEYS = ("q", "Q", "\x03", "\x04")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command to ``parser``."""
     parser.epilog = "q or Ctrl-C quits. exit codes: 0 done, 2 the command line is wrong"
-    parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs to show even when they are over"
-    )
-    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between updates (%(default)g)")
-    parser.add_argument("--once", action="store_true", help="print one snapshot and exit")
-    parser.add_argument(
-        "--json", dest="form", action="store_const", const="json", default="text", help="print one snapshot as JSON"
-    )
+    add = parser.add_argument
+    add("folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs to show even when they are over")
+    add("--every", type=float, default=2.0, metavar="S", help="seconds between updates (%(default)g)")
+    add("--once", action="store_true", help="print one snapshot and exit")
+    add("--json", dest="form", action="store_const", const="json", default="text", help="print one snapshot as JSON")
 
 
 def run(given: argparse.Namespace) -> int:
