@@ -46,11 +46,14 @@ def test_why_tells_a_long_story_whole_and_in_its_order(tmp_path: Path, printed: 
 
 
 def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, printed: Printed) -> None:
-    with (written(tmp_path, FAILED) / "events.jsonl").open("a") as file:
+    lost = made(event="recovered", time=9.0, step=44, to=1, lost={"0": "killed by SIGKILL"})
+    rows = [{"step": step} for step in (38, 39, 40, 45, 46)]
+    with (written(tmp_path, [*FAILED, lost], metrics=rows) / "events.jsonl").open("a") as file:
         file.write('{"half')
     story = printed("why", tmp_path).splitlines()
     assert "this run failed: rank 1 (peer 1): killed by SIGKILL" in story[2]
-    assert story[-1].startswith("note: line 12 of events.jsonl is half-written")
+    assert story[-2].startswith("note: line 13 of events.jsonl is half-written")
+    assert story[-1] == "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it reported them"
 
 
 def test_why_of_a_job_whose_agent_lives_says_that_it_runs(tmp_path: Path, printed: Printed) -> None:
@@ -63,14 +66,6 @@ def test_why_of_a_job_whose_agent_lives_says_that_it_runs(tmp_path: Path, printe
         story = " ".join(printed("why", tmp_path).split())
         assert expected in story
         assert ("its agent was killed" in story) == bool(more)
-
-
-def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(tmp_path: Path, printed: Printed) -> None:
-    fields = {"event": "recovered", "step": 44, "from": 2, "to": 1, "lost": {"0": "killed by SIGKILL"}}
-    rows = [{"step": step} for step in (38, 39, 40, 45, 46)]
-    folder = written(tmp_path, [*FAILED[:2], made(time=9.0, **fields)], metrics=rows)
-    note = "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it reported them"
-    assert printed("why", folder).splitlines()[-1] == note
 
 
 @pytest.mark.parametrize("command", ["why", "draw"])
@@ -92,18 +87,6 @@ def test_without_a_folder_it_is_the_newest_run(
         written(folder, GROWN)
         write_job_file(folder, JobFile("job", "", "", 0, started=100.0 - started, ended=200.0, code=0))
     assert printed("why").startswith("the run in runs/late")
-
-
-def test_a_word_that_is_no_command_is_told_with_one_that_is(capsys: pytest.CaptureFixture[str]) -> None:
-    for word, told in (
-        ("resise", "'resise' is no command; did you mean 'resize'?"),
-        ("wy", "did you mean 'why'?"),
-        ("xx", "'xx' is no command; there are explain, why, draw, doctor"),
-        ("simulate", "'simulate' is no command; did you mean 'plan simulate'?"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            main([word, "2"])
-        assert told in capsys.readouterr().err
 
 
 def test_without_a_command_there_is_help_and_code_2(printed: Printed) -> None:
@@ -174,8 +157,21 @@ def test_without_any_entry_point_what_to_install_is_said(
     assert "brings a command (entry points 'kungfu.plan'); install kungfu-training again" in capsys.readouterr().err
 
 
-def test_plan_alone_and_with_a_word_that_is_no_command_are_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (([], "the following arguments are required: COMMAND"), (["x"], "invalid choice: 'x'")):
-        with pytest.raises(SystemExit, match="2"):
-            main(["plan", *words])
-        assert said in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan"], "the following arguments are required: COMMAND"),
+        (["plan", "x"], "invalid choice: 'x'"),
+        (["completion", "nu"], "'bash', 'zsh', 'fish'"),
+        (["resise", "2"], "'resise' is no command; did you mean 'resize'?"),
+        (["wy", "2"], "did you mean 'why'?"),
+        (["xx", "2"], "'xx' is no command; there are explain, why, draw, doctor"),
+        (["simulate", "2"], "'simulate' is no command; did you mean 'plan simulate'?"),
+    ],
+)
+def test_a_word_that_is_missing_or_unknown_is_code_2_with_the_known_ones(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert message in capsys.readouterr().err
