@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from kungfu.errors import UsageError
 from kungfu.runtime.hosts import Host
 
 SECRET = "5e" * 32
+KNOWN = {SECRET_KEY: SECRET}
 HERE = ("-H", "127.0.0.1:2,127.0.0.2:2", "--self", "127.0.0.2")
+MACHINES = ("-H", "192.0.2.1:2,192.0.2.2:2", "--self", "192.0.2.2")
 
 
 def read(
@@ -38,12 +41,12 @@ def test_a_secret_comes_from_a_file_or_from_the_environment(tmp_path: Path) -> N
     file.chmod(0o400)
     hosts = HERE[:2]
     first = read(*hosts, "--self", "127.0.0.1", "--secret-file", str(file))
-    second = read(*hosts, "--self", "127.0.0.2", environment={SECRET_KEY: SECRET})
+    second = read(*hosts, "--self", "127.0.0.2", environment=KNOWN)
     assert (first.secret, first.hosts) == (second.secret, second.hosts)
     assert second.secret == SECRET
     assert (first.index, second.index) == (0, 1)
     assert first.local == Host("127.0.0.1", 2, 28100)
-    other = read(*hosts, "--self", "127.0.0.2", "--port", "28101", environment={SECRET_KEY: SECRET})
+    other = read(*hosts, "--self", "127.0.0.2", "--port", "28101", environment=KNOWN)
     assert other.local == Host("127.0.0.2", 2, 28101)
 
 
@@ -53,16 +56,9 @@ def test_one_host_that_is_named_needs_no_secret_and_listens_where_it_is_said() -
 
 
 def test_the_folders_of_several_hosts_differ_and_the_first_one_is_as_ever() -> None:
-    environment = {SECRET_KEY: SECRET}
-    first = read("-H", "127.0.0.1:1,127.0.0.2:1", "--self", "127.0.0.1", environment=environment)
-    second = read("-H", "127.0.0.1:1,127.0.0.2:1", "--self", "127.0.0.2", environment=environment)
+    first, second = (read(*HERE[:3], name, environment=KNOWN) for name in ("127.0.0.1", "127.0.0.2"))
     assert first.folder(Path("runs/20261120-2300")) == Path("runs/20261120-2300")
     assert second.folder(Path("runs/20261120-2300")) == Path("runs/20261120-2300-127.0.0.2")
-
-
-def test_several_hosts_without_a_secret_are_told_how_to_make_one() -> None:
-    with pytest.raises(UsageError, match=r"import secrets; print\(secrets.token_hex\(32\)\).*every host.*mode 0600"):
-        read(*HERE)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +67,10 @@ def test_several_hosts_without_a_secret_are_told_how_to_make_one() -> None:
 def test_a_secret_that_could_be_guessed_is_refused_and_not_repeated(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "secret").write_text(text)
     (tmp_path / "secret").chmod(0o600)
-    with pytest.raises(UsageError, match=words) as from_file:
-        read(*HERE, "--secret-file", str(tmp_path / "secret"))
-    with pytest.raises(UsageError, match=words) as from_environment:
-        read(*HERE, environment={SECRET_KEY: text})
-    for raised in (from_file, from_environment):
-        assert not text or text not in str(raised.value)
+    for more, environment in ((("--secret-file", str(tmp_path / "secret")), {}), ((), {SECRET_KEY: text})):
+        with pytest.raises(UsageError, match=words) as refused:
+            read(*HERE, *more, environment=environment)
+        assert not text or text not in str(refused.value)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
@@ -89,36 +83,26 @@ def test_a_secret_file_that_others_may_read_is_refused_with_what_to_type(tmp_pat
     assert SECRET not in str(refused.value)
 
 
-def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--secret-file .*/none: cannot be read"):
-        read(*HERE, "--secret-file", str(tmp_path / "none"), environment={SECRET_KEY: SECRET})
+def test_peers_for_every_slot_and_shared_memory_on_loopback_are_allowed() -> None:
+    assert len(read(*HERE, maximum=4, environment=KNOWN).hosts) == 2
+    assert read(*MACHINES, attachment="horovod", environment=KNOWN).index == 1
+    assert read(*HERE, attachment="local", environment=KNOWN).index == 1
 
 
-def test_more_peers_than_slots_are_refused() -> None:
-    assert len(read(*HERE, maximum=4, environment={SECRET_KEY: SECRET}).hosts) == 2
-    with pytest.raises(UsageError, match=r"--max 5 .* has room for 4 peers"):
-        read(*HERE, maximum=5, environment={SECRET_KEY: SECRET})
-
-
-def test_shared_memory_is_refused_between_machines_and_allowed_on_loopback() -> None:
-    """Shared memory is refused between machines and allowed between loopback addresses."""
-    environment = {SECRET_KEY: SECRET}
-    hosts = ("-H", "192.0.2.1:2,192.0.2.2:2", "--self", "192.0.2.2")
-    with pytest.raises(UsageError, match="between hosts give --attachment horovod"):
-        read(*hosts, environment=environment)
-    assert read(*hosts, attachment="horovod", environment=environment).index == 1
-    assert read(*HERE, attachment="local", environment=environment).index == 1
-
-
-def test_a_loopback_address_among_machines_is_refused_since_nobody_could_reach_it() -> None:
-    hosts = ("-H", "localhost:2,192.0.2.2:2", "--self", "localhost")
-    with pytest.raises(
-        UsageError, match=r"localhost is 127\.0\.0\.1 on this machine, where no other host can reach it"
-    ):
-        read(*hosts, attachment="horovod", environment={SECRET_KEY: SECRET})
-
-
-@pytest.mark.parametrize("words", [("--self", "a"), ("--port", "4000"), ("--secret-file", "secret")])
-def test_an_option_about_hosts_without_hosts_is_a_mistake(words: tuple[str, str]) -> None:
-    with pytest.raises(UsageError, match=f"{words[0]} {words[1]}: .* give --hosts"):
-        read(*words)
+@pytest.mark.parametrize(
+    ("words", "given", "message"),
+    [
+        (HERE, {}, r"import secrets; print\(secrets.token_hex\(32\)\).*every host.*mode 0600"),
+        (HERE, {"environment": KNOWN, "maximum": 5}, r"--max 5 .* has room for 4 peers"),
+        ((*HERE, "--secret-file", "no/file"), {"environment": KNOWN}, r"--secret-file no/file: cannot be read"),
+        (MACHINES, {"environment": KNOWN}, "between hosts give --attachment horovod"),
+        (("-H", "localhost:2,192.0.2.2:2", "--self", "localhost"), {"environment": KNOWN, "attachment": "horovod"},
+         r"localhost is 127\.0\.0\.1 on this machine, where no other host can reach it"),
+        (("--self", "a"), {}, "--self a: .* give --hosts"),
+        (("--port", "4000"), {}, "--port 4000: .* give --hosts"),
+        (("--secret-file", "secret"), {}, "--secret-file secret: .* give --hosts"),
+    ],
+)  # fmt: skip
+def test_hosts_that_cannot_form_a_job_are_refused(words: tuple[str, ...], given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(*words, **given)
