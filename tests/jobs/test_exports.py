@@ -20,8 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.main import main
-from tests.cli.export.shown import scalars_of, texts_of
 from tests.cli.export.test_prometheus import DASHBOARD
+from tests.cli.export.test_tensorboard import scalars_of, texts_of
 from tests.jobs.harness import Job, asked, awaited, endless, started
 from tests.soak import SOAK
 

@@ -7,17 +7,17 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.export.tensorboard_writer import export_record, is_kept
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
 from tests.cli.conftest import Printed
-from tests.cli.export.shown import scalars_of, texts_of
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
 from tests.jobs.harness import awaited
@@ -29,9 +29,30 @@ STEPS = [
 ]
 
 
-def exported(record: Path, board: Path, *, tell: Callable[[str], None] = print) -> Path:
+def _read(folder: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def scalars_of(folder: Path) -> Mapping[str, list[tuple[int, float]]]:
+    """The points of every curve, as steps and values, by tag."""
+    accumulator = _read(folder)
+    return {tag: [(one.step, one.value) for one in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+
+
+def texts_of(folder: Path) -> Mapping[str, list[tuple[int, str]]]:
+    """The texts, as steps and what they say, by tag."""
+    accumulator = _read(folder)
+    return {
+        tag: [(one.step, one.tensor_proto.string_val[0].decode()) for one in accumulator.Tensors(tag)]
+        for tag in accumulator.Tags()["tensors"]
+    }
+
+
+def exported(record: Path, board: Path) -> Path:
     """The folder that is written of a run that is over."""
-    folder = export_record(record, board / "run", is_over=lambda timeout_s: True, report=tell)
+    folder = export_record(record, board / "run", is_over=lambda timeout_s: True, report=print)
     assert folder is not None
     return folder
 
@@ -40,13 +61,11 @@ def test_a_run_is_written_with_its_steps_its_changes_and_its_decisions(tmp_path:
     folder = exported(written(tmp_path, GROWN, metrics=STEPS), tmp_path / "board")
     scalars = scalars_of(folder)
     assert [step for step, _ in scalars["job/loss"]] == list(range(1, 480))
-    first = {tag: points[0] for tag, points in scalars.items()}
-    assert first["job/learning_rate"] == (1, pytest.approx(0.1))
-    assert first["job/samples_per_s"][0] == 2, "the first step has no speed"
-    assert first["job/step_s"] == (2, pytest.approx(32 / 702))
-    assert first["straggler_fractions/peer_7"] == (1, 0.5)
-    assert first["rescale/stop_s"] == (163, pytest.approx(0.134796))
-    assert first["rescale/attach_s"] == (163, pytest.approx(0.012014))
+    first = {
+        "job/learning_rate": (1, 0.1), "job/samples_per_s": (2, 702.0), "job/step_s": (2, 32 / 702),
+        "straggler_fractions/peer_7": (1, 0.5), "rescale/stop_s": (163, 0.134796), "rescale/attach_s": (163, 0.012014),
+    }  # fmt: skip
+    assert {tag: scalars[tag][0] for tag in first} == {tag: pytest.approx(point) for tag, point in first.items()}
     assert scalars["job/loss"][1] == (2, 1.0)
     assert scalars["job/size"][162:164] == [(163, 2.0), (164, 3.0)]
     assert scalars["signals/noise_scale"][49] == (50, 150.0)
@@ -114,7 +133,7 @@ def test_of_a_long_run_fewer_steps_are_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_delays_what_is_written_and_no_event_is_cut(tmp_path: Path) -> None:
-    record, told = written(tmp_path, GROWN, metrics=STEPS[:200]), list[str]()
+    record, remarks = written(tmp_path, GROWN, metrics=STEPS[:200]), list[str]()
 
     def looks() -> Iterator[bool]:
         [path] = (tmp_path / "board").rglob("events.out*")
@@ -129,20 +148,20 @@ def test_a_full_disk_delays_what_is_written_and_no_event_is_cut(tmp_path: Path) 
         yield True
 
     turns = looks()
-    folder = export_record(record, tmp_path / "board" / "run", is_over=lambda _: next(turns), report=told.append)
+    folder = export_record(record, tmp_path / "board" / "run", is_over=lambda _: next(turns), report=remarks.append)
     assert folder is not None
-    assert "cannot be written (File too large)" in told[0]
-    assert "can be written again" in told[1]
-    assert (len(told), len(scalars_of(folder)["job/loss"])) == (2, 210)
+    assert "cannot be written (File too large)" in remarks[0]
+    assert "can be written again" in remarks[1]
+    assert (len(remarks), len(scalars_of(folder)["job/loss"])) == (2, 210)
 
 
 def test_a_folder_that_cannot_be_made_is_told_once_and_not_at_all_written(tmp_path: Path) -> None:
-    record, told = written(tmp_path, GROWN, metrics=STEPS), list[str]()
+    record, remarks = written(tmp_path, GROWN, metrics=STEPS), list[str]()
     (tmp_path / "file").write_text("no folder")
     ends = iter([False, False, True])
     target = tmp_path / "file" / "run"
-    assert export_record(record, target, is_over=lambda timeout_s: next(ends), report=told.append) is None
-    assert [one.removeprefix(str(target)) for one in told] == [
+    assert export_record(record, target, is_over=lambda timeout_s: next(ends), report=remarks.append) is None
+    assert [one.removeprefix(str(target)) for one in remarks] == [
         " cannot be written (File exists); training continues, and it is retried",
         f" lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it",
     ]
@@ -160,24 +179,24 @@ def test_the_command_writes_a_recorded_run(tmp_path: Path, printed: Printed) -> 
 
 @pytest.mark.slow
 def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(tmp_path: Path) -> None:
-    record, told = written(tmp_path, GROWN[:4], metrics=STEPS[:10]), list[str]()
+    record, remarks = written(tmp_path, GROWN[:4], metrics=STEPS[:10]), list[str]()
     target = tmp_path / "board" / "run"
     (tmp_path / "tensorboard.py").write_text("raise ImportError('a file of the user has this name')")
     here = os.getcwd()
     os.chdir(tmp_path)
     try:
-        with tensorboard_process(record, target, report=told.append):
+        with tensorboard_process(record, target, report=remarks.append):
             awaited(lambda: target.is_dir() and scalars_of(target).get("job/loss"), what="steps", deadline_s=60.0)
             with (record / "metrics.jsonl").open("a") as file:
                 file.write('{"time": 2.0, "step": 11, "loss": 0.5}\n')
     finally:
         os.chdir(here)
     assert scalars_of(target)["job/loss"][-1] == (11, 0.5), "the rest is written at the end"
-    assert told == []
+    assert remarks == []
     (record / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
-    with tensorboard_process(record, target, report=told.append):
-        awaited(lambda: any("ends here" in one for one in told), what="a remark", deadline_s=60.0)
-    assert any(f"is of version {RECORD_VERSION + 1}" in one for one in told)
+    with tensorboard_process(record, target, report=remarks.append):
+        awaited(lambda: any("ends here" in one for one in remarks), what="a remark", deadline_s=60.0)
+    assert any(f"is of version {RECORD_VERSION + 1}" in one for one in remarks)
 
 
 @pytest.mark.slow
