@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.report.curves import MOST_CURVES, MOST_GROUPS, Curves
+from kungfu.cli.report.curves import MOST_CURVES, Curves
 
 Points = dict[str, Any]
 KEYS = ("low", "values", "high")
@@ -34,15 +34,6 @@ def applied(known: Points, update: Points | None) -> Points:
         old = before.get(one["name"], dict.fromkeys(KEYS, [None] * at))
         curves.append({**one, **{key: old[key][:at] + one[key] for key in KEYS}})
     return {"from": 0, **joined, "curves": curves}
-
-
-def test_a_step_of_the_size_within_joined_steps_is_seen_in_its_order() -> None:
-    curves = Curves()
-    for step in range(1, 5 * MOST_GROUPS):
-        curves.add(row(step, size=2 if step < 3000 else 3))
-    points = curves.all()
-    assert values(points, "size") == sorted(values(points, "size")), "never back to 2"
-    assert points["times"] == sorted(points["times"])
 
 
 @given(st.lists(st.integers(min_value=1, max_value=700), min_size=1, max_size=12), st.data())
