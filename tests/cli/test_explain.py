@@ -29,37 +29,22 @@ def test_policies_that_do_not_resolve_or_conflict_are_refused_like_at_attach(
 
 def test_several_policies_are_explained_as_one_job(printed: Printed, tmp_path: Path) -> None:
     watching = tmp_path / "watching.py"
-    watching.write_text(
-        "import kungfu as kf\n"
-        "@kf.policy\n"
-        "def watching(training):\n"
-        "    return kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))\n"
-    )
-    printed = printed("explain", SPEC, f"{watching}:watching", "--monitors", "open")
-    assert "\ngns_batch and watching share noise_scale, and " in printed
-    assert printed.count("all_reduce sum(") == 3
+    rule = "kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))"
+    watching.write_text(f"import kungfu as kf\n@kf.policy\ndef watching(training):\n    return {rule}\n")
+    text = printed("explain", SPEC, f"{watching}:watching", "--monitors", "open")
+    assert "\ngns_batch and watching share noise_scale, and " in text
+    assert text.count("all_reduce sum(") == 3
 
 
 def test_as_json_it_is_one_document(printed: Printed) -> None:
     document = json.loads(printed("explain", SPEC, "--json"))
-    assert document["costs"] == {
-        "messages_per_step": 0,
-        "gated_messages": 0,
-        "fixed_floats": 3,
-        "floats_per_peer": 0,
-        "state_bytes": 63,
-        "folds": 5,
-    }
+    none = dict.fromkeys(("messages_per_step", "gated_messages", "floats_per_peer"), 0)
+    assert document["costs"] == {**none, "fixed_floats": 3, "state_bytes": 63, "folds": 5}
 
 
 def test_it_needs_no_tensorflow() -> None:
     program = f"import sys; from kungfu.cli.main import main; main(['explain', {SPEC!r}]); "
-    ended = subprocess.run(
-        [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    words = [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "0 extra messages per step" in ended.stdout

@@ -21,9 +21,6 @@ WELL = {
     "horovod": {"version": "0.28.1"},
 }
 LIBRARIES = dict.fromkeys(("tensorflow", "keras", "numpy", "grpcio", "protobuf"), "1.2")
-NO_HOROVOD = {"error": "UsageError: the attachment 'horovod' cannot be loaded (No module named 'horovod')"}
-
-
 SUPPORTED = {"tensorflow": SpecifierSet(">=2.18,<2.22"), "protobuf": SpecifierSet(">=5.29,<8")}
 
 
@@ -37,16 +34,15 @@ def test_where_all_is_there_nothing_is_advised() -> None:
     assert {(one.severity, one.advice) for one in found} == {("fine", "")}
 
 
-def test_a_process_that_tensorflow_ends_is_reported_with_the_way_out() -> None:
-    """A process that TensorFlow ends is reported with the way out and with the check that was not tried."""
+def test_a_process_that_tensorflow_ends_is_reported_with_the_check_that_was_left() -> None:
     found = software(Probe({}, "tensorflow", "ended the process with SIGILL"))
     assert found["TensorFlow"].severity == "problem"
     assert "AVX" in found["TensorFlow"].advice
     assert found["native op"].found == "not tried without TensorFlow"
 
 
-def with_tensorflow(*, devices: Sequence[str], **told: object) -> Finding:
-    return software(Probe({**WELL, "tensorflow": {**WELL["tensorflow"], **told}}), devices=devices)["TensorFlow"]
+def with_tensorflow(*, devices: Sequence[str], **result: object) -> Finding:
+    return software(Probe({**WELL, "tensorflow": {**WELL["tensorflow"], **result}}), devices=devices)["TensorFlow"]
 
 
 def test_gpus_that_the_driver_shows_and_tensorflow_does_not_find_are_a_remark() -> None:
@@ -77,22 +73,22 @@ def test_without_a_compiler_the_op_is_a_problem_unless_it_was_compiled_before(mo
 
 
 def test_horovod_is_missed_only_where_the_job_is_to_use_it() -> None:
-    for attachment, severity in (("local", "fine"), ("horovod", "problem")):
-        found = software(Probe({**WELL, "horovod": NO_HOROVOD}), attachment=attachment)
-        assert found["Horovod"].severity == severity
+    without = Probe({**WELL, "horovod": {"error": "UsageError: no module named 'horovod'"}})
+    severities = [software(without, attachment=one)["Horovod"].severity for one in ("local", "horovod")]
+    assert severities == ["fine", "problem"]
 
 
 def test_a_library_that_is_missing_is_named() -> None:
     found = software(libraries={"tensorflow": "2.18.1"})["libraries"]
-    assert found.severity == "problem"
-    assert found.found == "tensorflow 2.18.1; missing: keras, numpy, grpcio, protobuf"
+    missing = "tensorflow 2.18.1; missing: keras, numpy, grpcio, protobuf"
+    assert (found.severity, found.found) == ("problem", missing)
 
 
 def test_what_is_installed_here_is_within_what_the_installed_kungfu_takes() -> None:
-    taken = supported_versions()
-    assert {"tensorflow", "keras", "numpy", "grpcio", "protobuf"} <= set(taken)
-    assert "cmake" not in taken, "it belongs to an extra"
-    assert software(libraries=installed_libraries(), supported=taken)["libraries"].severity == "fine"
+    supported = supported_versions()
+    assert {*LIBRARIES} <= {*supported}
+    assert "cmake" not in supported, "it belongs to an extra"
+    assert software(libraries=installed_libraries(), supported=supported)["libraries"].severity == "fine"
 
 
 def test_of_a_container_what_it_has_left_counts(tmp_path: Path) -> None:
@@ -121,10 +117,9 @@ def test_here_peers_can_run() -> None:
 
 def test_the_table_shows_what_is_found_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([Finding("cache", "[bold]/a[/bold]"), Finding("reach", "late", "problem", "start it", "10.0.0.2")])
-    told = capsys.readouterr().out
-    assert "[bold]/a[/bold]" in told
-    assert "reach of 10.0.0.2" in told
-    assert told.splitlines()[-1] == "1 problem, 0 remarks"
+    table = capsys.readouterr().out
+    assert all(words in table for words in ("[bold]/a[/bold]", "reach of 10.0.0.2"))
+    assert table.splitlines()[-1] == "1 problem, 0 remarks"
 
 
 @pytest.mark.parametrize(
