@@ -16,8 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
-from kungfu.training.data.refusals import refuse_readers, refuse_unnumbered
-from kungfu.training.data.sample_source import Records, SampleSource
+from kungfu.training.data.sample_source import Records, SampleSource, refuse_readers, refuse_unnumbered
 
 
 class IndexedSamples(SampleSource):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kungfu.data.file_index import Files, kept_arrays, paths_of
 from kungfu.data.indexed_samples import IndexedSamples, places_of, spec_of
 from kungfu.errors import UsageError
-from kungfu.training.data.refusals import refuse_readers
+from kungfu.training.data.sample_source import refuse_readers
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib"}
