@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Stamp
-from kungfu.training.data.kept_rows import KeptRows
 from kungfu.training.data.partition_sampler import SequentialSource
 from kungfu.training.data.sample_source import Arrays, SampleSource, as_source
 from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
 from kungfu.training.data.stream import Stream, StreamSampler
+
+# The previous step's batch, which is repeated after a loss of peers, the current step's batch, and two loaded ahead.
+_BATCHES = 4
+
+
+class KeptRows:
+    """The most recently loaded batches, by the indices of their samples; not thread-safe.
+
+    A rescale cuts the next steps again; a new slice overlaps with the old one, so that only missing rows are loaded.
+
+    Cost:
+        The memory of four batches, two of which exist anyway; comparing indices takes some microseconds.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: deque[tuple[int, NDArray[np.int64], Any]] = deque(maxlen=_BATCHES)  # epoch, indices, batch
+
+    def take(self, epoch: int, indices: NDArray[np.int64], load: Callable[[NDArray[np.int64]], Any]) -> Any:
+        """Returns the batch of these samples, and loads only rows that are not kept.
+
+        Rows of other epochs are not reused, since each epoch may change the samples at random.
+        """
+        parts, places, missing = [], [], np.ones(len(indices), bool)
+        for its_epoch, its_indices, its_batch in self._loaded:
+            if its_epoch == epoch:
+                _, here, there = np.intersect1d(indices, its_indices, return_indices=True)
+                new = missing[here]
+                if new.any():
+                    parts.append(tf.nest.map_structure(partial(tf.gather, indices=there[new]), its_batch))
+                    places.append(here[new])
+                    missing[here] = False
+        is_new = bool(missing.any())
+        if missing.all():  # the usual case, except after a rescale
+            batch = load(indices)
+        else:
+            if is_new:
+                parts.append(load(indices[missing]))
+                places.append(np.flatnonzero(missing))
+            order = np.argsort(np.concatenate(places))
+            batch = tf.nest.map_structure(lambda *leaves: tf.gather(tf.concat(leaves, 0), order), *parts)
+        # Slices may be small after a rescale: those taken from kept rows must not displace rows of later slices.
+        if is_new:
+            self._loaded.append((epoch, indices, batch))
+        return batch
 
 
 @dataclass(frozen=True)

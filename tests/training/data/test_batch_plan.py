@@ -1,17 +1,19 @@
-"""What a run is fed with: pieces of turns, over any history exactly once an epoch."""
+"""What a run is fed with: pieces of turns, over any history exactly once an epoch, and rows loaded for other slices."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.sample_slices import Position, Stamp, advanced
-from kungfu.training.data.batch_plan import BatchPlan, MicroBatch, make_batch_plan
+from kungfu.training.data.batch_plan import BatchPlan, KeptRows, MicroBatch, make_batch_plan
 from kungfu.training.data.sampler import StepSlice
 
 
@@ -136,3 +138,58 @@ def test_an_error_of_loading_names_its_samples() -> None:
     indices = plan.indices(micro_batch)
     assert f"5 samples with indices between {min(indices)} and {max(indices)}" in note
     assert "at sample 10 of epoch 0" in note
+
+
+# ---- rows that were loaded for another slice -------------------------------------------------------------------------
+
+
+class Source:
+    """Ten times the index, beside a text; remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def __call__(self, indices: Any) -> Any:
+        self.asked.append(indices.tolist())
+        return {"number": tf.constant(indices * 10), "text": tf.strings.as_string(indices)}
+
+
+def taken(kept: KeptRows, source: Source, indices: list[int], *, epoch: int = 0) -> list[int]:
+    batch = kept.take(epoch, np.array(indices), source)
+    assert batch["text"].numpy().tolist() == [str(one).encode() for one in indices]
+    return batch["number"].numpy().tolist()
+
+
+def test_only_what_is_missing_is_loaded_and_the_order_is_that_of_the_indices():
+    kept, source = KeptRows(), Source()
+    assert taken(kept, source, [5, 3, 8]) == [50, 30, 80]
+    assert taken(kept, source, [1, 9]) == [10, 90]
+    assert taken(kept, source, [9, 4, 3, 7, 5]) == [90, 40, 30, 70, 50]
+    assert source.asked == [[5, 3, 8], [1, 9], [4, 7]]
+    assert taken(kept, source, [7, 1]) == [70, 10]
+    assert len(source.asked) == 3, "all of it was there"
+
+
+def test_rows_of_another_epoch_and_of_older_batches_are_loaded_anew():
+    kept, source = KeptRows(), Source()
+    taken(kept, source, [0, 1])
+    taken(kept, source, [0, 2], epoch=1)
+    assert source.asked == [[0, 1], [0, 2]]
+    for one in ([3], [4], [5]):
+        taken(kept, source, one)
+    taken(kept, source, [0])
+    assert source.asked[2:] == [[3], [4], [5], [0]]
+    assert len(kept._loaded) == 4
+
+
+def test_smaller_slices_of_what_was_loaded_ahead_load_nothing():
+    """Twice as many peers: each slice is half of one that was loaded, as far as the loader had come."""
+    kept, source = KeptRows(), Source()
+    for start in (0, 4, 8):
+        taken(kept, source, list(range(start, start + 4)))
+    for start in (4, 6, 8, 10):
+        taken(kept, source, [start, start + 1])
+    assert len(source.asked) == 3
+    taken(kept, source, [12, 13])
+    taken(kept, source, [10, 11])
+    assert source.asked[3:] == [[12, 13]], "and the step before may be done again"
