@@ -19,8 +19,7 @@ from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.derived_sources import MessageNumbers
-from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS, StateChecksum
+from kungfu.training.graph.graph_state import CHECKSUM_FLOATS, GraphState, StateChecksum
 from kungfu.training.graph.totals import SentTotals
 from kungfu.training.graph.variable_io import run_where
 

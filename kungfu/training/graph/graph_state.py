@@ -15,7 +15,6 @@ from kungfu.compiler.compiled_policies import is_whole
 from kungfu.control.action import mask_of
 from kungfu.runtime.api import Position, Terms, advanced
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
-from kungfu.training.graph.state_checksum import StateChecksum
 from kungfu.training.graph.step_record import StepRecord, make_step_record
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
@@ -149,6 +148,44 @@ class PostCount:
     def serve(self) -> None:
         """Marks all requests that the message carried as answered by the barrier."""
         write_variable(self.served, read_variable(self.carried))
+
+
+# A checksum in a message has 30 bits, in words of 6: their sum of squares is exact in float32 up to 4,227 peers.
+_WORDS, _BITS = 5, 6
+CHECKSUM_FLOATS = 2 * _WORDS
+
+
+@dataclass(frozen=True)
+class StateChecksum:
+    """This peer's checksum of the shared state in the message of a step, and the result of its last comparison.
+
+    Between two steps only the program can change the shared variables: a callback that draws a learning rate without a
+    seed, for example, gives peers different values. Barriers compare the state, but may be far apart. So every N steps
+    each peer adds a checksum of its shared variables to the message; if these differ, a barrier follows at once.
+
+    Args:
+        numbers: float32, the words of the checksum and their squares; zeros in a step without a comparison.
+        differs: int64, 1 if the last message found that the checksums of the peers differ.
+    """
+
+    numbers: tf.Variable = field(default_factory=partial(_numbers, "kungfu/checksum", CHECKSUM_FLOATS, value=0.0))
+    differs: tf.Variable = field(default_factory=partial(_integer, "kungfu/differs"))
+
+    def offer(self, checksum: int | None) -> None:
+        """Host: adds a checksum to the message of the next step; with ``None`` that step compares nothing."""
+        words = [0 if checksum is None else checksum >> _BITS * place & (1 << _BITS) - 1 for place in range(_WORDS)]
+        write_variable(self.numbers, [float(one) for one in (*words, *(word**2 for word in words))])
+
+    def compared(self, sums: Any, size: Any) -> Any:
+        """Graph: 1 if the peers' checksums differ, else 0 (int64), from the sums of ``numbers`` over the peers."""
+        # Numbers x of n peers are all equal exactly if n * sum(x**2) == sum(x)**2.
+        words, squares = tf.split(tf.cast(sums, tf.float64), 2)
+        unlike = tf.reduce_any(tf.not_equal(tf.cast(size, tf.float64) * squares, tf.square(words)))  # pow rounds
+        return self.differs.assign(tf.cast(unlike, tf.int64))
+
+    def is_unlike(self) -> bool:
+        """Host: True if the last message found that the checksums differ."""
+        return bool(read_variable(self.differs))
 
 
 @dataclass(frozen=True)

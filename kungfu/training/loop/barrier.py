@@ -30,8 +30,7 @@ from kungfu.runtime.api import (
     merge,
     with_settings,
 )
-from kungfu.training.graph.state_checksum import checksum_of
-from kungfu.training.graph.training_state import differing_variables
+from kungfu.training.graph.training_state import checksum_of, differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.loop.between_steps import (
     complete_pending,

@@ -24,15 +24,14 @@ position that all peers agreed on, so that each sample is trained on once.
 from __future__ import annotations
 
 import time
-import zlib
 from functools import partial
 from typing import NoReturn
 
-import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.runtime.api import NoticedLoss
+from kungfu.training.graph.training_state import checksum_of
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.loop import barrier
 from kungfu.training.loop.between_steps import forget_message_time, left_pending
@@ -147,9 +146,7 @@ def _registered_before(run: Run, *, gives: bool) -> int | None:
 
 def _digest(run: Run) -> int:
     """The digest of the state; 0 before an exchange has begun. Peers with equal digests may all send the state."""
-    if run.standing.stage <= AFTER_STEP:
-        return 0
-    return zlib.crc32(np.array(list(run.state.digest().values()), np.uint64).tobytes())
+    return 0 if run.standing.stage <= AFTER_STEP else checksum_of(run.state.shared())
 
 
 def _reset_graph(run: Run) -> None:

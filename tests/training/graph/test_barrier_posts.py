@@ -1,14 +1,18 @@
-"""Posts: what asks for a barrier, what of it is pending, and what a barrier answers."""
+"""Posts: what asks for a barrier, what of it is pending, what a barrier answers, and the checksum of a step."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kungfu import control, ops
 from kungfu.compiler.fired import fired_rules
 from kungfu.policy_definition import Policy
 from kungfu.training.graph.average import average
+from kungfu.training.graph.graph_state import StateChecksum
 from tests.training.peers import attached_peers, averaging_of, ignore
 
 
@@ -97,3 +101,47 @@ def test_two_settings_whose_steps_alternate_share_their_barriers():
         return odd.call(ignore), even.checkpoint()
 
     assert barriers(rules, steps=4) == {2: [("ignore", 1), ("checkpoint", 2)], 4: [("ignore", 3), ("checkpoint", 4)]}
+
+
+# ---- the checksum of what all peers must hold alike ------------------------------------------------------------------
+
+CHECKSUMS = st.integers(0, 2**32 - 1)
+CHECKSUM = StateChecksum()
+
+
+def numbers(checksum: int | None) -> np.ndarray:
+    """A peer's share of the message."""
+    CHECKSUM.offer(checksum)
+    return CHECKSUM.numbers.numpy()
+
+
+def compared(sums: np.ndarray, size: int) -> int:
+    """What the sums of the peers' numbers tell."""
+    return int(CHECKSUM.compared(tf.constant(sums), tf.constant(size, tf.int64)))
+
+
+@settings(max_examples=50)
+@given(CHECKSUMS, st.integers(0, 29), st.integers(1, 4000))
+def test_sums_of_equal_checksums_tell_nothing_and_one_bit_of_one_peer_is_told(checksum, bit, others):
+    alike = others * numbers(checksum)
+    assert compared(alike, others) == 0
+    assert compared(alike + numbers(checksum ^ 1 << bit), others + 1) == 1
+
+
+def test_a_step_without_a_checksum_compares_nothing():
+    assert compared(3 * numbers(None), 3) == 0
+    assert compared(numbers(5) + numbers(None), 2) == 1
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_peers_whose_checksums_differ_hold_a_barrier_after_that_step(traced):
+    def run_steps(rank, attachment):
+        peer, found = Posting(lambda training: control.every(4).checkpoint(), rank, attachment, traced=traced), []
+        for checksum in (7, 7 + rank, None, 9):
+            peer.graph_state.posts.checksum.offer(checksum)
+            found.append((peer.step(), peer.graph_state.posts.checksum.is_unlike()))
+        return found
+
+    with attached_peers(2) as run:
+        first, second = run(run_steps)
+    assert first == second == [(None, False), ([], True), (None, False), (None, False)]

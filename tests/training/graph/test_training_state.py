@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.state.buffers import digests
 from kungfu.runtime.state.variables import memory_of
-from kungfu.training.graph.training_state import StateClasses, TrainingState, classify, differing_variables, plant_seeds
+from kungfu.training.graph.training_state import (
+    StateClasses,
+    TrainingState,
+    checksum_of,
+    classify,
+    differing_variables,
+    plant_seeds,
+)
 from tests.training.linear import linear_model
 
 
@@ -150,6 +157,14 @@ def test_all_peers_agree_with_what_is_seen_from_outside(values: list[list[int]])
     peers = [[[float(one)] for one in peer] for peer in values]
     differ = [place for place, column in enumerate(zip(*values, strict=True)) if len(set(column)) > 1]
     assert found(peers) == [differ] * len(peers)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_any_bit_of_any_variable_changes_the_checksum(place):
+    variables = [tf.Variable([1.0, 2.0]), tf.Variable(3, dtype=tf.int64), tf.Variable(True)]
+    before = checksum_of(variables)
+    variables[place].assign([tf.constant([1.0, np.nextafter(np.float32(2.0), 3)]), 2, False][place])
+    assert checksum_of(variables) != before
 
 
 @pytest.mark.parametrize("size", [2, 256])
