@@ -18,8 +18,8 @@ from kungfu.compiler.compiled_policies import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
-from kungfu.training.graph.derived_sources import MessageNumbers
 from kungfu.training.graph.graph_state import CHECKSUM_FLOATS, GraphState, StateChecksum
+from kungfu.training.graph.step_record import MessageNumbers
 from kungfu.training.graph.totals import SentTotals
 from kungfu.training.graph.variable_io import run_where
 

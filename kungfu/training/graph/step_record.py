@@ -2,6 +2,10 @@
 
 The variable is *packed*: it omits sources that are derived from other sources. From it the host computes the *row*,
 with a number for every column, when the row is needed.
+
+As nodes of the graph the derived sources would cost every step some forty microseconds, whether a policy uses them or
+not. The sources that a policy uses are in the graph too, in `kungfu.training.graph.gradient_message`; both results are
+bitwise equal.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,11 +27,79 @@ from kungfu.native import handle_of, is_available, load
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
-from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GIVEN_NUMBERS, MessageNumbers, given_numbers
 
-# The indices of some inputs, which come first in the packed record.
-_STEPS = 0
-_SAMPLES, _LOSS = GIVEN_NUMBERS - 4, GIVEN_NUMBERS - 3
+
+class MessageNumbers(NamedTuple):
+    """The inputs of a step's derived sources: variables and tensors in the graph, numbers on the host."""
+
+    steps: Any  # done before this one
+    size: Any  # of the view
+    batch: Any  # the global batch size in force
+    replacement_refused: Any  # 1 if a replacement was refused, else 0
+    exchanged: Any  # the number of peers that leave after their replacements arrive
+    target_size: Any  # of the rescale under way; 0 without one
+    trained: Any  # the samples trained on before this step
+    epoch_samples: Any  # 0 without a loader
+    epoch: Any  # of the step
+    offset: Any  # the samples of this epoch that are done
+    epochs: Any  # the number of passes of the loader over its data; 0 without a loader
+    drops: Any  # 1 if an epoch ends before a step that would be smaller, else 0
+    now: Any  # the time at which the gradients were ready, in seconds
+    began: Any  # the time of this peer's first step
+    header: Any  # the sums of samples, losses times samples, posts, and posts that change the membership
+
+
+# The number of all inputs, which come first in the packed record, and the indices of some.
+_INPUTS = len(MessageNumbers._fields) + 3
+_STEPS, _SAMPLES, _LOSS = 0, _INPUTS - 4, _INPUTS - 3
+
+
+def given_numbers(packed: Sequence[float]) -> MessageNumbers:
+    """Host: the inputs at the front of a packed record."""
+    return MessageNumbers(*[*packed[:_SAMPLES], packed[_SAMPLES:_INPUTS]])
+
+
+def _job_samples(given: MessageNumbers) -> float:
+    """The samples of the whole job; see `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
+    if not given.epochs > 0:
+        return 0.0
+    least = max(min(given.batch, given.epoch_samples) if given.drops > 0 else 1.0, 1.0)
+    left = (given.epoch_samples - given.offset) // least * least
+    whole = given.epoch_samples // least * least
+    return float(given.trained + left + (given.epochs - given.epoch - 1) * whole)
+
+
+def _mean_loss(given: MessageNumbers) -> float:
+    samples, loss = given.header[:2]
+    # Without samples on any peer there is no loss.
+    return _float32(loss / samples) if samples else float("nan")
+
+
+def _clock_seconds(given: MessageNumbers) -> float:
+    elapsed_s = given.now - given.began
+    return _float32(elapsed_s) if elapsed_s > 0 else 0.0  # 0 in the first step, which starts the clock
+
+
+def _float32(number: float) -> float:
+    """Rounds to float32; the rounded quotient of two float32 equals their float32 division."""
+    return float(np.float32(number))
+
+
+DERIVED_SOURCES: Mapping[str, Callable[[MessageNumbers], float]] = {
+    "step": lambda given: given.steps + 1,
+    "local_batch_size": lambda given: _float32(_float32(given.batch) / given.size),
+    "global_batch_size": lambda given: _float32(given.batch),
+    "job_samples": _job_samples,
+    "clock_seconds": _clock_seconds,
+    "replacement_refused": lambda given: float(given.replacement_refused > 0),
+    "replacing": lambda given: float(given.exchanged > 0),
+    "mean_loss": _mean_loss,
+    "total_samples": lambda given: given.header[0],
+    "pending": lambda given: float(given.header[3] > 0 or given.target_size > 0),
+    "barrier_due": lambda given: float(given.header[2] > 0),
+    "change_due": lambda given: float(given.header[3] > 0),
+    "target_size": lambda given: given.target_size,
+}
 
 Group = Literal["step", "local", "agreed", "watched", "watched_whole", "targets", "fired"]
 
@@ -108,7 +180,7 @@ class StepRecord:
 
     def straggler_fractions(self, packed: Sequence[float]) -> list[float]:
         """The speed of each peer as a fraction of the view's median, in rank order; empty if not measured."""
-        return list(packed[GIVEN_NUMBERS + len(self._packed_indices) :])
+        return list(packed[_INPUTS + len(self._packed_indices) :])
 
     def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
         """The fields of a line of the metrics: the common fields of every step, and the values of the named signals.
@@ -158,7 +230,7 @@ class StepRecord:
     def _packed_indices(self) -> Mapping[tuple[Group, str], int]:
         """The index in the packed record of each column that is packed unchanged."""
         as_they_are = (one for one in self.columns if not _is_derived(one))
-        return {(one.group, one.name): index for index, one in enumerate(as_they_are, start=GIVEN_NUMBERS)}
+        return {(one.group, one.name): index for index, one in enumerate(as_they_are, start=_INPUTS)}
 
     @cached_property
     def _in_columns(self) -> Callable[[Sequence[float]], Sequence[float]]:
@@ -176,7 +248,7 @@ def make_step_record(plan: CompiledPolicies) -> StepRecord:
     gradients, and the rules."""
     columns = _columns(plan)
     # With a fraction for each peer, the length depends on the size of the view.
-    nothing = np.full(GIVEN_NUMBERS + sum(not _is_derived(one) for one in columns), np.nan)
+    nothing = np.full(_INPUTS + sum(not _is_derived(one) for one in columns), np.nan)
     shape = nothing.shape if plan.straggler_fractions is None else [None]
     packed = tf.Variable(nothing, shape=shape, dtype=tf.float64, trainable=False, name="kungfu/tape")
     return StepRecord(columns, packed)

@@ -1,19 +1,28 @@
-"""The record of a step: every number of a step in one row."""
+"""The record of a step: every number of a step in one row, those that follow from others as the graph has them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kungfu import control, ops, policy
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.policies import gns_batch, replace_stragglers
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph import step_record
-from kungfu.training.graph.derived_sources import DERIVED_SOURCES, MessageNumbers
-from kungfu.training.graph.step_record import make_step_record, pack_scalars
-from tests.training.linear import linear_run, points
+from kungfu.training.graph.graph_state import ProgressVariables
+from kungfu.training.graph.step_record import (
+    DERIVED_SOURCES,
+    MessageNumbers,
+    given_numbers,
+    make_step_record,
+    pack_scalars,
+)
+from tests.training.linear import linear_run, numbers_of, points
 
 PLAN = compile_policies([gns_batch(max_peers=4)])
 
@@ -28,7 +37,7 @@ def offered():
     return values | {"norm_squared(grads)": tf.constant(0.5), "norm_squared(mean_grads)": tf.constant(-np.inf)}
 
 
-def given(**numbers):
+def third_step(**numbers):
     """Numbers of a third step of two peers, from which others follow."""
     third = {
         "steps": 2, "size": 2, "batch": 9, "replacement_refused": 1, "exchanged": 0, "target_size": 0, "trained": 18,
@@ -65,7 +74,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     record, sources = make_step_record(PLAN), offered()
     known = {"fired": [True, False], "targets": [4.0, np.nan], "watched": [7.0, 3.0]}
     outcome = outcome_of(PLAN, record, **{name: tf.constant(one) for name, one in known.items()})
-    numbers = given()
+    numbers = third_step()
     tf.function(lambda: record.write(numbers, OF_THE_STEP, sources, outcome))()
     packed = record.packed.numpy().tolist()
     told = {(one.group, one.name): value for one, value in zip(record.columns, record.row(packed), strict=True)}
@@ -88,7 +97,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
 def test_whole_numbers_beyond_float32_stay_whole():
     plan, large = compile_policies([]), tf.constant(2**40 + 1, tf.int64)
     record, sources = make_step_record(plan), offered() | {"samples_done": large}
-    record.write(given(trained=large), OF_THE_STEP, sources, outcome_of(plan, record))
+    record.write(third_step(trained=large), OF_THE_STEP, sources, outcome_of(plan, record))
     names, packed = [one.name for one in record.columns], record.packed.numpy().tolist()
     assert record.row(packed)[names.index("samples_done")] == 2**40 + 1
     assert record.samples_trained(packed) == 2**40 + 9
@@ -164,7 +173,7 @@ def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
     def written(*fractions: float) -> np.ndarray:
         masks = tf.zeros([len(plan.rules), len(fractions)], tf.bool)
         outcome = outcome_of(plan, record, masks=masks, fractions=tf.constant([fractions]))
-        record.write(given(), OF_THE_STEP, offered(), outcome)
+        record.write(third_step(), OF_THE_STEP, offered(), outcome)
         return record.packed.numpy().tolist()
 
     nothing = record.packed.numpy().tolist()
@@ -184,3 +193,68 @@ def test_without_a_policy_that_measures_it_no_speed_is_told():
     packed = record.packed.numpy().tolist()
     assert record.packed.shape.is_fully_defined()
     assert (len(record.row(packed)), record.straggler_fractions(packed)) == (len(record.columns), [])
+
+
+# ---- sources that follow from others ---------------------------------------------------------------------------------
+
+NOTHING = MessageNumbers(*[0.0] * 14, header=[0.0] * 4)
+
+
+def job_samples_in_graph(given: MessageNumbers) -> int:
+    values = {
+        "step": given.steps, "epoch": given.epoch, "offset": given.offset, "samples": given.epoch_samples, "batch": 1,
+        "trained": given.trained, "epochs": given.epochs, "drops": given.drops,
+    }  # fmt: skip
+    progress = ProgressVariables(**{name: tf.Variable(int(one), dtype=tf.int64) for name, one in values.items()})
+    return int(progress.job_samples(tf.constant(int(given.batch), tf.int64)))
+
+
+@given(
+    st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 7), st.integers(0, 7),
+    st.integers(0, 300), st.booleans(),
+)  # fmt: skip
+def test_the_samples_of_the_job_are_those_of_the_graph(trained, samples, offset, epoch, epochs, batch, drops):
+    given = MessageNumbers(
+        steps=3.0, size=2.0, batch=float(batch), replacement_refused=0.0, exchanged=0.0, target_size=0.0,
+        trained=float(trained), epoch_samples=float(samples), epoch=float(epoch), offset=float(min(offset, samples)),
+        epochs=float(epochs), drops=float(drops), now=0.0, began=0.0, header=NOTHING.header,
+    )  # fmt: skip
+    assert DERIVED_SOURCES["job_samples"](given) == job_samples_in_graph(given)
+    assert given_numbers([*given[:-1], *given.header, 7.0, 8.0]) == given
+
+
+@given(st.integers(1, 2**24), st.integers(1, 1000))
+def test_the_batch_of_a_peer_is_rounded_as_in_the_graph(batch, size):
+    given = NOTHING._replace(size=float(size), batch=float(batch))
+    assert DERIVED_SOURCES["local_batch_size"](given) == float(np.float32(batch) / np.float32(size))
+
+
+def test_where_nobody_had_samples_there_is_no_loss():
+    assert np.isnan(DERIVED_SOURCES["mean_loss"](NOTHING))
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop"])
+def test_a_rule_sees_what_the_record_says(remainder):
+    seen: list[list[float]] = []
+    names = list(DERIVED_SOURCES)
+
+    def look(control, *values):
+        seen.append([float(value) for value in values])
+        if len(seen) == 4:
+            control.set_global_batch_size(3)
+
+    def watched(training):
+        own = {"clock_seconds": ops.all_reduce(training.clock_seconds, "mean")}
+        return control.always().call(look, *(own.get(name, getattr(training, name)) for name in names))
+
+    run = linear_run(policies=[policy(watched)()])
+    recorded = []
+    for batch in run.training.batches(points(18), batch_size=4, epochs=3, seed=0, remainder=remainder):
+        run.step(batch)
+        numbers = {name: value for (_, name), value in numbers_of(run.training._run.graph_state).items()}
+        recorded.append([numbers[name] for name in names])
+    assert len(seen) > 6
+    steps = [int(one[names.index("step")]) for one in seen]
+    assert seen == [recorded[step - 1] for step in steps]
+    batches = {one[names.index("global_batch_size")] for one in recorded}
+    assert batches == {4.0, 3.0}
