@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.lower import Program
 from kungfu.runtime.api import REMEMBERED, Asked, Attachment, ExitReport, Limits, Membership, ShadowAsk, Terms
-from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average_before_last
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
@@ -24,6 +23,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
+from kungfu.training.graph.step_report import PlannedEpochs
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.training_state import TrainingState
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects

@@ -24,11 +24,10 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
 from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
 from kungfu.training.data.partition_sampler import PartitionSampler
-from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stream import Stream
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.step_report import StepPosition
+from kungfu.training.graph.step_report import PlannedEpochs, StepPosition
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.loop.loop_metrics import refuse_accumulated
 from kungfu.training.loop.step_calls import StepCalls

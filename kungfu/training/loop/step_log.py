@@ -8,9 +8,8 @@ from typing import Any, final
 
 from kungfu.compiler.fired import fired_rules
 from kungfu.runtime.api import ShadowAsk, View
-from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.step import BARRIER_HELD, DONE
-from kungfu.training.graph.step_report import StepReport
+from kungfu.training.graph.step_report import PlannedEpochs, StepReport
 from kungfu.training.graph.variable_io import read_variable
 from kungfu.training.run import Run
 from kungfu.training.telemetry.event_log_writer import metrics_line
