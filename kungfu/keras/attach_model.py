@@ -44,8 +44,7 @@ from kungfu.training.graph.layer_memory import LayerReduction, is_named
 from kungfu.training.loop.attach import attach_built, build, policies_in_job
 from kungfu.training.loop.job_connection import JobConnection, connect
 from kungfu.training.loop.step_calls import StepCalls
-from kungfu.training.state.registry import Kind
-from kungfu.training.state.rescale_hooks import Rescaled
+from kungfu.training.state.registry import Kind, Rescaled
 
 
 def attach(

@@ -28,8 +28,7 @@ from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.training_state import TrainingState
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
 from kungfu.training.state.registered_sync import PendingSync
-from kungfu.training.state.registry import Registry
-from kungfu.training.state.rescale_hooks import RescaleHooks
+from kungfu.training.state.registry import Registry, RescaleHooks
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder

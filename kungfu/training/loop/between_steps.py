@@ -21,7 +21,7 @@ from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.run import Run
 from kungfu.training.state.program_description import describe
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
-from kungfu.training.state.rescale_hooks import Rescaled, change_of
+from kungfu.training.state.registry import Rescaled, change_of
 
 # The name of the messages exchanged there, in reports of a late or lost peer.
 BETWEEN_STEPS = "the exchange of values"

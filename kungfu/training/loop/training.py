@@ -24,8 +24,7 @@ from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
-from kungfu.training.state.registry import Kind
-from kungfu.training.state.rescale_hooks import Rescaled
+from kungfu.training.state.registry import Kind, Rescaled
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

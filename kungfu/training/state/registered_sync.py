@@ -17,8 +17,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import VariableGap, gap_of
 from kungfu.training.graph.training_state import differing_variables
-from kungfu.training.state.registry import Registry
-from kungfu.training.state.rescale_hooks import Rescaled
+from kungfu.training.state.registry import Registry, Rescaled
 
 # Content up to this length travels in one message together with its length.
 _SHORT_BYTES = 1016
