@@ -22,10 +22,9 @@ from kungfu.keras.applications import Applications, optimizers_of
 from kungfu.keras.metrics import JobLogs, metrics_of
 from kungfu.keras.train_step import Step, whole_batch_losses
 from kungfu.training.graph.average import average_to_conclude
-from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare, peer_share
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.totals import add_up
-from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
 

@@ -21,10 +21,9 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import added_to_unmasked, all_layers, is_in_xla_context, loss_tracker, reductions_by
 from kungfu.keras.metrics import JobLogs
 from kungfu.training.graph.average import SummedTotals, average
-from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare, peer_share
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.totals import add_up
-from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")

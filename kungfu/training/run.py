@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.lower import Program
 from kungfu.runtime.api import REMEMBERED, Asked, Attachment, ExitReport, Limits, Membership, ShadowAsk, Terms
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average_before_last
+from kungfu.training.graph.combined_metrics import LoopMetrics
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
@@ -32,9 +33,6 @@ from kungfu.training.state.registry import Registry, RescaleHooks
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
-
-if TYPE_CHECKING:
-    from kungfu.training.loop.loop_metrics import LoopMetrics
 
 # Stages in a `LossReport` sent before the peers have exchanged anything after their last step.
 IN_BARRIER, AFTER_STEP = 0, 1

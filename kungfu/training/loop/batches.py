@@ -27,9 +27,9 @@ from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stream import Stream
 from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.combined_metrics import refuse_accumulated
 from kungfu.training.graph.step_report import PlannedEpochs, StepPosition
 from kungfu.training.graph.variable_io import write_variable
-from kungfu.training.loop.loop_metrics import refuse_accumulated
 from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.run import Run
 

@@ -16,12 +16,11 @@ from kungfu.runtime.api import CheckpointFolder
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.graph.average import SummedTotals, average
-from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.graph.combined_metrics import Combination, LoopMetrics, refuse_accumulated
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop import barrier
 from kungfu.training.loop.batches import declare_batches, walk
-from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
 from kungfu.training.state.registry import Kind, Rescaled
