@@ -30,16 +30,9 @@ from kungfu.runtime.api import (
     merge,
     with_settings,
 )
-from kungfu.training.graph.training_state import checksum_of, differing_variables
+from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
-from kungfu.training.loop.between_steps import (
-    complete_pending,
-    described,
-    forget_message_time,
-    left_pending,
-    peer_group,
-    total,
-)
+from kungfu.training.loop import between_steps
 from kungfu.training.run import Run
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
 from kungfu.training.state.program_description import machine_in_words
@@ -56,7 +49,7 @@ def join(run: Run) -> None:
         return _continued(_first_terms(run, view.size), run.settings.terms_before, target=target)
 
     result = run.membership.join(
-        run.state, description=described(run), machine=machine_in_words(), opening_terms=opening_terms
+        run.state, description=between_steps.described(run), machine=machine_in_words(), opening_terms=opening_terms
     )
     after = result.after
     # The batch size of the first view depends on its size; the terms of a later view include it.
@@ -65,7 +58,7 @@ def join(run: Run) -> None:
     step = run.steps()
     run.journal.joined(result, step=step)
     run.journal.spanned("join", result, step=step, total_s=time.monotonic() - started)
-    left_pending(run, result, step=step)
+    between_steps.left_pending(run, result, step=step)
     _restore_registered(run, step)
     ask_for_departures(run)
     if run.checkpoints.is_wanted or run.pending.stop_reason is not None:
@@ -114,9 +107,9 @@ def hold(run: Run) -> None:
     else:
         _put_in_force(run, result.after.terms)
     step = run.steps()
-    left_pending(run, result, step=step)
+    between_steps.left_pending(run, result, step=step)
     _request_checkpoints(run, requests)
-    forget_message_time(run)
+    between_steps.forget_message_time(run)
     stop_s = time.monotonic() - started
     if changed:
         write_variable(graph_state.times.rescale_seconds, stop_s)
@@ -132,11 +125,11 @@ def hold(run: Run) -> None:
 def finish(run: Run) -> None:
     """Ends training on all peers: assigns the averaged statistics, and compares the states."""
     # A joiner of the last barrier has done its pending work at this point.
-    complete_pending(run)
+    between_steps.complete_pending(run)
     _request_checkpoints(run, _last_requests(run))
     average_statistics(run)
     run.pending.sync = PendingSync()
-    complete_pending(run)
+    between_steps.complete_pending(run)
     run.membership.final_barrier(run.state, run.terms, shadows=(*run.pending.shadows,))
 
 
@@ -144,19 +137,6 @@ def ask(run: Run) -> None:
     """Requests a barrier after the next step, on rank 0. A request before the first step is repeated by `join`."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
-
-
-def read_registered(run: Run, *, compared: bool) -> None:
-    """Reads the registered values once, for joiners that the next barrier may admit, or for a checksum.
-
-    Called only between two steps from Python: a loop in the graph may be writing the values.
-    """
-    registry = run.registry
-    joins = registry.has_agreed_values and bool(run.terms.target_size or run.terms.leaving)
-    if joins or compared:
-        registry.collect()
-    if joins:
-        run.state.registered_read(step=run.steps() + 1)
 
 
 def _restore_registered(run: Run, step: int) -> None:
@@ -173,11 +153,6 @@ def _restore_registered(run: Run, step: int) -> None:
         run.membership.mark_state_complete()
 
 
-def offer_checksum(run: Run) -> None:
-    """Between two steps: adds a checksum of all variables that are equal on all peers to the next step's message."""
-    run.graph_state.posts.checksum.offer(checksum_of(list(run.checkpoints.state().classes.shared.values())))
-
-
 def average_statistics(run: Run) -> None:
     """Averages the layers' statistics over the peers, or assigns rank 0's values.
 
@@ -188,16 +163,17 @@ def average_statistics(run: Run) -> None:
     classes = run.state.classes
     if run.size == 1:
         return
-    peer_group(run, tag="values of rank 0").assign_from_rank(list(classes.of_rank_0.values()))
+    between_steps.peer_group(run, tag="values of rank 0").assign_from_rank(list(classes.of_rank_0.values()))
     variables = list(classes.averaged.values())
     if not variables:
         return
-    places = differing_variables(variables, size=run.size, total=partial(total, run, tag="statistics"))
+    places = differing_variables(variables, size=run.size, total=partial(between_steps.total, run, tag="statistics"))
     if not places:
         return
     named = zlib.crc32(repr(places).encode())  # a message with other tensors has another name
     read = [variables[place].read_value() for place in places]
-    for place, mean in zip(places, total(run, read, scale=1.0 / run.size, tag=f"means {named:08x}"), strict=True):
+    means = between_steps.total(run, read, scale=1.0 / run.size, tag=f"means {named:08x}")
+    for place, mean in zip(places, means, strict=True):
         variables[place].assign(mean)
 
 

@@ -1,7 +1,7 @@
 """Synchronises registered values, calls hooks and starts checkpoints between two steps, after a barrier.
 
 A barrier is inside a step, where the peers' programs are at different points. So the barrier only records its pending
-work, and the call of the next step does it.
+work, and the call of the next step does it. Before a step `HostNotes` writes what changed on the host to the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import tensorflow as tf
 
 from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.api import BarrierResult, Description, Manifest
+from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.tracing.random_streams import RandomStreams
+from kungfu.training.graph.training_state import checksum_of
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.run import Run
 from kungfu.training.state.program_description import describe
@@ -135,3 +137,57 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=recovery is not None)
     return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, result.rank, step))
+
+
+class HostNotes:
+    """The host's notifications to the graph before a step, written only if they changed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._every, self._view = run, run.settings.compare_every, run.graph_state.view
+        self._checksum = run.graph_state.posts.checksum
+        self._joiners = 0  # on this host, as last written to the graph
+        self._compares = False  # True if the current step compares checksums
+
+    def before_step(self, here: StepPosition, *, looped: bool) -> None:
+        """Updates the notes before the step at this position; ``looped`` is True if a graph loop calls the step."""
+        self._read_registered(compared=self._is_compared(here))
+        self.offer_checksum(here)
+        self.note_joiners(looped=looped)
+
+    def _read_registered(self, *, compared: bool) -> None:
+        """Reads the registered values once, for joiners that the next barrier may admit, or for a checksum.
+
+        Called only between two steps from Python: a loop in the graph may be writing the values.
+        """
+        run, registry, terms = self._run, self._run.registry, self._run.terms
+        joins = registry.has_agreed_values and bool(terms.target_size or terms.leaving)
+        if joins or compared:
+            registry.collect()
+        if joins:
+            run.state.registered_read(step=run.steps() + 1)
+
+    def note_joiners(self, *, looped: bool) -> None:
+        """Writes the number of joiners that are getting ready on this host."""
+        run = self._run
+        # A loop in the graph runs steps without Python, so there the number is updated at barriers only.
+        known = None if looped else run.membership.host_joiners()
+        # If the host of the joiners is unknown, any host may have them while a change of the size is under way.
+        joiners = int(run.terms.target_size > 0) if known is None else known
+        if joiners != self._joiners:
+            self._joiners = joiners
+            write_variable(self._view.host_joiners, joiners)
+
+    def offer_checksum(self, here: StepPosition) -> None:
+        """Adds a checksum of all agreed variables to the step's message at every ``compare_every``-th step."""
+        # Only the last micro-batch of a share sends the message; the offer of the first one remains valid.
+        if here.micro:
+            return
+        if compares := self._is_compared(here):
+            self._checksum.offer(checksum_of([*self._run.checkpoints.state().classes.shared.values()]))
+        elif self._compares:
+            self._checksum.offer(None)
+        self._compares = compares
+
+    def _is_compared(self, here: StepPosition) -> bool:
+        """True if the step that begins here should send a checksum."""
+        return self._every > 0 and here.size > 1 and not here.micro and here.step % self._every == 0

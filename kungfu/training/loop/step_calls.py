@@ -1,4 +1,4 @@
-"""The calls of a step in a loop: the state kept between two calls, and the work around each call.
+"""The calls of a step in a loop: the state kept between two calls, the work around each call, and its log.
 
 The first call begins the run (`warm_up`), and the end of training follows the last. See `recovery` for the loss of a
 peer, and `barrier` for barriers.
@@ -6,26 +6,30 @@ peer, and `barrier` for barriers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, final
 
 import tensorflow as tf
 
+from kungfu.compiler.fired import fired_rules
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.api import Stamp
+from kungfu.runtime.api import ShadowAsk, Stamp, View
 from kungfu.training.data.catch_up import DataCursor
 from kungfu.training.graph.accumulate import ACCUMULATED
-from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, CompiledStep, as_tensors
-from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
+from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, DONE, CompiledStep, as_tensors
+from kungfu.training.graph.step_report import PlannedEpochs, StepPosition, StepReport, read_position
 from kungfu.training.graph.tracing.trace import refuse_xla
-from kungfu.training.graph.variable_io import write_variable
+from kungfu.training.graph.variable_io import read_variable
 from kungfu.training.loop import barrier, recovery
-from kungfu.training.loop.between_steps import complete_pending, forget_message_time, peer_group
-from kungfu.training.loop.step_log import StepLog
+from kungfu.training.loop.between_steps import HostNotes, complete_pending, forget_message_time, peer_group
 from kungfu.training.loop.warm_up import prepare_step
 from kungfu.training.run import AFTER_STEP, IN_BARRIER, Run
 from kungfu.training.state.registered_sync import PeerGroup
+from kungfu.training.telemetry.event_log_writer import metrics_line
+from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY
 
 
 class Skipped(Enum):
@@ -85,7 +89,7 @@ class StepCalls:
 
     def __init__(self, run: Run) -> None:
         self.run, self.stamps, self.step_log = run, Stamps(), StepLog(run)
-        self.data_cursor, self._notes = DataCursor(run.membership, run.graph_state), _HostNotes(run)
+        self.data_cursor, self._notes = DataCursor(run.membership, run.graph_state), HostNotes(run)
         self.count, self._shadows, self._exits = 0, run.pending.shadows, run.settings.exits
         self._micro_done = run.graph_state.metrics.micro.done
         self._compiled: CompiledStep | None = None
@@ -315,43 +319,74 @@ class StepCalls:
         run.membership.finish(summary, leaving=run.left, phase=0 if run.left else run.settings.phase)
 
 
-class _HostNotes:
-    """The host's notifications to the graph before a step, written only if they changed."""
+@final
+class StepLog:
+    """Writes the steps of this peer to the job's journal."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._every, self._view = run, run.settings.compare_every, run.graph_state.view
-        self._checksum = run.graph_state.posts.checksum
-        self._joiners = 0  # on this host, as last written to the graph
-        self._compares = False  # True if the current step compares checksums
+        self._run, self._standing, self._declared = run, run.standing, run.declared
+        self._graph_state, self._membership = run.graph_state, run.membership
+        self._step_record, self._shadows = run.graph_state.metrics.step_record, run.graph_state.rules.shadows
+        self._journal, self._recorder = run.journal, run.recorder
+        # The names of the shadow rules: by mode, or because the budget does not let them act.
+        self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
 
-    def before_step(self, here: StepPosition, *, looped: bool) -> None:
-        """Updates the notes before the step at this position; ``looped`` is True if a graph loop calls the step."""
-        barrier.read_registered(self._run, compared=self._is_compared(here))
-        self.offer_checksum(here)
-        self.note_joiners(looped=looped)
-
-    def note_joiners(self, *, looped: bool) -> None:
-        """Writes the number of joiners that are getting ready on this host."""
+    def record_view(self) -> None:
+        """Records the current view, in case it has changed, at the start of a section of the trace."""
         run = self._run
-        # A loop in the graph runs steps without Python, so there the number is updated at barriers only.
-        known = None if looped else run.membership.host_joiners()
-        # If the host of the joiners is unknown, any host may have them while a change of the size is under way.
-        joiners = int(run.terms.target_size > 0) if known is None else known
-        if joiners != self._joiners:
-            self._joiners = joiners
-            write_variable(self._view.host_joiners, joiners)
+        if self._recorder is not None:
+            version = int(read_variable(self._graph_state.view.version))
+            self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
-    def offer_checksum(self, here: StepPosition) -> None:
-        """Adds a checksum of the shared state to the step's message at every ``compare_every``-th step."""
-        # Only the last micro-batch of a share sends the message; the offer of the first one remains valid.
-        if here.micro:
-            return
-        if compares := self._is_compared(here):
-            barrier.offer_checksum(self._run)
-        elif self._compares:
-            self._checksum.offer(None)
-        self._compares = compares
+    def log(self, report: StepReport) -> list[ShadowAsk]:
+        """Logs a finished step, even if its view has ended; returns the requests of shadow rules, to be compared."""
+        leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
+        step, loss = step_record.step(packed), step_record.loss(packed)
+        shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow
+        # The usual case, a step with log lines only: another thread formats them.
+        is_plain = report.code == DONE and step % SNAPSHOT_EVERY and not shadows
+        if is_plain and self._journal.is_quiet and loss - loss == 0.0:
+            if leads or self._recorder is not None:
+                view = self._membership.view if leads else None
+                self._membership.record("step", partial(self._lines, report, view, self._declared.planned, time.time()))
+            return []
+        if self._recorder is not None:
+            self._recorder.stepped(packed)
+            # A barrier may have changed the view.
+            if report.code == BARRIER_HELD:
+                self.record_view()
+            else:
+                self._recorder.step_ended(after=step)
+        self._journal.measured(loss, step=step)
+        # The coordinator logs each step. Other peers log the first step after a change, in case they take over.
+        if leads or self._journal.has_news:
+            view = self._membership.view if leads else None
+            self._journal.stepped(partial(self._metrics, report, view, self._declared.planned))
+        if not shadows:
+            return []
+        # The coordinator logs shadow rules that fired.
+        fired = fired_rules(self._run.plan, self._shadows.fetched(), step=self._run.steps())
+        self._journal.shadowed(fired if leads else [])
+        return [ShadowAsk(one.rule, one.step, one.value) for one in fired]
 
-    def _is_compared(self, here: StepPosition) -> bool:
-        """True if the step that begins here should send a checksum."""
-        return self._every > 0 and here.size > 1 and not here.micro and here.step % self._every == 0
+    def _lines(
+        self, report: StepReport, view: View | None, planned: PlannedEpochs | None, now: float
+    ) -> dict[str, Any]:
+        """The step's line in each stream that is enabled; formatted later, in another thread."""
+        lines: dict[str, Any] = {}
+        if self._recorder is not None:
+            lines["trace"] = self._recorder.line(report.packed)
+        if view is not None:
+            lines["metrics"] = metrics_line(now, partial(self._metrics, report, view, planned))
+        return lines
+
+    def _metrics(self, report: StepReport, view: View | None, planned: PlannedEpochs | None) -> dict[str, Any]:
+        """The step's line in the metrics; formatted later, in another thread."""
+        step_record, packed = self._step_record, report.packed
+        # The ids of the peers are known only while the view of the step lasts.
+        peers = view.ids if view is not None and view.version == step_record.view(packed) else ()
+        line = step_record.metrics(packed, peers=peers)
+        progress = {} if planned is None else planned.progress(report.position, epoch=line["epoch"])
+        # A policy's signal may have the same name.
+        line.setdefault("progress", {"samples": step_record.samples_trained(packed), **progress})
+        return line
