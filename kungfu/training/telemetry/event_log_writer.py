@@ -12,22 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.event_log.events import (
-    CalledEvent,
-    DecisionEvent,
-    FiniteAgainEvent,
-    HeldEvent,
-    NotFiniteEvent,
-    RecoveredEvent,
-    RefusedEvent,
-    RescaleEvent,
-    RulesEvent,
-    SetEvent,
-    ShadowEvent,
-    SpanEvent,
-    SpanPart,
-    SupersededEvent,
-)
+from kungfu.event_log import events
 from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.api import Asked, BarrierResult, Leave, RecordEntry, Resize, SetBatch, SetRate, SetValue
 from kungfu.training.telemetry.decision_text import describe_decision
@@ -58,7 +43,7 @@ class EventLogWriter:
         self._record, self._deciding, self._clock = record, tuple(deciding), clock
         self._under_way: tuple[Asked, ...] = ()
         self._stopped_by = ""  # the rule or command that ends training
-        self._rescale: RescaleEvent | RecoveredEvent | None = None  # written with the first step after it
+        self._rescale: events.RescaleEvent | events.RecoveredEvent | None = None  # written with the first step after it
         self._entered, self._is_first_step = 0.0, False  # the start of the view; True during its first step
         self._leading = False
         self._stop: Callable[[], Downtime]
@@ -79,13 +64,13 @@ class EventLogWriter:
         """Records that this peer has joined the job, after ``step`` steps."""
         self._leading = result.rank == 0
         if self._leading and self._deciding:
-            self._record("events", RulesEvent(step=step + 1, rules=self._deciding))
+            self._record("events", events.RulesEvent(step=step + 1, rules=self._deciding))
 
     def called(self, fired: FiredRule, answer: HookAnswer) -> None:
         """Records the call of a hook, and its answer."""
         if self._leading:
             also = tuple(str(one) for one in answer.requests if one.kind != "rescale")
-            event = CalledEvent(
+            event = events.CalledEvent(
                 step=fired.step, rule=fired.rule, saw=fired.inputs, asked=answer.asked, ignored=answer.ignored,
                 also=also,
             )  # fmt: skip
@@ -102,7 +87,7 @@ class EventLogWriter:
                     what, to = "learning rate", rate
                 case _:
                     what, self._stopped_by = "stop", setting.by
-            event = SetEvent(
+            event = events.SetEvent(
                 step=setting.step, rule=setting.by, saw=setting.inputs, what=what, to=to, over=over, unit=unit
             )
             self._record("events", event)
@@ -121,7 +106,7 @@ class EventLogWriter:
             if is_asked_anew:
                 # The barrier that first received the request failed, and its rule has fired again since.
                 continue
-            event = SupersededEvent(**_asked_fields(request), what=_setting(request), by=by, later=later)
+            event = events.SupersededEvent(**_asked_fields(request), what=_setting(request), by=by, later=later)
             self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
@@ -151,7 +136,7 @@ class EventLogWriter:
             ended = tuple(one for one in self._under_way if _is_carried_out(one, after.view.size)) or ended
             # Preempted peers have left, but replacements for them may still join.
             self._under_way = tuple(one for one in self._under_way if one not in ended or _when(one) == "noticed")
-        self._rescale = RescaleEvent(
+        self._rescale = events.RescaleEvent(
             step=step,
             rule=_rules_of(ended),
             decided_at=ended[0].step if ended else None,
@@ -171,7 +156,7 @@ class EventLogWriter:
     def spanned(self, what: str, result: BarrierResult, *, step: int, total_s: float) -> None:
         """Records, on every peer, the duration of a change of the membership, part by part."""
         version, parts = result.after.view.version, timing_tree(result.parts)
-        span = SpanEvent(what=what, peer=result.peer, view=version, step=step, s=round(total_s, 6), parts=parts)
+        span = events.SpanEvent(what=what, peer=result.peer, view=version, step=step, s=round(total_s, 6), parts=parts)
         self._record("events", span)
 
     def recovered(
@@ -203,7 +188,7 @@ class EventLogWriter:
         ended = [one for one in standing if one not in kept]
         self.superseded([dataclasses.replace(one, superseded_by="the loss of peers") for one in ended], later=step)
         self._under_way = (*kept,)
-        self._rescale = RecoveredEvent(
+        self._rescale = events.RecoveredEvent(
             step=step,
             before=before.view.size,
             after=after.view.size,
@@ -239,16 +224,16 @@ class EventLogWriter:
         # Finite again; reported if the non-finite loss was reported.
         if is_finite:
             if self._is_reported and since is not None:
-                self._report_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
+                self._report_loss(events.FiniteAgainEvent(what="loss", step=step, since=since), step)
             self._not_finite, self._is_reported = None, False
             return
         # Non-finite, since this step or an earlier one: reported once, and not too soon after the last report.
         self._not_finite = since = step if since is None else since
         if not self._is_reported and step >= self._quiet_until:
             self._is_reported = True
-            self._report_loss(NotFiniteEvent(what="loss", step=since, value=loss), step)
+            self._report_loss(events.NotFiniteEvent(what="loss", step=since, value=loss), step)
 
-    def _report_loss(self, event: NotFiniteEvent | FiniteAgainEvent, step: int) -> None:
+    def _report_loss(self, event: events.NotFiniteEvent | events.FiniteAgainEvent, step: int) -> None:
         self._quiet_until = step + _QUIET_STEPS
         if self._leading:
             self._record("events", event)
@@ -259,10 +244,10 @@ class EventLogWriter:
         if rescale is not None and self._leading:
             self._record("events", rescale)
 
-    def _complete_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
+    def _complete_rescale(self, event: events.RescaleEvent | events.RecoveredEvent) -> None:
         """Ends a step while a change of the membership waits for the first step after it."""
         # After a loss, this step is the first one, and the cost of the loss ends with it.
-        if isinstance(event, RecoveredEvent):
+        if isinstance(event, events.RecoveredEvent):
             stop = self._stop()
             parts = {**event.parts, "first_step_s": round(stop.first_step_s or 0.0, 6)}
             self._rescale = replace(event, **_stopped(stop), parts=parts)
@@ -310,7 +295,7 @@ class EventLogWriter:
     def _decided(self, result: BarrierResult, request: Asked) -> None:
         assert result.before is not None
         slow = result.after.slow if isinstance(request.what, Resize) else {}
-        decision = DecisionEvent(
+        decision = events.DecisionEvent(
             **_asked_fields(request),
             size=result.before.view.size,
             done=describe_decision(result, request),
@@ -327,7 +312,7 @@ class EventLogWriter:
         assert before is not None
         asked = after.terms.refused_size or before.terms.target_size or after.view.size
         stay = (peer for peer in before.terms.leaving if after.view.rank_of(peer) is not None)
-        refused = RefusedEvent(
+        refused = events.RefusedEvent(
             rule=_rules_of(self._under_way),
             asked=asked,
             size=after.view.size,
@@ -389,14 +374,14 @@ def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[s
     return {"time": round(now, 6), **metrics()}
 
 
-def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
+def _fired(fired: FiredRule) -> events.ShadowEvent | events.HeldEvent:
     """The event of a rule that fired without effect."""
     fields: dict[str, Any] = {"step": fired.step, "rule": fired.rule, "saw": fired.inputs, "ranks": fired.ranks}
     fields |= {"action": type(fired.action).__name__, "asked": None if math.isnan(fired.value) else fired.value}
-    return HeldEvent(**fields, budget=fired.held_by) if fired.mode == "held" else ShadowEvent(**fields)
+    return events.HeldEvent(**fields, budget=fired.held_by) if fired.mode == "held" else events.ShadowEvent(**fields)
 
 
-def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:
+def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[events.SpanPart, ...]:
     """The parts of a stop as a tree, in the order in which they were timed.
 
     Args:
@@ -411,6 +396,6 @@ def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[Span
     prefix = f"{within}/" if within else ""
     names = [name for name in seconds if name.startswith(prefix) and "/" not in name[len(prefix) :]]
     return tuple(
-        SpanPart(name=name[len(prefix) :], s=round(seconds[name], 6), parts=timing_tree(seconds, within=name))
+        events.SpanPart(name=name[len(prefix) :], s=round(seconds[name], 6), parts=timing_tree(seconds, within=name))
         for name in names
     )
