@@ -62,7 +62,7 @@ def averaging_of(
     graph_state.view.assign(version=1, size=size, rank=rank)
     graph_state.view.global_batch_size.assign(int(batch))
     graph_state.metrics.samples.assign(samples)
-    return Averaging(graph_state, made(lower(plan)), attachment, Limits(1, 8), rank, lambda: tf.constant(0.1))
+    return Averaging(graph_state, made(lower(plan)), attachment, Limits(1, 8), lambda: tf.constant(0.1))
 
 
 def ignore(control: Any, *values: float) -> None:

@@ -34,7 +34,6 @@ class Averaging:
     program: Program
     attachment: Attachment
     limits: Limits
-    peer: int
     learning_rate: Callable[[], Any]
     loss_scale: Callable[[], Any] | None = None
 

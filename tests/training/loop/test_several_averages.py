@@ -10,17 +10,12 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.compiler import compile_policies
 from kungfu.compiler.fused import fused
-from kungfu.compiler.lower import lower
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Limits
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import average_before_last
-from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.graph_state import GraphState
 from tests.training.linear import linear_model, points
-from tests.training.peers import attached_peers
+from tests.training.peers import attached_peers, averaging_of
 
 RADIUS, RATE = 0.5, 0.25
 
@@ -83,20 +78,17 @@ def test_sharpness_aware_minimisation_averages_twice_and_policies_see_the_last_l
 
 def test_each_message_weights_by_samples_and_only_the_last_one_is_the_steps():
     def of_peer(rank: int, attachment: LocalAttachment) -> Any:
-        plan = compile_policies([])
-        graph_state = GraphState.of(plan)
-        averaging = Averaging(graph_state, fused(lower(plan)), attachment, Limits(1, 2), rank, lambda: tf.constant(0.1))
-        graph_state.view.assign(version=1, size=2, rank=rank)
-        graph_state.view.global_batch_size.assign(5)  # four come: the means are corrected
+        samples = 3.0 if rank else 1.0
+        # Four come of five: the means are corrected.
+        averaging = averaging_of([], rank, attachment, size=2, samples=samples, batch=5, made=fused)
 
         @tf.function
         def step() -> Any:
-            graph_state.metrics.samples.assign(3.0 if rank else 1.0)
             return average_before_last(averaging, [tf.constant([4.0 * rank]), None], number=1)
 
         (mean, nothing), waited_s = step()
         assert nothing is None
-        assert graph_state.metrics.total_samples.numpy() == 0.0
+        assert averaging.graph_state.metrics.total_samples.numpy() == 0.0
         return float(mean[0]), float(waited_s)
 
     with attached_peers(2) as peers:
