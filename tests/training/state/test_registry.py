@@ -1,11 +1,15 @@
-"""Registered values beside the training state, and hooks on a change of membership."""
+"""Registered values beside the training state, their arrays, and hooks on a change of membership."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
@@ -14,7 +18,7 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.graph.training_state import StateClasses
 from kungfu.training.loop.between_steps import complete_pending, left_pending
-from kungfu.training.state.registry import Registry, Rescaled, RescaleHooks
+from kungfu.training.state.registry import Registry, Rescaled, RescaleHooks, codec_of
 from tests.training.linear import linear_run, points
 
 
@@ -49,7 +53,7 @@ def test_registered_variables_are_named_as_such_and_sorted_by_kind():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "message"),
     [
         ({"name": "a b"}, "a name is made of"),
         ({"name": ""}, "a name is made of"),
@@ -65,14 +69,13 @@ def test_registered_variables_are_named_as_such_and_sorted_by_kind():
         ({"room_bytes": 0}, "room_bytes=0"),
     ],
 )
-def test_what_cannot_be_registered_is_told_and_leaves_nothing_behind(given, told):
+def test_what_cannot_be_registered_is_refused_and_leaves_nothing_behind(arguments, message):
     run = linear_run()
     run.training.register("there", lambda: 1, print)
-    given = {"name": "x", "get": lambda: 1, "set": print, **given}
-    with pytest.raises(UsageError, match=told):
-        run.training.register(given.pop("name"), given.pop("get"), given.pop("set"), **given)
-    if given.get("name") is None:
-        run.training.register("x", lambda: 1, print)
+    arguments = {"name": "x", "get": lambda: 1, "set": print, **arguments}
+    with pytest.raises(UsageError, match=message):
+        run.training.register(arguments.pop("name"), arguments.pop("get"), arguments.pop("set"), **arguments)
+    run.training.register("x", lambda: 1, print)
 
 
 def test_after_the_first_step_nothing_more_is_registered():
@@ -87,6 +90,82 @@ def test_a_variable_that_goes_along_anyway_is_refused_by_its_name():
     run.training.register("weights", run.model.trainable_variables[0].value)
     with pytest.raises(UsageError, match="'model/linear/head/kernel', which goes along anyway"):
         run.step(points(2))
+
+
+# ---- values as arrays, and back --------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(value=st.none() | st.text() | st.lists(JSON) | st.dictionaries(st.text(), JSON) | st.binary())
+def test_what_json_knows_and_bytes_come_back_as_they_were(value):
+    codec = codec_of("x", value, room_bytes=1 << 20)
+    back = codec.value(codec.cast(value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, -7, 0.1, math.inf, np.float32(0.1), np.arange(6, dtype=np.int16).reshape(2, 3), np.zeros((0, 2)), 1 << 62],
+)
+def test_numbers_come_back_with_their_type(value):
+    codec = codec_of("x", value, room_bytes=1)
+    back = codec.value(codec.cast(value))
+    assert type(back) is type(value)
+    assert np.array_equal(back, value)
+
+
+def test_an_array_that_comes_back_is_the_users_own():
+    codec = codec_of("x", np.zeros(3), room_bytes=1)
+    array = codec.cast(np.ones(3))
+    codec.value(array)[0] = 5.0
+    assert array.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), {1: "a"}, {"a": (1,)}, object(), np.array(["a"]), {1}, 1j, np.array([None]), [b"a"]]
+)
+def test_what_would_not_come_back_is_refused(value):
+    with pytest.raises(UsageError, match="register a bool"):
+        codec_of("x", value, room_bytes=100)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (1, 2.0, "was int when it was registered and is float"),
+        (1, True, "and is bool"),
+        (1.0, None, "and is JSON"),
+        (np.zeros(2), np.zeros(3), r"was an array float64\[2\] .* is an array float64\[3\]"),
+        (np.zeros(2), np.zeros(2, np.float32), "float32"),
+        (b"a", "a", "was bytes"),
+        ({}, (), r"gives \(\)"),
+    ],
+)
+def test_a_value_that_changes_its_form_is_told(first, then, message):
+    with pytest.raises(UsageError, match=message):
+        codec_of("x", first, room_bytes=100).cast(then)
+
+
+def test_a_whole_number_beyond_64_bits_is_refused():
+    with pytest.raises(UsageError, match="64 bits"):
+        codec_of("x", 1 << 63, room_bytes=1)
+
+
+def test_a_value_that_outgrows_its_room_names_the_room_it_needs():
+    codec = codec_of("log", "ab", room_bytes=10)
+    with pytest.raises(UsageError, match=r"takes 12 bytes and has room for 10.*room_bytes=24"):
+        codec.cast("0123456789")
+
+
+def test_dicts_that_are_equal_make_equal_arrays():
+    codec = codec_of("x", {"a": 1, "b": 2}, room_bytes=100)
+    assert np.array_equal(codec.cast({"a": 1, "b": 2}), codec.cast({"b": 2, "a": 1}))
 
 
 # ---- hooks -----------------------------------------------------------------------------------------------------------
