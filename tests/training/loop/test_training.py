@@ -1,13 +1,16 @@
-"""The object that attach gives, alone: what a program may and may not do with it."""
+"""The object that attach gives, alone: what a program may and may not do with it, and what a type checker knows."""
 
 from __future__ import annotations
 
+import sqlite3
 from functools import cache
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from mypy import api
 
 import kungfu as kf
 from kungfu.errors import UsageError
@@ -201,3 +204,48 @@ def test_the_order_of_the_samples_in_arrays_is_compared_with_that_of_other_peers
     assert compared((x, np.zeros(40))) != compared((x[order], np.zeros(40)))
     assert compared({"x": x, "y": y}) == compared({"x": x, "y": y}) != compared({"x": x[order], "y": y})
     assert compared([x]) == compared(x) != compared(x[order])
+
+
+# ---- what a type checker, and so an editor, knows of a marked step and of the average --------------------------------
+
+PROGRAM = """
+import kungfu as kf
+
+def program(training: kf.Training) -> None:
+    @training.step
+    def step(x: int, *, scale: float = 1.0) -> str:
+        reveal_type(training.average({"w": [1.0]}, loss=0.5))
+        return "done"
+
+    reveal_type(step)
+    result = step(1, scale=2.0)
+    if result is not training.SKIPPED:
+        reveal_type(result)
+    step("one")
+"""
+
+
+def checked(path: Path, *options: str) -> tuple[int, list[str], str]:
+    """What the type checker says: its exit status, what it has to say of this file, and all of it."""
+    try:
+        out, err, status = api.run([str(path), "--config-file", "pyproject.toml", *options])
+    except sqlite3.Error as error:  # of its cache
+        return 2, [], repr(error)
+    messages = [line.partition(": ")[2] for line in out.splitlines() if line.startswith(str(path))]
+    return status, messages, out + err
+
+
+@pytest.mark.slow
+def test_a_marked_step_keeps_its_signature_and_an_average_its_structure(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    # Of a file with the same text, wherever it is, the cache would repeat what was told, under the path that it had.
+    path.write_text(f"# {path}\n{PROGRAM}")
+    # With the cache of the linter, which has read all of kungfu before; a linter that runs now may have locked it.
+    status, messages, printed = checked(path)
+    if status == 2:
+        status, messages, printed = checked(path, "--cache-dir", str(tmp_path / "cache"))
+    assert (status, len(messages)) == (1, 4), printed
+    assert '"dict[str, list[float]]"' in messages[0], printed
+    assert '"def (x: int, *, scale: float =) -> str | kungfu.training.loop.step_calls.Skipped"' in messages[1]
+    assert '"str"' in messages[2], "after the test for SKIPPED the result is what the function returns"
+    assert "incompatible type" in messages[3]

@@ -19,6 +19,7 @@ from kungfu.training.loop.between_steps import complete_state
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.state.registry import Registry
 from tests.training.linear import linear_run
+from tests.training.peers import attached_peers, total_of
 
 
 class Program:
@@ -274,3 +275,20 @@ def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_loop_state
     assert (given["best"], completed) == (0.5, told)
     complete_state(record)
     assert completed == [*told, 1]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"a", b"four", bytes(range(254)) * 4, bytes(range(254)) * 4 + b"z", bytes(range(256)) * 5]
+)
+def test_the_bytes_of_rank_0_reach_all(content):
+    with attached_peers(3) as peers:
+        given = {0: content}
+        found = peers(lambda rank, one: PeerGroup(rank, 3, total_of(one)).from_rank(0, given.get(rank, b"not heard")))
+    assert found == [content] * 3
+
+
+def test_alone_there_is_nobody_to_ask():
+    one = PeerGroup(0, 1, lambda tensors: pytest.fail("a message to nobody"))
+    assert one.leads
+    assert one.from_rank(0, b"own") == b"own"
+    one.assign_from_rank([tf.Variable(1.0)])
