@@ -19,7 +19,8 @@ from kungfu.training.state.program_entries import compile_entries, model_entries
 Layer, Dense, Dropout, Input = keras.layers.Layer, keras.layers.Dense, keras.layers.Dropout, keras.Input
 SGD, Adam, LossScaleOptimizer = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.LossScaleOptimizer
 Decay = keras.optimizers.schedules.ExponentialDecay
-BinaryCrossentropy, Mean = keras.losses.BinaryCrossentropy, keras.metrics.Mean
+BinaryCrossentropy, Mean, Precision = keras.losses.BinaryCrossentropy, keras.metrics.Mean, keras.metrics.Precision
+L2, Lambda = keras.regularizers.L2, keras.layers.Lambda
 WEIGHT, calls = 0.5, 0
 
 
@@ -111,78 +112,51 @@ def functional(factor: float = 0.5, *, swapped: bool = False, axis: int = -1) ->
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "path", "values"),
+    ("made", "values", "entry"),
     [
-        (of_model(Dense(2), Dropout(0.1)), of_model(Dense(2), Dropout(0.2)), "rate", "0.1 0.2"),
-        (of_model(Keeping(0.25)), of_model(Keeping(0.75)), "value", "0.25 0.75"),
-        (of_model(Dense(2, "relu")), of_model(Dense(2, "gelu")), "activation", "'relu' 'gelu'"),
-        (
-            of_model(Dense(2, kernel_regularizer=keras.regularizers.L2(0.1))),
-            of_model(Dense(2, kernel_regularizer=keras.regularizers.L2(0.2))),
-            "kernel_regularizer.l2", "0.1 0.2",
-        ),
-        (of_model(keras.layers.ReLU(max_value=1)), of_model(keras.layers.ReLU(max_value=2)), "max_value", "1 2"),
-        (
-            of_model(Dense(2, dtype="mixed_float16")), of_model(Dense(2, dtype="mixed_bfloat16")),
-            "dtype", "mixed_float16 mixed_bfloat16",
-        ),
-        (
-            of_model(keras.layers.Normalization(mean=0.5, variance=1.0)),
-            of_model(keras.layers.Normalization(mean=0.7, variance=1.0)), "mean", "0.5 0.7",
-        ),
-        (model_entries(functional(0.5)), model_entries(functional(0.7)), "arguments.0.1", "0.5 0.7"),
-        (model_entries(functional(axis=1)), model_entries(functional(axis=-1)), "axis", "1 -1"),
-        (of_compile(loss_weights=[0.3]), of_compile(loss_weights=[0.4]), "loss_weights.0", "0.3 0.4"),
-        (
-            of_compile(BinaryCrossentropy(label_smoothing=0.1)), of_compile(BinaryCrossentropy(label_smoothing=0.2)),
-            "loss.label_smoothing", "0.1 0.2",
-        ),
-        (of_compile(Focal(1.5)), of_compile(Focal(2.5)), "loss.gamma", "1.5 2.5"),
-        (of_compile(closure(0.5)), of_compile(closure(0.7)), "loss.weight", "0.5 0.7"),
-        (of_compile(with_default(0.5)), of_compile(with_default(0.7)), "loss.weight", "0.5 0.7"),
-        (of_compile(partial(closure, 0.5)), of_compile(partial(closure, 0.7)), "loss.arguments.0.0", "0.5 0.7"),
-        (
-            of_compile(metrics=[keras.metrics.Precision(0.3)]), of_compile(metrics=[keras.metrics.Precision(0.4)]),
-            "metrics.0.thresholds", "0.3 0.4",
-        ),
-        (of_compile(steps_per_execution=2), of_compile(steps_per_execution=4), "steps_per_execution", "2 4"),
-        (of_optimizer(SGD(momentum=0.91)), of_optimizer(SGD(momentum=0.87)), "SGD.momentum", "0.91 0.87"),
-        (of_optimizer(SGD(clipnorm=1.0)), of_optimizer(SGD()), "SGD.clipnorm", "1 None"),
-        (
-            of_optimizer(LossScaleOptimizer(Adam(beta_1=0.8))),
-            of_optimizer(LossScaleOptimizer(Adam(beta_1=0.9))), "inner_optimizer.beta_1", "0.8 0.9",
-        ),
-        (of_optimizer(SGD(Decay(0.1, 10, 0.5))), of_optimizer(SGD(Decay(0.1, 20, 0.5))), "decay_steps", "10 20"),
-        (of_optimizer(SGD(Warmup(10))), of_optimizer(SGD(Warmup(20))), "learning_rate.steps", "10 20"),
+        (lambda one: of_model(Dense(2), Dropout(one)), (0.1, 0.2), "rate = {}"),
+        (lambda one: of_model(Keeping(one)), (0.25, 0.75), "value = {}"),
+        (lambda one: of_model(Dense(2, one)), ("relu", "gelu"), "activation = {!r}"),
+        (lambda one: of_model(Dense(2, kernel_regularizer=L2(one))), (0.1, 0.2), "kernel_regularizer.l2 = {}"),
+        (lambda one: of_model(keras.layers.ReLU(max_value=one)), (1, 2), "max_value = {}"),
+        (lambda one: of_model(Dense(2, dtype=one)), ("mixed_float16", "mixed_bfloat16"), "dtype = {}"),
+        (lambda one: of_model(keras.layers.Normalization(mean=one, variance=1.0)), (0.5, 0.7), "mean = {}"),
+        (lambda one: model_entries(functional(one)), (0.5, 0.7), "arguments.0.1 = {}"),
+        (lambda one: model_entries(functional(axis=one)), (1, -1), "axis = {}"),
+        (lambda one: of_compile(loss_weights=[one]), (0.3, 0.4), "loss_weights.0 = {}"),
+        (lambda one: of_compile(BinaryCrossentropy(label_smoothing=one)), (0.1, 0.2), "loss.label_smoothing = {}"),
+        (lambda one: of_compile(Focal(one)), (1.5, 2.5), "loss.gamma = {}"),
+        (lambda one: of_compile(closure(one)), (0.5, 0.7), "loss.weight = {}"),
+        (lambda one: of_compile(with_default(one)), (0.5, 0.7), "loss.weight = {}"),
+        (lambda one: of_compile(partial(closure, one)), (0.5, 0.7), "loss.arguments.0.0 = {}"),
+        (lambda one: of_compile(metrics=[Precision(one)]), (0.3, 0.4), "metrics.0.thresholds = {}"),
+        (lambda one: of_compile(steps_per_execution=one), (2, 4), "steps_per_execution = {}"),
+        (lambda one: of_optimizer(SGD(momentum=one)), (0.91, 0.87), "SGD.momentum = {}"),
+        (lambda one: of_optimizer(SGD(clipnorm=one)), (1, None), "SGD.clipnorm = {}"),
+        (lambda one: of_optimizer(LossScaleOptimizer(Adam(beta_1=one))), (0.8, 0.9), "inner_optimizer.beta_1 = {}"),
+        (lambda one: of_optimizer(SGD(Decay(0.1, one, 0.5))), (10, 20), "decay_steps = {}"),
+        (lambda one: of_optimizer(SGD(Warmup(one))), (10, 20), "learning_rate.steps = {}"),
     ],
-)  # fmt: skip
-def test_a_number_of_the_program_that_differs_is_told_by_its_path(one: Any, other: Any, path: str, values: str) -> None:
-    (mine, its), *rest = differing(one, other)
-    assert not rest
-    for shown, value in zip((mine, its), values.split(), strict=True):
-        assert shown.endswith(f"{path} = {value}"), shown
-
-
-def lambda_(function: Any) -> Iterable[tuple[str, str]]:
-    return of_model(keras.layers.Lambda(function))
+)
+def test_a_number_of_the_program_that_differs_is_shown_by_its_path(made: Any, values: Any, entry: str) -> None:
+    (shown,) = differing(*map(made, values))
+    for text, value in zip(shown, values, strict=True):
+        assert text.endswith(entry.format(value)), text
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "name"),
+    ("made", "function", "another", "name"),
     [
-        (lambda_(lambda x: x + 1), lambda_(lambda x: x + 2), "function.code"),
-        (lambda_(lambda x: (lambda: x + 1)()), lambda_(lambda x: (lambda: x + 2)()), "function.code"),
-        (of_model(Dense(2, lambda x: x + 1)), of_model(Dense(2, lambda x: x + 2)), "activation.code"),
-        (of_compile(lambda y, p: y - p), of_compile(lambda y, p: p - y), "loss.code"),
-        (
-            of_compile(closure(1.0, inner=lambda x: x + 1)), of_compile(closure(1.0, inner=lambda x: x + 2)),
-            "loss.inner.code",
-        ),
-        (of_optimizer(SGD(lambda: 0.1)), of_optimizer(SGD(lambda: 0.2)), "learning_rate.code"),
+        (lambda one: of_model(Lambda(one)), lambda x: x + 1, lambda x: x + 2, "function.code"),
+        (lambda one: of_model(Lambda(one)), lambda x: (lambda: x + 1)(), lambda x: (lambda: x + 2)(), "function.code"),
+        (lambda one: of_model(Dense(2, one)), lambda x: x + 1, lambda x: x + 2, "activation.code"),
+        (of_compile, lambda y, p: y - p, lambda y, p: p - y, "loss.code"),
+        (lambda one: of_compile(closure(1.0, inner=one)), lambda x: x + 1, lambda x: x + 2, "loss.inner.code"),
+        (lambda one: of_optimizer(SGD(one)), lambda: 0.1, lambda: 0.2, "learning_rate.code"),
     ],
-)  # fmt: skip
-def test_functions_differ_by_their_bytecode_also_inside(one: Any, other: Any, name: str) -> None:
-    ((mine, its),) = differing(one, other)
+)
+def test_functions_differ_by_their_bytecode_also_inside(made: Any, function: Any, another: Any, name: str) -> None:
+    ((mine, its),) = differing(made(function), made(another))
     assert f"{name} = Python 3." in mine
     assert f"{name} = Python 3." in its
     assert mine != its
