@@ -12,7 +12,7 @@ from kungfu.runtime.state.variables import memory_of
 from kungfu.training.graph.step import WHOLE, as_tensors
 from kungfu.training.graph.tracing.effects import EffectGate, Effects, effects_of
 from kungfu.training.loop.warm_up import compiled_step, warm_up
-from tests.training.linear import linear_model, points
+from tests.training.linear import linear_model, linear_run, points
 
 
 def warmed(training, function, *args, effects=None):
@@ -95,8 +95,16 @@ def test_every_variable_has_its_own_memory_back():
     assert moved == [weight.path for weight in model.trainable_weights]
 
 
-def attached():
-    return kf.attach(linear_model(), keras.optimizers.SGD(1.0))
+def tried(body, x=points(2)):  # noqa: B008
+    """The step of a job that calls ``body(x)``, averages, and gives what the body gives; see ``warmed``."""
+    training = kf.attach(linear_model(), keras.optimizers.SGD(1.0))
+
+    def step(x):
+        given = body(x)
+        training.average([tf.reduce_sum(x)], loss=0.0)
+        return given
+
+    return warmed(training, step, x)
 
 
 def written(folder):
@@ -105,10 +113,10 @@ def written(folder):
 
 
 def test_prints_and_summaries_come_of_the_steps_and_not_of_the_warm_up(tmp_path):
-    training, told, writer = attached(), tmp_path / "told", tf.summary.create_file_writer(str(tmp_path / "summaries"))
-    stream = f"file://{told}"
+    printed, writer = tmp_path / "printed", tf.summary.create_file_writer(str(tmp_path / "summaries"))
+    stream = f"file://{printed}"
 
-    def step(x):
+    def body(x):
         tf.print("step", output_stream=stream)
         tf.cond(tf.size(x) > 0, lambda: tf.print("branch", output_stream=stream), lambda: tf.no_op())
         for turn in tf.range(2):
@@ -117,20 +125,19 @@ def test_prints_and_summaries_come_of_the_steps_and_not_of_the_warm_up(tmp_path)
             tf.summary.scalar("always", 1.0, step=0)
         with writer.as_default(), tf.summary.record_if(tf.size(x) > 9):
             tf.summary.scalar("never", 1.0, step=0)
-        training.average([tf.reduce_sum(x)], loss=0.0)
 
-    run = warmed(training, step, points(2))
+    run = tried(body)
     writer.flush()
-    assert not told.exists()
+    assert not printed.exists()
     assert written(tmp_path / "summaries") == 0
     run()
     writer.flush()
-    assert sorted(told.read_text().split("\n")) == ["", "branch", "step", "turn 0", "turn 1"]
+    assert sorted(printed.read_text().split("\n")) == ["", "branch", "step", "turn 0", "turn 1"]
     assert written(tmp_path / "summaries") == 1
 
 
 def test_python_that_a_step_calls_is_not_called_by_the_warm_up():
-    training, calls, own = attached(), [], tf.Variable([1.0, 1.0])
+    calls, own = [], tf.Variable([1.0, 1.0])
 
     @tf.function
     def before():
@@ -142,15 +149,14 @@ def test_python_that_a_step_calls_is_not_called_by_the_warm_up():
         calls.append("doubled")
         return 2 * x
 
-    def step(x):
+    def body(x):
         before()
         tf.numpy_function(lambda: calls.append("array"), [], [])
         twice = tf.py_function(doubled, [x], tf.float32)
         halves = tf.ensure_shape(tf.py_function(lambda x: doubled(x) / 4, [x], tf.float32), [None, 2])
         own.assign(tf.reduce_sum(twice + halves, axis=0))
-        training.average([tf.reduce_sum(own)], loss=0.0)
 
-    run = warmed(training, step, points(2))
+    run = tried(body)
     assert calls == ["before"]
     run()
     assert sorted(calls) == ["array", "before", "before", "doubled", "doubled"]
@@ -158,86 +164,70 @@ def test_python_that_a_step_calls_is_not_called_by_the_warm_up():
 
 
 def test_what_zeros_cannot_stand_for_is_left_to_the_first_step():
-    training = attached()
-
-    def step(x):
+    def body(x):
         count = tf.py_function(lambda: tf.constant(2), [], tf.int32)
         tf.debugging.assert_positive(count)
-        training.average([tf.reduce_sum(x)], loss=0.0)
         return count
 
-    run = warmed(training, step, points(2))
-    assert int(run()) == 2
+    assert int(tried(body)()) == 2
 
 
 def test_an_error_of_the_step_in_the_warm_up_is_raised():
-    training = attached()
-
-    def step(x):
+    def body(x):
         tf.debugging.assert_less(x, 1.0, message="too large")
-        training.average([tf.reduce_sum(x)], loss=0.0)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
-        warmed(training, step, points(4))
+        tried(body, points(4))
 
 
 def test_a_step_that_takes_from_an_iterator_or_prints_is_not_run(tmp_path, capsys):
-    training, elements = attached(), iter(tf.data.Dataset.range(5))
+    elements = iter(tf.data.Dataset.range(5))
 
     @tf.function
-    def told():
-        tf.print("told", output_stream=f"file://{tmp_path / 'told'}")
+    def printing():
+        tf.print("printed", output_stream=f"file://{tmp_path / 'printed'}")
 
-    told()
+    printing()
 
-    def step(x):
-        told()
-        training.average([tf.reduce_sum(x)], loss=0.0)
+    def body(x):
+        printing()
         return next(elements)
 
-    run = warmed(training, step, points(2))
+    run = tried(body)
     assert "PrintV2, IteratorGetNext would act twice" in capsys.readouterr().err
     assert int(run()) == 0
-    assert (tmp_path / "told").read_text() == "told\n" * 2
+    assert (tmp_path / "printed").read_text() == "printed\n" * 2
 
 
 def test_a_step_that_checks_numbers_and_samples_classes_is_run(capsys):
-    training, classes = attached(), tf.Variable(tf.ones([50, 2]))
+    classes = tf.Variable(tf.ones([50, 2]))
 
-    def step(x):
+    def body(x):
         checked = tf.debugging.check_numerics(x, "the batch")
         labels = tf.zeros([tf.shape(x)[0], 1], tf.int64)
-        loss = tf.reduce_mean(tf.nn.sampled_softmax_loss(classes, tf.zeros([50]), labels, checked, 5, 50))
+        tf.nn.sampled_softmax_loss(classes, tf.zeros([50]), labels, checked, 5, 50)
         tf.image.sample_distorted_bounding_box([9, 9, 3], tf.zeros([1, 0, 4]), use_image_if_no_bounding_boxes=True)
-        training.average([loss], loss=loss)
 
-    warmed(training, step, points(2))
+    tried(body)
     assert capsys.readouterr().err == ""
 
 
 def test_a_loop_that_python_ends_is_not_run(capsys):
-    training, left = attached(), [0]
+    left = [0]
 
-    def step(x):
+    def body(x):
         count = tf.constant(0)
         while tf.py_function(lambda: left.append(0) or len(left) < 4, [], tf.bool):
             count += 1
-        training.average([tf.reduce_sum(x)], loss=0.0)
         return count
 
-    run = warmed(training, step, points(2))
+    run = tried(body)
     assert "EagerPyFunc in a loop" in capsys.readouterr().err
     assert left == [0]
     assert int(run()) == 2
 
 
 def test_alone_nothing_of_a_step_comes_before_its_time():
-    training, calls = attached(), []
-
-    @training.step
-    def step(x):
-        tf.py_function(lambda: calls.append(0), [], [])
-        training.average([tf.reduce_sum(x)], loss=0.0)
-
-    step(points(2))
+    calls = []
+    linear_run(before=lambda training, x: tf.py_function(lambda: calls.append(0), [], [])).step(points(2))
     assert calls == [0]
