@@ -14,10 +14,10 @@ from tests.soak import SOAK
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-# Loops of steps, batches without samples, registered variables, slots. Micro-batches, and what layers keep, are in the
+# Loops of steps, registered variables, slots. Micro-batches, and what layers keep, are in the
 # jobs on two devices.
 STEPS = ["tests/training/graph/test_step.py"]
-# Barriers, steps that are done again, XLA.
+# Barriers, batches without samples, steps that are done again, XLA.
 BARRIERS = [
     "tests/training/graph/test_variable_io.py",
     "tests/training/graph/test_rollback.py",

@@ -14,7 +14,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import average
 from kungfu.training.graph.totals import SentTotals
-from tests.training.linear import linear_model, linear_run, numbers_of, points
+from tests.training.linear import linear_model, numbers_of, points
 from tests.training.peers import attached_peers, averaging_of
 
 
@@ -55,18 +55,6 @@ def test_gradients_that_are_all_none_are_refused():
 def test_a_loss_that_is_no_scalar_is_refused():
     with pytest.raises(UsageError, match="scalar"):
         averaged(lambda: [tf.constant(1.0)], loss=lambda x: tf.reduce_sum(x, axis=1))
-
-
-def test_a_slice_smaller_than_was_expected_still_gives_the_mean_of_its_samples():
-    run = linear_run()
-    means = []
-    for x in run.training.batches(points(7), batch_size=4, epochs=2, seed=0):
-        got = run.step(x)
-        if got is not kf.Training.SKIPPED:
-            means.append((x.shape[0], np.asarray(got), np.mean(x, axis=0)))
-    assert [count for count, _, _ in means] == [4, 3, 4, 3]
-    for _, got, mean in means:
-        np.testing.assert_allclose(got, mean, rtol=1e-6)
 
 
 def test_a_large_loss_scale_is_kept_for_the_optimizer_and_taken_out_for_the_monitors():

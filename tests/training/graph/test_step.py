@@ -81,16 +81,6 @@ def test_a_batch_is_stale_too_behind_a_loop_that_moved_the_position_inside_the_g
     assert run.step(ahead) is kf.Training.SKIPPED
 
 
-def test_a_peer_without_samples_keeps_its_statistics_and_its_weights():
-    run = stateful_run()
-    run.step(points(6))
-    kept = {one.path: np.asarray(one).copy() for one in run.model.weights}
-    run.step(np.zeros((0, 2), np.float32))
-    for one in run.model.weights:
-        assert np.all(np.isfinite(np.asarray(one))), one.path
-        assert np.asarray(one).tobytes() == kept[one.path].tobytes(), one.path
-
-
 def test_the_barrier_sees_what_its_step_did_to_weights_and_to_a_variable():
     own, seen = tf.Variable(0), []
     looking = policy(lambda training: control.every(2).call(lambda _: seen.append((*run.weights.tolist(), int(own)))))
@@ -156,12 +146,6 @@ def test_nests_and_keywords_reach_the_function_as_they_are():
     x, y = step({"y": [np.arange(3)], "x": points(3)}, weight=np.full((3, 1), 2.0, np.float32))
     assert np.asarray(x).tolist() == (2 * points(3)).tolist()
     assert np.asarray(y).tolist() == [0, 1, 2]
-
-
-def test_what_is_no_tensor_is_refused_by_name():
-    run = linear_run()
-    with pytest.raises(UsageError, match="SGD"):
-        run.step(run.optimizer)
 
 
 def test_steps_run_eagerly_like_traced():
