@@ -152,14 +152,6 @@ def test_a_name_that_no_policy_uses_leaves_no_op_behind() -> None:
     assert {op.type for op in graph.get_operations()} == {"Placeholder", "Identity"}
 
 
-def test_a_policy_that_uses_it_costs_no_message() -> None:
-    from kungfu.compiler import compile_policies
-
-    plan = compile_policies([watching()])
-    assert plan.messages_per_step == 0
-    assert len(plan.piggybacked.collectives) == 2
-
-
 def refused(policies: Any, body: Any) -> PolicyError:
     _, step = run(policies, body)
     with pytest.raises(PolicyError) as caught:

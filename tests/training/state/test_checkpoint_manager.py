@@ -113,24 +113,18 @@ def test_a_rule_writes_checkpoints_while_training_goes_on(tmp_path, monkeypatch)
     assert steps == [8, 7, 5]
 
 
-def test_the_largest_batch_of_a_job_holds_when_it_goes_on_from_a_checkpoint():
-    run = regular_run()
-    walked(run, until=1)
-    manager = run.training._run.checkpoints
-    manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0, max_global_batch=96))
-    assert manager.continued(Terms(96, 24.0)) == Terms(96, 24.0, max_global_batch=96)
-
-
 def test_what_rules_had_made_of_the_batch_goes_on_from_a_checkpoint_with_that_batch():
-    """A growth before the checkpoint and the return after it leave the batch of a policy and of a command as it was."""
+    """Also the largest batch. A growth and the return after it leave a policy's and a command's batch as it was."""
     run = regular_run()
     walked(run, until=1)
     manager = run.training._run.checkpoints
-    manager._resumed = Manifest(5, 4, 32, Terms(128, 32.0, policy_share=16.0, base_batch=32, base_size=1))
+    lasting = {"max_global_batch": 128, "policy_share": 16.0, "base_batch": 32, "base_size": 1}
+    manager._resumed = Manifest(5, 4, 32, Terms(128, 32.0, **lasting))
     resumed = manager.continued(Terms(manager.batch_in_force(32), 64.0))
-    assert resumed == Terms(128, 64.0, policy_share=16.0, base_batch=32, base_size=1)
+    assert resumed == Terms(128, 64.0, **lasting)
     assert resumed.base(2) == (32, 1)
-    assert manager.continued(Terms(manager.batch_in_force(48), 24.0)) == Terms(48, 24.0), "a program of another batch"
+    another = manager.continued(Terms(manager.batch_in_force(48), 24.0))
+    assert another == Terms(48, 24.0, max_global_batch=128), "a program of another batch"
 
 
 def test_where_there_is_no_checkpoint_training_starts_anew(tmp_path):

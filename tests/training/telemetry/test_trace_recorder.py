@@ -29,7 +29,7 @@ def local_memory(training):
     return kf.control.every(4).call(ignore, together.ema(0.5), norm)
 
 
-class Told:
+class Recorded:
     """A recorder, and the lines that it told."""
 
     def __init__(self, plan, *, peer=0, policies=()):
@@ -55,7 +55,7 @@ PLAN = compile_policies([Policy("local_memory", local_memory)])
 
 
 def test_the_first_coordinator_tells_the_plan_and_every_peer_what_its_folds_hold():
-    coordinator, other = Told(PLAN, policies=("a.py:b",)), Told(PLAN, peer=5)
+    coordinator, other = Recorded(PLAN, policies=("a.py:b",)), Recorded(PLAN, peer=5)
     coordinator.recorder.entered(version=1, rank=0, after=0)
     other.recorder.entered(version=1, rank=1, after=0)
     header, snapshot = coordinator.lines
@@ -66,37 +66,37 @@ def test_the_first_coordinator_tells_the_plan_and_every_peer_what_its_folds_hold
 
 
 def test_the_plan_is_told_too_where_the_first_view_broke_before_it_trained():
-    coordinator = Told(PLAN)
+    coordinator = Recorded(PLAN)
     coordinator.recorder.entered(version=3, rank=0, after=0)
     assert [sorted(line)[-1] for line in coordinator.lines] == ["trace", "view"]
 
 
 @pytest.mark.parametrize(("rank", "after"), [(0, [7, 9]), (None, [7])])
 def test_a_later_leader_tells_no_plan_and_a_peer_that_left_takes_no_snapshot(rank, after):
-    told = Told(PLAN)
-    told.recorder.entered(version=2, rank=1, after=7)
-    told.recorder.entered(version=3, rank=rank, after=9)
-    assert [one["after"] for one in told.lines] == after
+    recorded = Recorded(PLAN)
+    recorded.recorder.entered(version=2, rank=1, after=7)
+    recorded.recorder.entered(version=3, rank=rank, after=9)
+    assert [one["after"] for one in recorded.lines] == after
 
 
 def test_snapshots_come_at_their_steps_and_after_a_barrier_that_changed_nothing_too():
-    told = Told(PLAN)
-    told.recorder.entered(version=1, rank=1, after=0)
+    recorded = Recorded(PLAN)
+    recorded.recorder.entered(version=1, rank=1, after=0)
     for step in range(1, 2 * SNAPSHOT_EVERY + 1):
         if step == SNAPSHOT_EVERY:
-            told.recorder.entered(version=1, rank=1, after=step)
+            recorded.recorder.entered(version=1, rank=1, after=step)
         else:
-            told.recorder.step_ended(after=step)
-    assert [one["after"] for one in told.lines] == [0, SNAPSHOT_EVERY, 2 * SNAPSHOT_EVERY]
+            recorded.recorder.step_ended(after=step)
+    assert [one["after"] for one in recorded.lines] == [0, SNAPSHOT_EVERY, 2 * SNAPSHOT_EVERY]
 
 
 def test_a_step_is_this_peers_share_and_rank_0_tells_what_all_agree_on():
-    told = Told(PLAN)
-    told.recorder.stepped(
-        told.row(step=8.0, view=2.0, rank=0.0, loss=np.nan, busy_seconds=np.float32(0.1), fired_ignore=0.0)
+    recorded = Recorded(PLAN)
+    recorded.recorder.stepped(
+        recorded.row(step=8.0, view=2.0, rank=0.0, loss=np.nan, busy_seconds=np.float32(0.1), fired_ignore=0.0)
     )
-    told.recorder.stepped(told.row(step=8.0, view=2.0, rank=1.0))
-    first, second = told.lines
+    recorded.recorder.stepped(recorded.row(step=8.0, view=2.0, rank=1.0))
+    first, second = recorded.lines
     assert (first["step"], first["view"], first["rank"]) == (8, 2, 0)
     assert first["local"]["loss"] is None
     assert first["local"]["busy_seconds"] == pytest.approx(0.1)
