@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -25,23 +24,23 @@ _views = count(1)
 _groups = count(500)
 
 
-@contextmanager
-def attached_peers(size: int) -> Iterator[Callable[[Callable[[int, LocalAttachment], Any]], list[Any]]]:
-    """Gives ``run``: it calls a function with rank and attachment of every peer at once, each in a thread."""
+def on_peers(size: int, function: Callable[[int, LocalAttachment], Any]) -> list[Any]:
+    """What a function gives of rank and attachment of each peer, which call it at once, each in a thread."""
     view, peers = next(_views), [LocalAttachment(group=next(_groups)) for _ in range(size)]
+
+    def enter(rank: int, peer: LocalAttachment) -> None:
+        me = Credentials(f"training-{os.getpid()}-{view}", view, rank, size, b"tests")
+        peer.open(me, deadline_s=_DEADLINE_S, addresses=[""] * size)
+
     with ThreadPoolExecutor(size) as pool:
 
-        def run(function: Callable[[int, LocalAttachment], Any]) -> list[Any]:
-            running = [pool.submit(function, rank, peer) for rank, peer in enumerate(peers)]
+        def run(act: Callable[[int, LocalAttachment], Any]) -> list[Any]:
+            running = [pool.submit(act, rank, peer) for rank, peer in enumerate(peers)]
             return [one.result(_DEADLINE_S) for one in running]
-
-        def enter(rank: int, peer: LocalAttachment) -> None:
-            me = Credentials(f"training-{os.getpid()}-{view}", view, rank, size, b"tests")
-            peer.open(me, deadline_s=_DEADLINE_S, addresses=[""] * size)
 
         run(enter)
         try:
-            yield run
+            return run(function)
         finally:
             run(lambda rank, peer: peer.close())
 

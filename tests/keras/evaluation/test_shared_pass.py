@@ -13,7 +13,7 @@ from kungfu.keras.evaluation.shared_pass import MetricStates
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.state.registered_sync import PeerGroup
 from tests.keras.fitting import float64
-from tests.training.peers import attached_peers, total_of
+from tests.training.peers import on_peers, total_of
 
 BATCHES = [np.random.default_rng(seed).normal(size=(4,)) for seed in range(6)]
 
@@ -70,8 +70,7 @@ def test_the_parts_of_peers_come_to_what_one_finds_that_evaluates_all(parts):
                 states.add_part()
             states.join(PeerGroup(rank, len(parts), total_of(attachment)))
 
-        with attached_peers(len(parts)) as run:
-            run(peer)
+        on_peers(len(parts), peer)
         for found in peers:
             for one, other in zip(found, whole, strict=True):
                 np.testing.assert_allclose(float(one.result()), float(other.result()), rtol=1e-12)

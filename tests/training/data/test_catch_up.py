@@ -15,7 +15,7 @@ from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.core.sample_slices import Position
 from kungfu.training.data.catch_up import await_readers, catch_up
 from kungfu.training.data.stream import Stream
-from tests.training.peers import attached_peers, total_of
+from tests.training.peers import on_peers, total_of
 
 BATCH, SAMPLES = 4, 400
 
@@ -108,8 +108,7 @@ def test_a_peer_that_reads_is_waited_for_by_one_message_after_the_other(capsys):
 
         return await_readers(is_loaded, total_of(attachment), clock=lambda: now_s[rank]), told
 
-    with attached_peers(3) as peers:
-        found = peers(run)
+    found = on_peers(3, run)
     assert [told for _, told in found] == [[0.5] * (rounds + 1)] * 3
     assert [took_s for took_s, _ in found] == [0.5, 0.5 * (rounds + 1), 0.5]
     said = "this peer takes over a part of the data that is read from its start, and reads to its place there; the oth"
@@ -134,5 +133,4 @@ def test_peers_that_have_read_all_send_one_message():
             await_readers(lambda within_s: True, total_of(attachment))
         return str(attachment.failure_of(caught.value))
 
-    with attached_peers(2) as peers:
-        assert "rank=1 left" in peers(run)[0]
+    assert "rank=1 left" in on_peers(2, run)[0]

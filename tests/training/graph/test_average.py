@@ -15,7 +15,7 @@ from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import average
 from kungfu.training.graph.totals import SentTotals
 from tests.training.linear import linear_model, numbers_of, points
-from tests.training.peers import attached_peers, averaging_of
+from tests.training.peers import averaging_of, on_peers
 
 
 def averaged(given, *, loss=lambda x: tf.reduce_sum(x) * 0.0):
@@ -99,8 +99,7 @@ def test_float64_gradients_of_thirds_have_the_mean_of_float64(samples, batch):
         averaging = averaging_of([], rank, attachment, size=3, samples=samples[rank], batch=batch)
         return float(average(averaging, [tf.constant(given[rank], tf.float64)], loss=0.0)[0])
 
-    with attached_peers(3) as run:
-        means = run(mean)
+    means = on_peers(3, mean)
     assert len(set(means)) == 1
     assert means[0] == pytest.approx(np.average(given, weights=samples), rel=1e-14, abs=0)
 
@@ -116,8 +115,7 @@ def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
         known = [numbers[one] for one in (("local", "samples"), ("local", "loss"), ("agreed", "mean_loss"))]
         return [one.numpy().tolist() for one in means], known
 
-    with attached_peers(2) as run:
-        (means, known), (others, known_without) = run(mean)
+    (means, known), (others, known_without) = on_peers(2, mean)
     assert means[0] == others[0] == [1.5]
     assert means[1] == others[1]
     assert known == [2.0, 4.0, 4.0]
@@ -156,8 +154,7 @@ def test_totals_of_every_type_are_added_and_a_peer_without_samples_adds_nothing(
     def run(rank: int, attachment: LocalAttachment) -> Any:
         return exchanged(rank, attachment, values[rank], 0 if rank == empty else 4)
 
-    with attached_peers(3) as peers:
-        found = peers(run)
+    found = on_peers(3, run)
     counted = [one for rank, one in enumerate(values) if rank != empty]
     for sums, extras in found:
         np.testing.assert_array_equal(extras, [3.0, 30.0])

@@ -13,7 +13,7 @@ from kungfu.compiler.fired import fired_rules
 from kungfu.policy_definition import Policy
 from kungfu.training.graph.average import average
 from kungfu.training.graph.graph_state import StateChecksum
-from tests.training.peers import attached_peers, averaging_of, ignore
+from tests.training.peers import averaging_of, ignore, on_peers
 
 
 class Posting:
@@ -49,8 +49,7 @@ def barriers(rule, *, steps, traced=False):
         peer = Posting(rule, rank, attachment, traced=traced)
         return {step: answered for step in range(1, steps + 1) if (answered := peer.step()) is not None}
 
-    with attached_peers(2) as run:
-        first, second = run(run_steps)
+    first, second = on_peers(2, run_steps)
     assert first == second
     return first
 
@@ -142,6 +141,5 @@ def test_peers_whose_checksums_differ_hold_a_barrier_after_that_step(traced):
             found.append((peer.step(), peer.graph_state.posts.checksum.is_unlike()))
         return found
 
-    with attached_peers(2) as run:
-        first, second = run(run_steps)
+    first, second = on_peers(2, run_steps)
     assert first == second == [(None, False), ([], True), (None, False), (None, False)]

@@ -28,7 +28,7 @@ from kungfu.signal.operation.numpy_kernels import norm_squared
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
 from tests.training.linear import numbers_of
-from tests.training.peers import attached_peers, averaging_of, ignore
+from tests.training.peers import averaging_of, ignore, on_peers
 
 pytestmark = pytest.mark.slow
 
@@ -78,8 +78,7 @@ def stepped_together(
         averaging = averaging_of(watched, rank, attachment, **known)
         return stepped(replace(averaging, loss_scale=None if scale is None else lambda: scale), given[rank])
 
-    with attached_peers(len(given)) as run:
-        return run(act)
+    return on_peers(len(given), act)
 
 
 def same(one: float, other: float) -> bool:
@@ -233,8 +232,7 @@ def test_the_norms_of_a_step_that_is_undone_reach_no_fold(made: Made) -> None:
             stepped(averaging, [np.array([np.inf], np.float32)])
         return before, [one.variable.numpy().tolist() for one in averaging.program.variables], row, told(averaging)
 
-    with attached_peers(2) as run:
-        before, after, row, again = run(act)[0]
+    before, after, row, again = on_peers(2, act)[0]
     assert after == before != []
     assert str(again) == str(row)
 

@@ -16,7 +16,7 @@ from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.layer_memory import AddedSums, LayerMemory
 from kungfu.training.graph.training_state import classify
 from tests.training.linear import Run, linear_model, linear_run, points
-from tests.training.peers import attached_peers, averaging_of
+from tests.training.peers import averaging_of, on_peers
 
 
 class Count(keras.layers.Layer):
@@ -156,6 +156,5 @@ def test_what_each_peer_adds_is_added_up_and_whole_numbers_stay_exact():
                 )
         return int(whole), broken.numpy().tolist()
 
-    with attached_peers(3) as peers:
-        found = peers(of_peer)
+    found = on_peers(3, of_peer)
     assert found == [(start + 8, [1.5, 4.0])] * 3

@@ -18,7 +18,7 @@ from kungfu.training.loop import barrier, recovery
 from kungfu.training.loop.between_steps import left_pending
 from kungfu.training.loop.step_calls import StepCalls
 from tests.training.linear import linear_run
-from tests.training.peers import attached_peers
+from tests.training.peers import on_peers
 
 BATCH = np.ones([2, 2], np.float32)
 
@@ -62,8 +62,7 @@ def test_a_failed_message_means_what_the_attachment_has_noted() -> None:
             summed(attachment, tag="gradients")
         return meaning_of(failed.value, run, attachment)
 
-    with attached_peers(2) as together:
-        failure = together(act)[0]
+    failure = on_peers(2, act)[0]
     assert isinstance(failure, PeerFailure)
     assert (failure.ranks, str(failure)) == ((1,), "in step 3: peer rank=1 left during gradients")
 
@@ -80,8 +79,7 @@ def test_a_peer_that_is_lost_between_two_steps_is_told_in_a_sentence() -> None:
             calls.exchange(lambda peers: peers.total([tf.constant([1.0])]))
         return str(lost.value)
 
-    with attached_peers(2) as together:
-        told = together(act)[0]
+    told = on_peers(2, act)[0]
     assert told == "between steps 0 and 1: peer rank=1 left during the exchange of values"
 
 
@@ -93,8 +91,7 @@ def test_peers_that_differ_are_no_loss_and_the_error_of_the_message_is_its_cause
             summed(attachment, tag=f"message {rank}")
         return failed.value, meaning_of(failed.value, runs[rank], attachment)
 
-    with attached_peers(2) as together:
-        found = together(act)
+    found = on_peers(2, act)
     for error, failure in found:
         assert isinstance(failure, InternalError)
         assert str(failure).startswith("in step 3: peers differ")

@@ -15,7 +15,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import average_before_last
 from tests.training.linear import linear_model, points
-from tests.training.peers import attached_peers, averaging_of
+from tests.training.peers import averaging_of, on_peers
 
 RADIUS, RATE = 0.5, 0.25
 
@@ -91,8 +91,7 @@ def test_each_message_weights_by_samples_and_only_the_last_one_is_the_steps():
         assert averaging.graph_state.metrics.total_samples.numpy() == 0.0
         return float(mean[0]), float(waited_s)
 
-    with attached_peers(2) as peers:
-        found = peers(of_peer)
+    found = on_peers(2, of_peer)
     assert [mean for mean, _ in found] == [3.0, 3.0]
     assert min(waited for _, waited in found) >= 0.0
 

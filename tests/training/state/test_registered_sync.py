@@ -19,7 +19,7 @@ from kungfu.training.loop.between_steps import complete_state
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.state.registry import Registry
 from tests.training.linear import linear_run
-from tests.training.peers import attached_peers, total_of
+from tests.training.peers import on_peers, total_of
 
 
 class Program:
@@ -281,9 +281,8 @@ def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_loop_state
     "content", [b"", b"a", b"four", bytes(range(254)) * 4, bytes(range(254)) * 4 + b"z", bytes(range(256)) * 5]
 )
 def test_the_bytes_of_rank_0_reach_all(content):
-    with attached_peers(3) as peers:
-        given = {0: content}
-        found = peers(lambda rank, one: PeerGroup(rank, 3, total_of(one)).from_rank(0, given.get(rank, b"not heard")))
+    given = {0: content}
+    found = on_peers(3, lambda rank, one: PeerGroup(rank, 3, total_of(one)).from_rank(0, given.get(rank, b"not heard")))
     assert found == [content] * 3
 
 
