@@ -102,6 +102,12 @@ def numbers_of(graph_state: GraphState) -> dict[tuple[str, str], float]:
     return {(one.group, one.name): value for one, value in zip(record.columns, row, strict=False)}
 
 
+def shown(training: Any, name: str) -> float:
+    """The value of a policy's named signal in the last step."""
+    record = training._run.graph_state.metrics.step_record
+    return float(record.metrics(record.packed.numpy().tolist())[name])
+
+
 def points(count: int) -> np.ndarray:
     """So many inputs that differ: [i, 1]."""
     return np.stack([np.arange(count), np.ones(count)], axis=1).astype(np.float32)

@@ -16,7 +16,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from kungfu.runtime.attachment.choose import SoloAttachment
-from tests.training.linear import Run, linear_run, points
+from tests.training.linear import Run, linear_run, points, shown
 
 
 @kf.policy
@@ -27,8 +27,7 @@ def frugal(training):
 
 def price(run: Run) -> float:
     """What the policy saw in the last step."""
-    record = run.training._run.graph_state.metrics.step_record
-    return float(record.metrics(record.packed.numpy().tolist())["price"])
+    return shown(run.training, "price")
 
 
 def stepped(run: Run, *fed: float) -> list[float]:
@@ -164,9 +163,9 @@ def test_a_name_that_no_policy_uses_goes_nowhere_and_is_told_once(capsys: Any) -
     run = linear_run(policies=[frugal()])
     run.training.feed("prise", 1.0)
     run.training.feed("prise", float("nan"))
-    told = capsys.readouterr().err
-    assert told.count("training.feed('prise')") == 1
-    assert "names that are used: 'price'" in told
+    printed = capsys.readouterr().err
+    assert printed.count("training.feed('prise')") == 1
+    assert "names that are used: 'price'" in printed
 
 
 def test_it_is_refused_inside_of_a_step() -> None:

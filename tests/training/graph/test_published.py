@@ -12,18 +12,18 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
-from tests.training.linear import linear_model, linear_run, points
+from tests.training.linear import linear_model, linear_run, points, shown
 
 
 def watching(*, dtype: Any = "float32", name: str = "score") -> Any:
-    """A policy that shows what is published, over all peers by samples, under the name of what it is and "told"."""
+    """A policy that shows what is published, over all peers by samples, under its name and "seen"."""
 
     @kf.policy
     def watch(training):
         own = training.published(name, dtype=dtype)
         number = kf.ops.cast(own, "float32")
-        told = kf.ops.weighted_mean(number, training.samples).named(f"{name}_told")
-        return kf.control.always().when(told > 1e9).stop()
+        seen = kf.ops.weighted_mean(number, training.samples).named(f"{name}_seen")
+        return kf.control.always().when(seen > 1e9).stop()
 
     return watch()
 
@@ -34,18 +34,12 @@ def run(policies: Any, body: Any) -> tuple[Any, Any]:
     return made.training, made.step
 
 
-def told(training: Any, name: str = "score") -> float:
-    """What the policy saw in the last step."""
-    record = training._run.graph_state.metrics.step_record
-    return float(record.metrics(record.packed.numpy().tolist())[f"{name}_told"])
-
-
 def called(training: Any, step: Any, *batches: Any) -> list[float]:
     """These steps, and what the policy saw in each."""
     seen = []
     for batch in batches:
         step(batch)
-        seen.append(told(training))
+        seen.append(shown(training, "score_seen"))
     return seen
 
 
@@ -94,7 +88,7 @@ def published_of_each() -> dict[str, float]:
 
     training, step = run([watching(dtype="float32" if name == "half" else name, name=name) for name in EACH], body)
     step(points(2))
-    return {name: told(training, name) for name in EACH}
+    return {name: shown(training, f"{name}_seen") for name in EACH}
 
 
 @pytest.mark.parametrize("dtype", EACH)
@@ -114,7 +108,7 @@ def test_a_float_is_averaged_over_micro_batches_and_of_others_the_last_counts() 
     for number, x in enumerate(batches, start=1):
         step(x)
         if number % 3 == 0:  # the last micro-batch of a step
-            seen.append((told(training), told(training, "count")))
+            seen.append((shown(training, "score_seen"), shown(training, "count_seen")))
     assert seen == [(2.0, 1.0)] * 2
     assert training.traces() == 1
 
@@ -134,7 +128,7 @@ def test_the_last_micro_batch_with_samples_counts() -> None:
     for counts in ((2, 3, 0), (4, 0, 0), (0, 0, 0)):
         for place, count in enumerate(counts):
             compiled((place, len(counts), int(count == 0)), [tf.constant(points(count or 1))])
-        seen.append([told(training, name) for name in kinds])
+        seen.append([shown(training, f"{name}_seen") for name in kinds])
     np.testing.assert_allclose(seen, [[0.8, 3.0, 0.0], [1.5, 4.0, 1.0], [np.nan, np.nan, np.nan]], rtol=1e-6)
 
 

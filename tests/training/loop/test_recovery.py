@@ -79,8 +79,7 @@ def test_a_peer_that_is_lost_between_two_steps_is_told_in_a_sentence() -> None:
             calls.exchange(lambda peers: peers.total([tf.constant([1.0])]))
         return str(lost.value)
 
-    told = on_peers(2, act)[0]
-    assert told == "between steps 0 and 1: peer rank=1 left during the exchange of values"
+    assert on_peers(2, act)[0] == "between steps 0 and 1: peer rank=1 left during the exchange of values"
 
 
 def test_peers_that_differ_are_no_loss_and_the_error_of_the_message_is_its_cause() -> None:
