@@ -144,7 +144,7 @@ class CompiledStep:
         """Returns the result of the user's function and the report of the step; ``micro`` is laid out as ``WHOLE``."""
         rollback = self._parts.rollback
         # The sample belongs to another peer: this peer's local variables must not count it.
-        is_undone = rollback.is_needed and (micro[2] or _is_empty(tensors))
+        is_undone = rollback.is_needed and (micro[2] or not sample_count(tensors))
         if is_undone:
             rollback.remember()
         try:
@@ -271,20 +271,20 @@ class CompiledStep:
         return code
 
 
-def batched(tensors: Sequence[Any]) -> Any | None:
+def _batched(tensors: Sequence[Any]) -> Any | None:
     """The first tensor with a first dimension, which is the number of samples; ``None`` if no tensor has one."""
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
 def _samples(tensors: Sequence[Any]) -> Any:
-    batch = batched(tensors)
+    batch = _batched(tensors)
     return tf.constant(1) if batch is None else tf.shape(batch)[0]
 
 
-def _is_empty(tensors: Sequence[Any]) -> bool:
-    """True if tensors outside a graph are an empty batch."""
-    batch = batched(tensors)
-    return batch is not None and batch.shape[0] == 0
+def sample_count(tensors: Sequence[Any]) -> int:
+    """The number of samples in tensors outside a graph; 1 if no tensor has a first dimension."""
+    batch = _batched(tensors)
+    return 1 if batch is None else int(batch.shape[0])
 
 
 @lru_cache(maxsize=64)

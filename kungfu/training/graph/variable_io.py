@@ -79,13 +79,7 @@ def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any
 
 def call_on_host_where(condition: Any, function: Callable[[], None], handles: Iterable[Any]) -> None:
     """Graph: calls into Python like `call_on_host`, in the steps in which the condition is True."""
-
-    def call() -> Any:
-        done = call_on_host(function, handles, [])
-        with tf.control_dependencies([] if done is None else [done]):
-            return tf.constant(True)
-
-    tf.cond(condition, call, lambda: tf.constant(False))
+    run_where(condition, lambda: call_on_host(function, handles, []))
 
 
 def dtype_of(handle: Any) -> Any:

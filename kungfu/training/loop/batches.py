@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
-from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
+from kungfu.training.data.batch_plan import BatchPlan
 from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stream import Stream
@@ -115,7 +115,9 @@ def loop_batches(
                     "a batch of training.batches() was not given to the function marked @training.step: the loader "
                     "follows the steps that were done, so every batch must become one"
                 )
-            last, started = _next(plan, here, step_slice, last), before >= 0
+            # The same position in the same view: the share continues after the last call of the step.
+            micro = here.micro if last is not None and last.step_slice == step_slice else 0
+            last, started = plan.micro_batch(step_slice, micro=micro), before >= 0
             # A peer may have to read for longer than a step may take: it notifies the other peers, which wait for it.
             may_read_long = isinstance(sampler, PartitionSampler) and sampler.may_read_long and here.version > 0
             if may_read_long and awaited != (step_slice.position, here.version):
@@ -139,13 +141,6 @@ def _step_slice(calls: StepCalls, plan: BatchPlan, here: StepPosition) -> StepSl
         rank=here.rank,
         global_batch_size=here.global_batch_size or plan.batch_size,
     )
-
-
-def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
-    """The next micro-batch of the slice; the first one if the slice is new, or was cut again."""
-    # The same position in the same view: the share continues after the last call of the step.
-    same = last is not None and last.step_slice == step_slice
-    return plan.micro_batch(step_slice, micro=here.micro if same else 0)
 
 
 def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.runtime.api import Attachment
-from kungfu.training.graph.step import WHOLE, BatchRollback, CompiledStep, StepParts, batched, compile_step
+from kungfu.training.graph.step import WHOLE, BatchRollback, CompiledStep, StepParts, compile_step, sample_count
 from kungfu.training.graph.tracing.effects import Effects, answered_by_zeros, effects_of
 from kungfu.training.graph.variable_io import read_handles, write_handles
 from kungfu.training.loop.between_steps import random_streams
@@ -48,7 +48,7 @@ def prepare_step(
             warm_up(compiled, run.attachment, tensors, effects=effects)
     # The batch size from the loader if there is one, else the samples of this peer's batch.
     batch = run.declared.batch
-    run.graph_state.progress.batch.assign(_samples(tensors) if batch is None else batch)
+    run.graph_state.progress.batch.assign(sample_count(tensors) if batch is None else batch)
     return compiled
 
 
@@ -63,11 +63,6 @@ def compiled_step(
     accumulation = run.declared.accumulation
     parts = StepParts(graph_state, run.trace, BatchRollback(kept), handles, hold, run.rate, accumulation, run.memory)
     return compile_step(function, parts, tensors, structure)
-
-
-def _samples(tensors: Sequence[Any]) -> int:
-    batch = batched(tensors)
-    return 1 if batch is None else int(batch.shape[0])
 
 
 def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
@@ -97,7 +92,7 @@ def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[An
     handles = compiled.handles
     before = read_handles(handles)
     try:
-        with answered_by_zeros(effects, samples=_samples(tensors)):
+        with answered_by_zeros(effects, samples=sample_count(tensors)):
             compiled(WHOLE, tensors)
     except tf.errors.OpError:
         if not effects.gives_values:

@@ -18,6 +18,7 @@ from kungfu.runtime.api import Description, ProgramPart, installed_version
 from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
 from kungfu.training.state.registry import Registry
 
+_LIBRARIES = {"TensorFlow": tf, "Keras": keras, "NumPy": np}
 # The processor features by which TensorFlow selects its kernels; the first available one counts.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
 
@@ -60,7 +61,8 @@ def describe(
     """
     return Description.of(
         [
-            *(ProgramPart.of("versions", f"{name} {one}") for name, one in _versions().items()),
+            ProgramPart.of("versions", f"kungfu {installed_version()}"),
+            *(ProgramPart.of("versions", f"{name} {one.__version__}") for name, one in _LIBRARIES.items()),
             *(ProgramPart.of("policies", shown, text) for shown, text in outline(plan)),
             *_model(model),
             *_optimizers(optimizers),
@@ -71,11 +73,6 @@ def describe(
             *(ProgramPart.of("aggregation of layers' variables", one) for one in remembered),
         ]
     )
-
-
-def _versions() -> dict[str, str]:
-    others = {"TensorFlow": tf.__version__, "Keras": keras.__version__, "NumPy": np.__version__}
-    return {"kungfu": installed_version(), **others}
 
 
 def _model(model: Any) -> Iterator[ProgramPart]:
