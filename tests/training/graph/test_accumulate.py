@@ -83,12 +83,6 @@ def whole_of(name: str) -> Trained:
     return trained(MAKE[name]())
 
 
-@cache
-def cut_of(name: str, most: int) -> Trained:
-    """The same run on micro-batches of at most so many samples."""
-    return trained(MAKE[name](), max_local_batch_size=most)
-
-
 def assert_same_state(cut: Trained, whole: Trained) -> None:
     for one, other in zip(whole.state, cut.state, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
@@ -100,7 +94,7 @@ def assert_same_state(cut: Trained, whole: Trained) -> None:
     [("Adam", 4, [4, 4, 2, 4, 4, 2, 3]), ("SGD", 9, [9, 1, 9, 1, 3]), ("SGD", 10, [10, 10, 3])],
 )
 def test_uneven_micro_batches_give_the_updates_of_whole_batches(name, most, calls):
-    whole, cut = whole_of(name), cut_of(name, most)
+    whole, cut = whole_of(name), trained(MAKE[name](), max_local_batch_size=most)
     assert whole.calls == [10, 10, 3] * 2
     assert cut.calls == calls * 2
     assert_same_state(cut, whole)

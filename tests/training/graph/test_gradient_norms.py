@@ -68,15 +68,12 @@ def stepped_together(
     loss_scale: float | None = None,
 ) -> list[tuple[Mapping[str, float], list[np.ndarray]]]:
     """One step of peers with these gradients: what it told each, and the means."""
-    watched, scale = (
-        moments() if policies is None else policies,
-        None if loss_scale is None else tf.constant(loss_scale),
-    )
+    scale = None if loss_scale is None else lambda: tf.constant(loss_scale)
 
     def act(rank: int, attachment: LocalAttachment) -> Any:
         known = {"size": len(given), "samples": samples[rank], "batch": batch, "made": made}
-        averaging = averaging_of(watched, rank, attachment, **known)
-        return stepped(replace(averaging, loss_scale=None if scale is None else lambda: scale), given[rank])
+        averaging = averaging_of(moments() if policies is None else policies, rank, attachment, **known)
+        return stepped(replace(averaging, loss_scale=scale), given[rank])
 
     return on_peers(len(given), act)
 

@@ -78,9 +78,8 @@ def test_sharpness_aware_minimisation_averages_twice_and_policies_see_the_last_l
 
 def test_each_message_weights_by_samples_and_only_the_last_one_is_the_steps():
     def of_peer(rank: int, attachment: LocalAttachment) -> Any:
-        samples = 3.0 if rank else 1.0
-        # Four come of five: the means are corrected.
-        averaging = averaging_of([], rank, attachment, size=2, samples=samples, batch=5, made=fused)
+        # Four samples of five come: the means are corrected.
+        averaging = averaging_of([], rank, attachment, size=2, samples=1.0 + 2 * rank, batch=5, made=fused)
 
         @tf.function
         def step() -> Any:

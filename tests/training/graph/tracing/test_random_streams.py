@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -68,27 +67,19 @@ class Program:
         return [one.numpy().tolist() for one in [*drawn, keras.random.uniform([2])]]
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What a peer draws in its first steps, by the way of drawing, and after the last of its steps."""
-
-    ways: list[list[Any]]
-    between: list[Any]
-
-
 @functools.cache
-def drawn(peer: int, *, after: int = 0, seed: int = 7) -> Drawn:
-    """What a peer of this program draws; each peer of another number takes another number of steps."""
+def drawn(peer: int, *, after: int = 0, seed: int = 7) -> tuple[list[list[Any]], list[Any]]:
+    """What a peer draws in its first steps, by the way of drawing, and after its last, which differs between peers."""
     program = Program(seed=seed)
     ways = program.of_peer(peer, after=after, steps=STEPS + peer)
-    return Drawn([steps[:STEPS] for steps in ways], program.between_steps())
+    return [steps[:STEPS] for steps in ways], program.between_steps()
 
 
 WAYS = 8  # the last one is a layer of the model, whose seed attach plants
 
 
 def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
-    runs = [drawn(0).ways, drawn(1).ways, drawn(0, after=5).ways, drawn(0, seed=8).ways]
+    runs = [ways for ways, _ in (drawn(0), drawn(1), drawn(0, after=5), drawn(0, seed=8))]
     for way in range(WAYS):
         random_streams = [run[way] for run in runs]
         assert all(first != second for first, second in random_streams), f"way {way} goes on from step to step"
@@ -98,7 +89,7 @@ def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
 
 def test_what_is_drawn_follows_from_the_seeds_also_where_generators_are_frozen():
     """A second run of a peer draws the same; that its generators are frozen for the collector hides none of them."""
-    expected, program = drawn(1).ways, Program()
+    (expected, _), program = drawn(1), Program()
     gc.freeze()
     try:
         assert program.of_peer(1)[:WAYS] == expected[:WAYS]
@@ -107,7 +98,7 @@ def test_what_is_drawn_follows_from_the_seeds_also_where_generators_are_frozen()
 
 
 def test_what_is_drawn_between_steps_stays_what_it_was_and_equal_on_all_peers():
-    first, second = drawn(0).between, drawn(1).between
+    (_, first), (_, second) = drawn(0), drawn(1)
     assert first == second
     untouched = Program().between_steps()
     assert [first[place] for place in (0, 1, 3)] == [untouched[place] for place in (0, 1, 3)]
