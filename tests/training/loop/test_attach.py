@@ -1,8 +1,9 @@
-"""What attach takes and what it refuses."""
+"""What attach takes and what it refuses; and what runs beside the thread that trains."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from queue import Queue
 
 import keras
 import pytest
@@ -11,11 +12,13 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError, UsageError
+from kungfu.event_log.events import LateEvent
 from kungfu.policies import schedule, stop_on_nan
 from kungfu.runtime.agent.supervisor import script_runner
+from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.training.loop.attach import attach_built, deciding_rules, policies_in_job
-from kungfu.training.loop.job_connection import JobConnection
+from kungfu.training.loop.job_connection import JobConnection, watch_late_peers, write_profiler_trace
 from tests.training.linear import linear_model
 
 
@@ -149,3 +152,34 @@ def test_statistics_over_the_peers_are_refused_in_a_job_with_the_way_out():
     ):
         attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None, combine={})
     assert kf.attach(model(), keras.optimizers.SGD()).size == 1
+
+
+# ---- beside the thread that trains: a wait that lasts is reported, and the process is profiled -----------------------
+
+
+def test_who_is_late_is_told_once_with_the_steps_done() -> None:
+    found: Queue[LateRanks | None] = Queue()
+    reported: Queue[LateEvent] = Queue()
+    found.put(LateRanks((1, 3), 15.0004, "gradients"))
+    stop = watch_late_peers(lambda: None if found.empty() else found.get(), reported.put, steps=lambda: 811)
+    event = reported.get(timeout=180.0)
+    stop()
+    assert event == LateEvent(ranks=(1, 3), where="gradients", step=811, waited_s=15.0)
+    assert reported.empty()
+
+
+def test_after_its_end_nobody_looks() -> None:
+    looks: Queue[None] = Queue()
+    watch_late_peers(lambda: looks.put(None), lambda event: None, steps=lambda: 0)()
+    assert looks.empty()
+
+
+@pytest.mark.slow
+def test_a_trace_is_written_and_what_is_in_its_way_is_said(tmp_path):
+    assert write_profiler_trace(0.01, str(tmp_path / "new" / "trace")) == ""
+    assert list((tmp_path / "new" / "trace").rglob("*.xplane.pb"))
+    (tmp_path / "file").write_text("no folder")
+    assert "File exists" in write_profiler_trace(0.01, str(tmp_path / "file"))
+    tf.profiler.experimental.start(str(tmp_path / "own"))
+    assert "profil" in write_profiler_trace(0.01, str(tmp_path / "other")).lower(), "the program traces itself"
+    tf.profiler.experimental.stop(save=False)
