@@ -226,7 +226,8 @@ class CheckpointManager:
         """Takes a snapshot of the current state; a thread writes it, one checkpoint at a time."""
         started = time.monotonic()
         self.wait()  # for the previous checkpoint, so that memory holds at most one snapshot
-        snapshot = self.state().snapshot(self._files())
+        state = self.state()
+        snapshot = StateSnapshot(state, state.tree.values(), self._files())
         held_s = time.monotonic() - started
         pool = ThreadPoolExecutor(1, thread_name_prefix="kungfu-checkpoint")
         self._writing = pool.submit(self._write, request, manifest, snapshot, held_s)

@@ -101,14 +101,10 @@ class CheckpointedState:
         root = tf.train.Checkpoint(model=model, **trained, kungfu=tf.train.Checkpoint(**rest))
         return cls(root, classes, tracked_tree(root))
 
-    def snapshot(self, files: Mapping[str, Callable[[], bytes]]) -> StateSnapshot:
-        """Takes a snapshot of the current state, and of the contents of additional files by name."""
-        return StateSnapshot(self, self.tree.values(), files)
-
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """The state at one moment, in memory."""
+    """The state at one moment, in memory, and the contents of additional files by name."""
 
     checkpointed: CheckpointedState
     values: Sequence[Any]
