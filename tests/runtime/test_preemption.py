@@ -116,7 +116,7 @@ def ready() -> None:
     print("ready", flush=True)
 
 
-def ready_until_told() -> None:
+def ready_until_input_ends() -> None:
     ready()
     sys.stdin.read()
 
@@ -133,13 +133,13 @@ def long_call() -> None:
 def own_handler(handler: Any = lambda number, frame: None) -> None:
     signal.signal(signal.SIGTERM, handler)
     on_preemption_signal(noticed)
-    ready_until_told()
+    ready_until_input_ends()
 
 
 def later_handler() -> None:
     on_preemption_signal(noticed)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    ready_until_told()
+    ready_until_input_ends()
 
 
 def own_descriptor() -> None:
@@ -147,7 +147,7 @@ def own_descriptor() -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
     on_preemption_signal(noticed)
-    ready_until_told()
+    ready_until_input_ends()
     print("kept" if signal.set_wakeup_fd(-1) == write else "lost")
 
 
@@ -170,14 +170,14 @@ def closed() -> None:
     end = on_preemption_signal(noticed)
     end()
     end()
-    ready_until_told()
+    ready_until_input_ends()
 
 
 def closed_in_thread() -> None:
     thread = threading.Thread(target=on_preemption_signal(noticed))
     thread.start()
     thread.join()
-    ready_until_told()
+    ready_until_input_ends()
 
 
 def failing(error: Exception | None = None) -> None:
@@ -188,7 +188,7 @@ def failing(error: Exception | None = None) -> None:
 
     os.dup2(1, 2)
     on_preemption_signal(reach)
-    ready_until_told()
+    ready_until_input_ends()
 
 
 def no_thread(main_lives: bool = True) -> None:
@@ -201,7 +201,7 @@ def no_thread(main_lives: bool = True) -> None:
     threading.Thread.start = none_left
     if not main_lives:
         threading.main_thread().is_alive = lambda: False
-    ready_until_told()
+    ready_until_input_ends()
 
 
 PROGRAMS = {

@@ -1,6 +1,7 @@
-"""The exit of a peer's program, and the root cause among several failures, which the user must read first.
+"""The exit of a peer's program, and the root cause among several failures.
 
-A program reports its exit before its process ends, so that the agent need not parse its output.
+A program reports its exit before its process ends, so that the agent need not parse its output. Of several failures,
+the user must read the root cause first.
 """
 
 from __future__ import annotations

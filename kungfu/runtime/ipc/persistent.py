@@ -83,9 +83,7 @@ class Persistent:
         """Ends the call under way, and makes every later call fail."""
         with self._lock:
             self._closed.set()
-            channels, self._channels = self._channels, []
-        for channel in channels:
-            channel.close()
+        self._keep()
 
     def _send(self, request: Any, patience_s: float, news: threading.Event, *, fresh: bool) -> _Attempt:
         """Sends a request over a new connection if ``fresh``, else over the newest open one."""
@@ -135,10 +133,10 @@ class Persistent:
             raise error
         self._closed.wait(_PAUSE_S)
 
-    def _keep(self, channel: rpc.Channel) -> None:
-        """Closes all channels except the given one, which works."""
+    def _keep(self, *working: rpc.Channel) -> None:
+        """Closes all channels except the given ones, which work."""
         with self._lock:
-            gone = [one for one in self._channels if one is not channel]
-            self._channels = [one for one in self._channels if one is channel]
+            gone = [one for one in self._channels if one not in working]
+            self._channels = [one for one in self._channels if one in working]
         for one in gone:
             one.close()
