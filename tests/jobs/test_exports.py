@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -51,8 +50,7 @@ def test_a_job_that_grows_and_loses_rank_0_is_seen_by_prometheus_and_tensorboard
         assert list(Path(traced["folder"]).rglob("*.xplane.pb")), "a trace of TensorFlow's profiler"
         assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
         job.event("rescale", to=3)
-        first = job.event("spawned", peer=0)
-        os.kill(first["pid"], signal.SIGKILL)
+        job.signal(signal.SIGKILL, peer=0)
         recovered = job.event("recovered")
         job.event("rescale", view=recovered["view"] + 1)
         steps = served(job)["kungfu_steps_total", ""]

@@ -1,23 +1,19 @@
-"""Jobs in which a peer's program fails: the exit code, the first cause, and nothing left."""
+"""Jobs in which a peer fails or is taken away: the exit code, the first cause, and nothing left."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from tests.jobs.harness import QUICKLY_S, Ended, Job, lines_of, ran, started
+from tests.jobs.harness import PROGRAMS, QUICKLY_S, ROOT, Ended, Job, left_in, lines_of, ran, started
 from tests.soak import SOAK
 
 # Nothing of the job survives the loss of a peer.
 ALL_OR_NOTHING = ("--min", 2, "--failures", 0)
-
-
-def job_steps(job: Job) -> list[dict]:
-    """The steps in the record so far."""
-    return lines_of(job.folder / "metrics.jsonl")
 
 
 def failed(ended: Ended) -> str:
@@ -54,8 +50,8 @@ def test_a_rank_that_leaves_its_loop_alone_is_an_error_and_no_hang(tmp_path):
     options = ("-np", 2, *ALL_OR_NOTHING, "--deadline", 10)
     ended = ran(tmp_path, *options, program="failing.py", arguments=["break"], code=1)
     assert "rank=1" in failed(ended) or "rank 1" in failed(ended)
-    (told,) = [event for event in ended.all_of("program ended") if event["peer"] == 1]
-    assert (told["rank"], told["step"], told["how"], told["others"]) == (1, 5, "exit", 1)
+    (reported,) = [event for event in ended.all_of("program ended") if event["peer"] == 1]
+    assert (reported["rank"], reported["step"], reported["how"], reported["others"]) == (1, 5, "exit", 1)
     assert "rank 1 (peer 1) ended its program (by break, return or sys.exit) after step 5" in ended.output
     assert [row["step"] for row in ended.metrics] == [1, 2, 3, 4, 5], "the record has all that came before"
 
@@ -82,7 +78,7 @@ def test_a_peer_that_raises_and_ends_slowly_delays_no_other_peer(tmp_path):
 def test_a_peer_that_is_killed_ends_the_job_quickly_under_its_name(tmp_path):
     with started(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", arguments=["endless"]) as job:
         job.steps(5)
-        os.kill(job.event("spawned", peer=1)["pid"], signal.SIGKILL)
+        job.signal(signal.SIGKILL, peer=1)
         ended = job.end(code=1, deadline_s=QUICKLY_S)
     assert "rank 1 (peer 1): killed by SIGKILL" in failed(ended)
 
@@ -106,9 +102,9 @@ def test_a_peer_that_dies_before_the_barrier_is_named_and_the_barrier_repeated(t
 def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, option):
     with started(tmp_path, "-np", 2, "--failures", 0, *option, program="failing.py", arguments=["endless"]) as job:
         job.steps(3)
-        os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
+        job.signal(signal.SIGSTOP, peer=1)
         job.event("recovered", to=1)
-        steps = len(job_steps(job))
+        steps = len(lines_of(job.folder / "metrics.jsonl"))
         job.steps(steps + 5)
         ended = ended_by(signal.SIGTERM, job)
     (dismissed,) = ended.all_of("dismissed")
@@ -157,13 +153,7 @@ def test_a_job_that_has_not_yet_begun_to_train_ends_as_quickly(tmp_path):
     ("how", "deadline_s", "message", "event"),
     [
         # The first two have to get ready in that time too.
-        pytest.param(
-            "never-ready",
-            60,
-            "waited 60 s for peer 2 to get ready",
-            "dismissed",
-            marks=SOAK,
-        ),
+        pytest.param("never-ready", 60, "waited 60 s for peer 2 to get ready", "dismissed", marks=SOAK),
         ("import", 120, "exit code 1", "peer ended"),
     ],
 )
@@ -179,3 +169,85 @@ def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how,
     assert message in missing["reason"]
     assert ended.all_of(event)[0]["peer"] == 2
     assert [row["step"] for row in ended.metrics] == list(range(1, 1001)), "no step was lost over it"
+
+
+@pytest.mark.parametrize(("how", "hears", "steps"), [("stop", 2, 10), ("last", 1, 40)], ids=["stop", "last"])
+def test_the_others_end_well_if_rank_0_dies_while_it_announces_the_end(tmp_path, how, hears, steps):
+    """The others end well if rank 0 dies while it tells them that training is over.
+
+    Who lives follows, or leads, when it has heard it and the other one has not.
+    """
+    options = ("-np", 3, "--min", 2, "--failures", 0, "--deadline", 20)
+    ended = ran(tmp_path, *options, program="half_heard.py", arguments=[how, hears, tmp_path])
+    assert [event["how"] for event in ended.all_of("lost")] == ["killed by SIGKILL"]
+    found = left_in(tmp_path)
+    assert found[1] == found[2]
+    assert found[1]["steps"] == steps
+    assert {event["peer"] for event in ended.all_of("finished")} == found.keys() == {1, 2}
+
+
+def test_a_late_peer_is_named_and_one_with_notice_leaves_in_good_order(tmp_path):
+    """A late peer is named while the others wait, and one with notice leaves in good order."""
+    options = ("-np", 2, "--preemptions", 0, "--deadline", 20, "--heartbeat", 20)
+    with started(tmp_path, *options, program="failing.py", arguments=["endless"], executed=True) as job:
+        job.steps(3)
+        job.signal(signal.SIGSTOP, peer=1)
+        late = job.event("late")
+        job.signal(signal.SIGCONT, peer=1)
+        job.steps(late["step"] + 5)
+        job.signal(signal.SIGTERM, peer=1)
+        left = job.event("finished", peer=1)
+        job.event("rescale")
+        ended = ended_by(signal.SIGTERM, job)
+    assert (late["ranks"], late["in"]) == ([1], "gradients")
+    assert 5.0 <= late["waited_s"] < 20.0
+    assert ended.all_of("noticed")[0]["peer"] == 1
+    assert left["leaving"] is True
+    assert left["step_s"]["count"] > late["step"]
+    assert left["step_s"]["max"] >= 4.0, "the pause was a step's"
+    assert 0.0 < left["step_s"]["p50"] < 2.0
+    (rescale,) = ended.all_of("rescale")
+    assert (rescale["from"], rescale["to"], rescale["left"]) == (2, 1, [1])
+    assert ended.all_of("failed") == ended.all_of("recovered") == []
+
+
+# ---- no text says what has happened ----------------------------------------------------------------------------------
+
+# Errors of kungfu, how processes end, and the failures of the compiled all-reduce draw their texts from words that
+# accuse rank 0 of everything. Kinds, ranks and ids are as they are, and such jobs end as they do in plain English.
+MEANINGLESS = {"PYTHONPATH": os.pathsep.join(map(str, (PROGRAMS / "meaningless", ROOT)))}
+
+
+@SOAK
+def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp_path: Path) -> None:
+    options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
+    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=MEANINGLESS)
+    with running as job:
+        job.steps(3)
+        job.signal(signal.SIGKILL, peer=1)
+        killed = job.event("recovered", to=2)
+        job.signal(signal.SIGSTOP, peer=2)
+        stopped = job.event("recovered", to=1)
+        ended = ended_by(signal.SIGTERM, job)
+    assert killed["lost"].keys() == {"1"}
+    assert max(killed["stop_s"], stopped["stop_s"]) < 45, "a wait while they train may take 60 s"
+    assert [event["peer"] for event in ended.all_of("dismissed")] == [2], "rank 0, whom every text accuses, is well"
+    assert "died" not in ended.all_of("broken")[0]["why"], "the texts do not say so"
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "code"),
+    [
+        ("break", ("-np", 2, "--min", 2, "--failures", 0), 1),
+        ("small-batch", ("-np", 2), 2),
+        ("before-attach", ("-np", 1), 2),
+    ],
+    ids=["a rank leaves its loop alone", "a refusal in the first step", "a refusal before attach"],
+)
+def test_a_job_that_cannot_go_on_ends_with_the_code_of_its_cause(
+    tmp_path: Path, how: str, options: tuple[object, ...], code: int
+) -> None:
+    ended = ran(tmp_path, *options, program="failing.py", arguments=[how], environment=MEANINGLESS, code=code)
+    (failed,) = ended.all_of("failed")
+    assert failed["code"] == code
+    assert how != "break" or failed["peer"] == 1

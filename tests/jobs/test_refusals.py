@@ -12,10 +12,10 @@ SCREEN_LINES = 40
 
 def refused(ended: Ended, *words: str) -> None:
     """An error of one screen with these words."""
-    told = ended.output[ended.output.rindex("kungfu-run: ") :]  # what the peers printed by themselves stands above
+    printed = ended.output[ended.output.rindex("kungfu-run: ") :]  # what the peers printed by themselves stands above
     for word in words:
-        assert word in told, ended.output
-    assert len(told.splitlines()) <= SCREEN_LINES, told
+        assert word in printed, ended.output
+    assert len(printed.splitlines()) <= SCREEN_LINES, printed
 
 
 def test_a_script_that_does_not_exist_is_refused_before_anything_starts(tmp_path):
@@ -47,7 +47,7 @@ def test_a_conflict_with_the_command_line_is_told_once_with_both_places(tmp_path
     options = ("--deadline", 10, "--policy", "schedule({20: 2})", "--policy", "linear_scaling()")
     ended = ran(tmp_path, "-np", 2, *options, program="failing.py", arguments=["two-targets"], code=2)
     refused(ended, "PolicyError: policies 'schedule', 'schedule' all rescale the cluster", "kf.at_most(schedule, ")
-    line = 1 + (PROGRAMS / "failing.py").read_text().splitlines().index("        return [schedule({10: 1})]")
+    line = 1 + (PROGRAMS / "failing.py").read_text().splitlines().index('    "two-targets": [schedule({10: 1})],')
     assert f"({PROGRAMS / 'failing.py'}:{line}; kungfu-run --policy 'schedule({{20: 2}})')" in ended.output
     assert ended.output.count("nothing says which one wins") == 1
     assert "Traceback" not in ended.output

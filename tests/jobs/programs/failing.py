@@ -35,6 +35,7 @@ import tensorflow as tf  # noqa: E402
 import kungfu as kf  # noqa: E402
 from kungfu.policies import schedule  # noqa: E402
 from kungfu.training.state.snapshot import StateSnapshot  # noqa: E402
+from tests.jobs.programs.program_parts import descending  # noqa: E402
 
 if HOW == "before-attach":
     kf.control.every(0)
@@ -76,18 +77,13 @@ def end_slowly() -> None:
         time.sleep(0.02)
 
 
-def policies() -> list:
-    if HOW == "killed-writing":
-        return [keeping()]
-    if HOW == "stopped-in-barrier":
-        return [standing_still()]
-    if HOW == "local-target":
-        return [local_target()]
-    if HOW == "killed-in-step":
-        return [schedule({5: 3})]  # fires in the fifth step: the barrier is in the sixth
-    if HOW == "two-targets":
-        return [schedule({10: 1})]
-    return [schedule({5: SIZE})] if SIZE else []
+POLICIES = {
+    "killed-writing": [keeping()],
+    "stopped-in-barrier": [standing_still()],
+    "local-target": [local_target()],
+    "killed-in-step": [schedule({5: 3})],  # fires in the fifth step: the barrier is in the sixth
+    "two-targets": [schedule({10: 1})],
+}
 
 
 def main() -> None:
@@ -96,41 +92,30 @@ def main() -> None:
     averaged = [] if HOW == "stopped-in-barrier" else [keras.layers.BatchNormalization()]  # else a message comes first
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), *averaged])
     optimizer = keras.optimizers.SGD(0.01)
-    training = kf.attach(model, optimizer, policies=policies())
+    training = kf.attach(model, optimizer, policies=POLICIES.get(HOW, [schedule({5: SIZE})] if SIZE else []))
     if HOW == "no-step":
         return
     if HOW in ("killed-writing", "killed-when-asked"):
         die_writing()
 
     def die(done) -> None:
-        if training.rank == 1 and int(done) == 5:
+        if training.rank == 1 and int(done) == 6:
             os.kill(os.getpid(), 9)
 
-    steps = tf.Variable(0)
-
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+    def then(x) -> None:
         if HOW == "killed-in-step":
-            with (
-                tf.control_dependencies(gradients),
-                tf.control_dependencies([tf.py_function(die, [steps.read_value()], [])]),
-            ):
-                gradients = [tf.identity(one) for one in gradients]
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        steps.assign_add(1)
+            tf.py_function(die, [optimizer.iterations.value], [])
 
+    step = descending(training, model, optimizer, then=then)
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     batch_size = 1 if HOW == "small-batch" else 10
     slow = ("endless", "stopped-in-barrier", "killed-writing", "killed-when-asked")
     epochs = 10**6 if HOW in ("raise", "break", "killed-in-step", *slow) else 500
     for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
         step(batch)
-        if PEER == 1 and int(steps) == 5 and HOW in ("raise", "end-slowly"):
+        if PEER == 1 and int(optimizer.iterations) == 5 and HOW in ("raise", "end-slowly"):
             raise ValueError("the fifth step was wrong, on purpose")
-        if PEER == 1 and int(steps) == 5 and HOW == "break":
+        if PEER == 1 and int(optimizer.iterations) == 5 and HOW == "break":
             break
         if HOW in slow:
             time.sleep(0.05)
