@@ -227,35 +227,39 @@ def assert_named_and_broken(run: Callable[[Act], list[Any]], failures: list[Any]
 
 def test_a_deadline_that_is_set_while_somebody_waits_holds_for_that_wait() -> None:
     with open_peers(2, deadline_s=60.0) as run:
-
-        def shorten(rank: int, peer: LocalAttachment) -> Any:
-            if rank == 1:
-                return None
-            with ThreadPoolExecutor(1) as thread:
-                waiting = thread.submit(reduce, peer, [1.0])
-                assert not wait([waiting], timeout=0.1).done
-                peer.wait_at_most(0.2)
-                return waiting.result(timeout=180.0)
-
-        failure, _ = run(shorten)
+        failure = while_waiting_alone(run, lambda peer: peer.wait_at_most(0.2))
         assert "kungfu: waited 0.2 s in gradients for rank=1" in failure.message
+
+
+def while_waiting_alone(run: Callable[[Act], list[Any]], act: Callable[[LocalAttachment], None]) -> Any:
+    """What comes of an all-reduce of rank 0 to which rank 1 does not come; ``act`` is done while rank 0 waits."""
+
+    def wait_alone(rank: int, peer: LocalAttachment) -> Any:
+        if rank == 1:
+            return None
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(reduce, peer, [1.0])
+            assert not wait([waiting], timeout=0.1).done
+            act(peer)
+            return waiting.result(timeout=180.0)
+
+    return run(wait_alone)[0]
 
 
 def test_a_wait_that_lasts_is_told_once_by_the_lowest_rank_that_waits_and_goes_on() -> None:
     # On a busy machine rank 2 may come after rank 1 has told of it, or all of them after the deadline.
     for deadline_s in (8.0, 60.0):
-        told, again, sums, later = told_of_a_wait(deadline_s)
-        if told.ranks == (0, 3) and sums == [4.0] * 4:
+        reported, again, sums, later = reports_of_a_wait(deadline_s)
+        if reported.ranks == (0, 3) and sums == [4.0] * 4:
             break
     assert sums == [4.0] * 4
-    assert (told.ranks, told.tag, again) == ((0, 3), "gradients", None)
-    assert 2.0 <= told.waited_s < deadline_s
+    assert (reported.ranks, reported.tag, again) == ((0, 3), "gradients", None)
+    assert 2.0 <= reported.waited_s < deadline_s
     assert later == [None] * 4
 
 
-def told_of_a_wait(deadline_s: float) -> tuple[LateRanks, LateRanks | None, list[Any], list[LateRanks | None]]:
-    """What rank 1 tells of the wait of ranks 1 and 2 for the others and what it tells then, the sums, and what all tell
-    in the end."""
+def reports_of_a_wait(deadline_s: float) -> tuple[LateRanks, LateRanks | None, list[Any], list[LateRanks | None]]:
+    """The reports of rank 1 about the wait of ranks 1 and 2, one and another; the sums; and later reports of all."""
     with open_peers(4, deadline_s=deadline_s) as run:  # told after a quarter of the deadline
         came = threading.Event()
 
@@ -264,19 +268,14 @@ def told_of_a_wait(deadline_s: float) -> tuple[LateRanks, LateRanks | None, list
                 assert came.wait(180.0)
             return reduce(peer, [1.0])[0]
 
-        def look(rank: int, peer: LocalAttachment) -> Any:
-            if rank != 1:
-                return peer.late()
-            while (late := peer.late()) is None:
-                came.wait(0.05)
-            came.set()
-            return late, peer.late()
-
-        looking = [LocalAttachment(group=rank) for rank in range(4)]
+        looking = LocalAttachment(group=1)
         with ThreadPoolExecutor(1) as thread:
             sums = thread.submit(run, wait_for_two)
-            told, again = look(1, looking[1])
-        return told, again, sums.result(), run(lambda rank, peer: peer.late())
+            while (late := looking.late()) is None:
+                came.wait(0.05)
+            came.set()
+            again = looking.late()
+        return late, again, sums.result(), run(lambda rank, peer: peer.late())
 
 
 def test_a_closed_attachment_has_no_deadline_and_waits_for_nobody() -> None:
@@ -300,17 +299,7 @@ def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:
 
 def test_closing_ends_an_all_reduce_of_this_peer() -> None:
     with open_peers(2) as run:
-
-        def wait_alone(rank: int, peer: LocalAttachment) -> Any:
-            if rank == 1:
-                return None
-            with ThreadPoolExecutor(1) as thread:
-                waiting = thread.submit(reduce, peer, [1.0])
-                assert not wait([waiting], timeout=0.1).done
-                peer.close()
-                return waiting.result()
-
-        failure, _ = run(wait_alone)
+        failure = while_waiting_alone(run, LocalAttachment.close)
         assert isinstance(failure, tf.errors.CancelledError)
         assert "kungfu: the group was closed during gradients" in failure.message
         meant = run(lambda rank, peer: peer.failure_of(None))[0]

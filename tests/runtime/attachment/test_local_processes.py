@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +19,13 @@ from ml_dtypes import bfloat16
 
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import sum_of_squares
-from tests.lean_start import environment
+from tests.runtime.attachment.peer_process import DEADLINE_S, PeerProcess
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 180.0
 # Peers by rank, view after view: the size falls and grows, and rank 0 moves from peer to peer.
 VIEWS = ((0, 1, 2, 3), (2, 0, 1), (3, 1), (1, 3, 0, 2))
+Peers = list[PeerProcess]
 KINDS = (np.float16, bfloat16, np.float32, np.float64, np.int32, np.int64)
 SHAPES = ((), (0, 3), (17,), (300, 70), (70_001,))
 
@@ -57,61 +56,33 @@ def left_fold(values: list[np.ndarray]) -> np.ndarray:
     return np.asarray(total, dtype=values[0].dtype)
 
 
-class Peer:
-    """A process that runs this file, and in it the programs that it is told."""
-
-    def __init__(self, *, threads: int = 1) -> None:
-        told = environment("keras") | {"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": "2"}
-        pipe, line = subprocess.PIPE, [sys.executable, __file__]
-        self.process = subprocess.Popen(line, env=told, text=True, stdin=pipe, stdout=pipe)
-
-    def run(self, program: str, *words: object) -> None:
-        assert self.process.stdin is not None
-        print(program, *words, file=self.process.stdin, flush=True)
-
-    def printed(self) -> str:
-        """The next line that its program prints."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the process ended with exit code {self.process.wait()}"
-        return line.strip()
-
-    def end(self) -> int:
-        """Its exit code; it has run all its programs."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(DEADLINE_S)
-
-
 @contextmanager
-def processes(*threads: int) -> Iterator[list[Peer]]:
+def processes(*threads: int) -> Iterator[Peers]:
     """Processes with these numbers of threads; whatever still runs afterwards is killed."""
-    peers = [Peer(threads=number) for number in threads]
+    peers = [PeerProcess(Path(__file__), threads=number) for number in threads]
     try:
         yield peers
     finally:
         for peer in peers:
-            peer.process.kill()
-            with peer.process:  # waits for it, and closes its streams
-                pass
+            peer.kill()
 
 
 @pytest.fixture(scope="module")
-def peers() -> Iterator[list[Peer]]:
+def peers() -> Iterator[Peers]:
     """Four processes for all tests of this file, of which some may have been killed before."""
     with processes(1, 3, 1, 1) as started:
         yield started
         assert {one.end() for one in started if one.process.poll() is None and one not in BLOCKED} == {0}
 
 
-BLOCKED: list[Peer] = []  # they wait for their end
+BLOCKED: Peers = []  # they wait for their end
 
 
-def test_sums_are_the_left_fold_under_one_trace_while_views_change(tmp_path: Path, peers: list[Peer]) -> None:
+def test_sums_are_the_left_fold_under_one_trace_while_views_change(tmp_path: Path, peers: Peers) -> None:
     """They are so bit for bit."""
     for number, peer in enumerate(peers):
-        peer.run("views", number, tmp_path)
-    assert [int(peer.printed()) for peer in peers] == [1, 1, 1, 1]
+        peer.tell("views", peer=number, folder=str(tmp_path))
+    assert [peer.hear() for peer in peers] == [1, 1, 1, 1]
     for view, members in enumerate(VIEWS):
         columns = zip(*(draw(peer, view) for peer in members), strict=True)
         expected = b"".join(left_fold(list(column)).tobytes() for column in columns)
@@ -120,29 +91,29 @@ def test_sums_are_the_left_fold_under_one_trace_while_views_change(tmp_path: Pat
     assert left_behind(str(tmp_path)) == []
 
 
-def test_the_number_of_threads_changes_no_bit_of_a_norm(peers: list[Peer]) -> None:
-    for number, peer in enumerate(peers[:2]):  # of one thread and of three
-        peer.run("norm", number)
-    assert [peer.printed() for peer in peers[:2]] == [float(sum_of_squares(draw_many())).hex()] * 2
+def test_the_number_of_threads_changes_no_bit_of_a_norm(peers: Peers) -> None:
+    for peer in peers[:2]:  # of one thread and of three
+        peer.tell("norm")
+    assert [peer.hear() for peer in peers[:2]] == [float(sum_of_squares(draw_many())).hex()] * 2
 
 
-def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path, peers: list[Peer]) -> None:
+def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path, peers: Peers) -> None:
     for rank, peer in enumerate(peers[:3]):
-        peer.run("killed", rank, tmp_path)
+        peer.tell("killed", peer=rank, folder=str(tmp_path))
     for peer in peers[:3]:
-        assert peer.printed() == "ready"
+        assert peer.hear() == "ready"
     killed = time.monotonic()
     os.kill(peers[2].process.pid, signal.SIGKILL)
-    reports = [json.loads(peer.printed()) for peer in peers[:2]]
+    reports = [peer.hear() for peer in peers[:2]]
     for report in reports:
         for failure in report["failures"]:
             assert failure["error"] == "UnavailableError"
             assert "kungfu: peer rank=2 died during gradients" in failure["text"]
-        assert report["noticed"] - killed < 90.0  # of a deadline of 180
+        assert report["noticed"] - killed < 90.0  # of a deadline of 300
     assert left_behind(str(tmp_path)) == []
 
 
-def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path: Path, peers: list[Peer]) -> None:
+def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path: Path, peers: Peers) -> None:
     BLOCKED.append(peers[3])
     report = stopped([peers[0], peers[3]], tmp_path / "1", heartbeat_s=(heartbeat_s := 1.0))
     # On a busy machine a whole process may stand still for as long as the heartbeat may: then with a longer one.
@@ -155,18 +126,18 @@ def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path
     assert (report["left"], report["closed"]) == ([1], []), "who has left still sees it, until it closes"
     assert report["error"] == "UnavailableError"
     assert re.search(r"kungfu: peer rank=1 shows no life for \d+\.\d s in gradients", report["text"]), report
-    assert 0.8 * heartbeat_s < report["after_s"] < 90.0  # of a deadline of 180
+    assert 0.8 * heartbeat_s < report["after_s"] < 90.0  # of a deadline of 300
     assert left_behind(str(tmp_path)) == []
 
 
-def stopped(two: list[Peer], folder: Path, *, heartbeat_s: float) -> dict[str, Any]:
+def stopped(two: Peers, folder: Path, *, heartbeat_s: float) -> dict[str, Any]:
     """The report of the first process on the second one, which is late at first and then stopped; or nothing."""
     for rank, peer in enumerate(two):
-        peer.run("stopped", rank, folder, heartbeat_s)
-    was_waited_for = two[0].printed() == "2.0"
+        peer.tell("stopped", peer=rank, folder=str(folder), heartbeat_s=heartbeat_s)
+    was_waited_for = two[0].hear() == 2.0
     began = time.monotonic()
     os.kill(two[1].process.pid, signal.SIGSTOP)
-    report = json.loads(two[0].printed()) if was_waited_for else {}
+    report = two[0].hear() if was_waited_for else {}
     return {**report, "after_s": report["noticed"] - began} if report else {}
 
 
@@ -218,7 +189,7 @@ def follow_views(peer: int, folder: str) -> None:
         sums = step([tf.constant(value) for value in draw(peer, view)])
         (Path(folder) / f"{view}-{peer}").write_bytes(b"".join(total.numpy().tobytes() for total in sums))
     attachment.close()
-    print(step.experimental_get_tracing_count(), flush=True)
+    answer(step.experimental_get_tracing_count())
 
 
 def lose_a_peer(peer: int, folder: str) -> None:
@@ -226,26 +197,26 @@ def lose_a_peer(peer: int, folder: str) -> None:
     attachment, step = attached()
     open_view(attachment, peer, size=3, folder=folder, view=0)
     step([1.0])
-    print("ready", flush=True)
+    answer("ready")
     if peer == 2:
         sys.stdin.read()
     first, noticed, second = failure_of(step), time.monotonic(), failure_of(step)
     attachment.close()
-    print(json.dumps({"failures": [first, second], "noticed": noticed}), flush=True)
+    answer({"failures": [first, second], "noticed": noticed})
 
 
-def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
+def stand_still(peer: int, folder: str, heartbeat_s: float) -> None:
     """Rank 1 is late, but alive, by more than the heartbeat's limit; then it is stopped, and rank 0 says so."""
     import ctypes
 
-    attachment, step = attached(heartbeat_s=float(heartbeat_s))
+    attachment, step = attached(heartbeat_s=heartbeat_s)
     open_view(attachment, peer, size=2, folder=folder, view=0)
     if peer == 1:
         # It holds Python's lock: no thread of Python runs meanwhile.
-        ctypes.PyDLL(None).usleep(round(2.5e6 * float(heartbeat_s)))
+        ctypes.PyDLL(None).usleep(round(2.5e6 * heartbeat_s))
     total = float(step([1.0])[0])
     report: dict[str, Any] = {"alive": list(attachment.silent().ranks)}
-    print(total, flush=True)
+    answer(total)
     if peer == 1:
         sys.stdin.read()
     while not attachment.silent().ranks:
@@ -256,16 +227,20 @@ def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
     report["left"] = list(attachment.silent().ranks)
     attachment.close()
     report["closed"] = list(attachment.silent().ranks)
-    print(json.dumps(report), flush=True)
+    answer(report)
 
 
-def take_a_norm(peer: int) -> None:
+def take_a_norm() -> None:
     """Prints the squared norm of many numbers, to its last bit."""
     import tensorflow as tf
 
     from kungfu.runtime.attachment.norms import norm_squared
 
-    print(float(norm_squared([tf.constant(draw_many())])).hex(), flush=True)
+    answer(float(norm_squared([tf.constant(draw_many())])).hex())
+
+
+def answer(value: Any) -> None:
+    print(json.dumps(value), flush=True)
 
 
 def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> None:
@@ -282,5 +257,5 @@ PROGRAMS: dict[str, Callable[..., None]] = {
 
 if __name__ == "__main__":
     for line in iter(sys.stdin.readline, ""):
-        program, number, *words = line.split()
-        PROGRAMS[program](int(number), *words)
+        arguments = json.loads(line)
+        PROGRAMS[arguments.pop("do")](**arguments)

@@ -50,10 +50,7 @@ def drawn(seed: int, count: int, dtype: tf.DType = tf.float32) -> np.ndarray:
 
 def total(tensors: Sequence[np.ndarray]) -> float:
     """The oracle of a norm: the sums of the tensors in their order."""
-    result = np.float64(0.0)
-    for tensor in tensors:
-        result += sum_of_squares(tensor)
-    return float(result)
+    return float(sum(map(sum_of_squares, tensors), np.float64(0.0)))
 
 
 def exact(values: np.ndarray) -> float:

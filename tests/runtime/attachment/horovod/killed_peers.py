@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -23,6 +22,7 @@ import tensorflow as tf
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.attachment.horovod import HorovodAttachment, engine
 from kungfu.runtime.ipc.handshake import Credentials
+from tests.runtime.attachment.peer_process import serve
 
 HANGS_AFTER_S = 200.0
 ADDRESS_BYTES = 128
@@ -74,7 +74,7 @@ def die_after(seconds: float) -> None:
     engine.start = dying
 
 
-def survive(rank: int, asked: dict[str, Any], *, pipes: list[tuple[int, int]], victim_lives: int) -> dict[str, Any]:
+def survive(peer: Forked, asked: dict[str, Any], *, pipes: list[tuple[int, int]], victim_lives: int) -> dict[str, Any]:
     """What a survivor got from the view, after how long, and what the next one gave."""
     size, victim = asked["size"], asked["victim"]
 
@@ -82,7 +82,6 @@ def survive(rank: int, asked: dict[str, Any], *, pipes: list[tuple[int, int]], v
         is_gone = bool(select.select([victim_lives], [], [], 0)[0])
         return PeerFailure(f"rank {victim} was killed", ranks=[victim]) if is_gone else None
 
-    peer = Forked(rank, size=size, deadline_s=asked["deadline_s"])
     started = time.monotonic()
     try:
         told = {"abandoned": abandoned} if asked["told"] else {}
@@ -90,23 +89,18 @@ def survive(rank: int, asked: dict[str, Any], *, pipes: list[tuple[int, int]], v
     except KungfuError as error:
         first = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - started
-    return {
-        "rank": rank,
-        "first": first,
-        "seconds": seconds,
-        "next": peer.enter(2, ranks=[one for one in range(size) if one != victim], pipe=pipes[1]),
-    }
+    following = peer.enter(2, ranks=[one for one in range(size) if one != victim], pipe=pipes[1])
+    return {"first": first, "seconds": seconds, "next": following}
 
 
 def run_forked(rank: int, asked: dict[str, Any], *, pipes: list[tuple[int, int]], life: tuple[int, int]) -> NoReturn:
     try:
+        peer = Forked(rank, size=asked["size"], deadline_s=asked["deadline_s"])
         if rank == asked["victim"]:
             die_after(asked["ms"] / 1000)
-            Forked(rank, size=asked["size"], deadline_s=asked["deadline_s"]).enter(
-                1, ranks=list(range(asked["size"])), pipe=pipes[0]
-            )
+            peer.enter(1, ranks=list(range(asked["size"])), pipe=pipes[0])
         os.close(life[1])
-        answer = survive(rank, asked, pipes=pipes, victim_lives=life[0])
+        answer = survive(peer, asked, pipes=pipes, victim_lives=life[0])
         os.write(pipes[2][1], json.dumps(answer).encode() + b"\n")
         os._exit(0)
     except BaseException:  # noqa: BLE001 - whatever it was, a fork must not go on as its parent
@@ -117,6 +111,7 @@ def run_forked(rank: int, asked: dict[str, Any], *, pipes: list[tuple[int, int]]
 
 def run_view(asked: dict[str, Any]) -> dict[str, Any]:
     """The answers of all survivors, and the exit codes of all peers."""
+    engine.load()  # once, before the forks
     pipes, life = [os.pipe() for _ in range(3)], os.pipe()
     processes = []
     for rank in range(asked["size"]):
@@ -136,13 +131,5 @@ def run_view(asked: dict[str, Any]) -> dict[str, Any]:
     return {"codes": codes, "survivors": said}
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # Horovod writes its log to standard output
-    engine.load()
-    for line in sys.stdin:
-        print(json.dumps(run_view(json.loads(line))), file=answers)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda do, **asked: run_view(asked))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TextIO
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -19,6 +18,7 @@ from kungfu.runtime.attachment.horovod import HorovodAttachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
+from tests.runtime.attachment.peer_process import serve
 
 ATTACHMENT = HorovodAttachment(host=sys.argv[1] if __name__ == "__main__" else "127.0.0.1")
 ORDER = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -101,12 +101,15 @@ def do_open(*, rank: int, size: int, view: int, **arguments: Any) -> dict[str, A
 
 
 def do_mixture(*, prescale: float) -> dict[str, Any]:
-    sums = traced_mixture(tf.constant(prescale))
-    return {"sums": plain(sums), "dtypes": [t.dtype.name for t in sums], "traces": TRACES.count("mixture")}
+    return {**of_mixture(traced_mixture(tf.constant(prescale))), "traces": TRACES.count("mixture")}
 
 
 def do_eager() -> dict[str, Any]:
-    return {"sums": plain(reduce(mixture(ME), tag="eager"))}
+    return of_mixture(reduce(mixture(ME), tag="eager"))
+
+
+def of_mixture(sums: list[Any]) -> dict[str, Any]:
+    return {"sums": plain(sums), "dtypes": [t.dtype.name for t in sums]}
 
 
 def do_constants() -> dict[str, Any]:
@@ -166,25 +169,16 @@ def do_reason() -> dict[str, Any]:
     return {"reason": str(failure), "ranks": getattr(failure, "waiting_for", None)}
 
 
-def main() -> None:
-    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
-        os.dup2(2, 1)  # Horovod writes its log to standard output
-        serve(answers)
-
-
-def serve(answers: TextIO) -> None:
-    print(json.dumps({"ready": True}), file=answers)
-    for line in sys.stdin:
-        arguments = json.loads(line)
-        name, started = arguments.pop("do"), time.monotonic()
-        try:
-            # An action of this file, or a method of the attachment.
-            action = globals().get(f"do_{name}")
-            answer = action(**arguments) if action else {"given": getattr(ATTACHMENT, name)(**arguments)}
-        except Exception as error:  # noqa: BLE001 - the test looks at whatever it was
-            answer = {"error": type(error).__name__, "text": str(error)}
-        print(json.dumps({**answer, "seconds": time.monotonic() - started}), file=answers)
+def act(*, do: str, **arguments: Any) -> dict[str, Any]:
+    started = time.monotonic()
+    try:
+        # An action of this file, or a method of the attachment.
+        action = globals().get(f"do_{do}")
+        answer = action(**arguments) if action else {"given": getattr(ATTACHMENT, do)(**arguments)}
+    except Exception as error:  # noqa: BLE001 - the test looks at whatever it was
+        answer = {"error": type(error).__name__, "text": str(error)}
+    return {**answer, "seconds": time.monotonic() - started}
 
 
 if __name__ == "__main__":
-    main()
+    serve(act)

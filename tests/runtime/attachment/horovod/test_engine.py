@@ -18,9 +18,11 @@ def test_a_horovod_that_cannot_be_loaded_is_told_with_what_to_do(monkeypatch: py
         engine.load()
 
 
-def test_every_loopback_address_is_the_loopback_interfaces() -> None:
+def test_a_loopback_address_is_the_loopback_interfaces_and_another_machines_is_none() -> None:
     assert engine.interface_of("127.0.0.1")
     assert engine.interface_of("127.0.0.2") == engine.interface_of("localhost") == engine.interface_of("127.0.0.1")
+    assert engine.interface_of("198.51.100.7") == ""
+    assert engine.interface_of("no-such-host.invalid") == ""
 
 
 def test_a_machine_named_like_a_loopback_address_is_refused_between_hosts() -> None:
@@ -31,11 +33,6 @@ def test_a_machine_named_like_a_loopback_address_is_refused_between_hosts() -> N
     engine.check_reach(between, name="no-such-host.invalid")
     engine.check_reach(topology_of(0, addresses=["192.0.2.1:1", "192.0.2.1:2"]), name="localhost")
     engine.check_reach(topology_of(0, addresses=["127.0.0.1:1", "127.0.0.2:1"]), name="localhost")
-
-
-def test_an_address_of_another_machine_is_no_interface_of_this_one() -> None:
-    assert engine.interface_of("198.51.100.7") == ""
-    assert engine.interface_of("no-such-host.invalid") == ""
 
 
 class Engine:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.attachment.horovod.test_attachment import DEADLINE_S, Peer
+from tests.runtime.attachment.horovod.test_attachment import WITHOUT
+from tests.runtime.attachment.peer_process import PeerProcess
 from tests.soak import SOAK
 
 pytest.importorskip(
@@ -23,7 +25,7 @@ ALL = [(size, victim, ms) for size, ms in product((2, 3), (0, 1, 2, 5, 10, 20, 3
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
-    peers = Peer(program="killed_peers.py")
+    peers = PeerProcess(Path(__file__).with_name("killed_peers.py"), without=WITHOUT)
 
     def answer(**asked: Any) -> dict[str, Any]:
         peers.tell("view", **asked)
@@ -32,8 +34,7 @@ def ask() -> Iterator[Ask]:
     try:
         yield answer
     finally:
-        peers.process.kill()
-        peers.process.communicate(timeout=DEADLINE_S)
+        peers.kill()
 
 
 @pytest.mark.parametrize(("size", "victim", "ms"), [*SOME, *(pytest.param(*one, marks=SOAK) for one in ALL)])
