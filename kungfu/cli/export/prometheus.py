@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kungfu.cli.report.narrative import rescale_count
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
@@ -62,8 +63,7 @@ _GAUGES: Mapping[str, Figure] = {
 }  # fmt: skip
 _COUNTERS: Mapping[str, Figure] = {
     "kungfu_rescales": (
-        "Changes of the membership, but for losses and their replacements.",
-        lambda job: job.tally.counts.get("rescale", 0) - job.tally.replacements,
+        "Changes of the membership, but for losses and their replacements.", rescale_count
     ),
     "kungfu_recoveries": (
         "Losses of peers that the others survived.", lambda job: job.tally.counts.get("recovered", 0)

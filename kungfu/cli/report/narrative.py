@@ -141,10 +141,14 @@ def paces(job: Job) -> list[str]:
 
 def changes(job: Job) -> str:
     """Membership changes by cause, as in "1 rescale and 2 recoveries"; a replacement is part of its recovery."""
-    counts = job.tally.counts
-    recoveries, rescales = counts.get("recovered", 0), counts.get("rescale", 0) - job.tally.replacements
+    recoveries = job.tally.counts.get("recovered", 0)
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
-    return f"{counted(rescales, 'rescale')}{after}"
+    return f"{counted(rescale_count(job), 'rescale')}{after}"
+
+
+def rescale_count(job: Job) -> int:
+    """The number of membership changes, except for losses and the replacements of lost peers."""
+    return job.tally.counts.get("rescale", 0) - job.tally.replacements
 
 
 def stood_still(job: Job) -> str:

@@ -10,8 +10,6 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.export.prometheus import PrometheusMetrics
-from kungfu.cli.report.narrative import changes
-from kungfu.event_log.job import fold
 from kungfu.runtime.core.request import Leave, Migrate, Profile, Resize, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
@@ -19,8 +17,8 @@ from tests.event_log.made import made
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
 
 
-def told(events=GROWN, rows=()):
-    """What is collected once these events and lines were recorded, by name and labels."""
+def collected(events=GROWN, rows=()):
+    """The samples by name and labels once these events and lines were recorded, and the metrics."""
     metrics = PrometheusMetrics()
     for event in events:
         metrics.event(event)
@@ -29,9 +27,9 @@ def told(events=GROWN, rows=()):
     return metrics.registry.get_sample_value, metrics
 
 
-def test_a_run_that_grew_is_counted_and_its_newest_state_is_told():
+def test_a_run_that_grew_is_counted_and_its_newest_state_is_collected():
     rows = [measured(step, learning_rate=0.1, straggler_fractions={"0": 1.0, "7": 0.5}) for step in range(1, 11)]
-    value, _ = told(rows=rows)
+    value, _ = collected(rows=rows)
     assert value("kungfu_job_info", {"job_id": ""}) is None
     assert (value("kungfu_steps_total"), value("kungfu_samples_total")) == (10, 320)
     assert (value("kungfu_step"), value("kungfu_peers"), value("kungfu_global_batch_size_samples")) == (10, 2, 32)
@@ -50,7 +48,7 @@ def test_a_run_that_grew_is_counted_and_its_newest_state_is_told():
 
 
 def test_what_is_not_known_has_no_sample_and_what_is_no_number_is_told_as_such():
-    value, metrics = told(events=())
+    value, metrics = collected(events=())
     assert {value(f"kungfu_{name}") for name in ("loss", "peers", "step", "learning_rate")} == {None}
     metrics.status({"time": 1.0, "step": 1, "batch": 8, "loss": "NaN", "samples_per_s": None})
     assert str(value("kungfu_loss")) == "nan"
@@ -60,20 +58,22 @@ def test_what_is_not_known_has_no_sample_and_what_is_no_number_is_told_as_such()
     assert value("kungfu_step_duration_seconds_count") == 0
 
 
+STOP = {"time": 5.0, "step": 9, "path": "/c", "seconds": 0.5, "stop_s": 0.01}
+EVENTS = (
+    made(event="started", time=1.0, job="ab12", size=2),
+    *(made(event="host", host=host, name="h") for host in (0, 1)),
+    *(made(event="spawned", peer=peer, pid=1) for peer in (0, 1, 2)),
+    made(event="recovered", step=8, to=1, lost={"1": "killed by SIGKILL", "2": "host lost"}, stop_s=2.0),
+    made(event="lost", peer=1, how="killed by SIGKILL"),
+    made(event="host lost", host=1, name="h", why="silent"),
+    made(event="checkpoint", **STOP, bytes=1000),
+    made(event="checkpoint", **STOP, error="no space"),
+    made(event="request", id="a", request="resize 3", state="accepted"),
+)
+
+
 def test_losses_refusals_checkpoints_requests_and_hosts_are_counted():
-    stop = {"time": 5.0, "step": 9, "path": "/c", "seconds": 0.5, "stop_s": 0.01}
-    events = (
-        made(event="started", time=1.0, job="ab12", size=2),
-        *(made(event="host", host=host, name="h") for host in (0, 1)),
-        *(made(event="spawned", peer=peer, pid=1) for peer in (0, 1, 2)),
-        made(event="recovered", step=8, to=1, lost={"1": "killed by SIGKILL", "2": "host lost"}, stop_s=2.0),
-        made(event="lost", peer=1, how="killed by SIGKILL"),
-        made(event="host lost", host=1, name="h", why="silent"),
-        made(event="checkpoint", **stop, bytes=1000),
-        made(event="checkpoint", **stop, error="no space"),
-        made(event="request", id="a", request="resize 3", state="accepted"),
-    )
-    value, _ = told(events=(*FAILED, *events))
+    value, _ = collected(events=(*FAILED, *EVENTS))
     assert value("kungfu_job_info", {"job_id": "ab12"}) == 1
     assert (value("kungfu_recoveries_total"), value("kungfu_lost_peers_total")) == (1, 2)
     assert value("kungfu_stop_duration_seconds_sum", {"cause": "recovery"}) == 2.0
@@ -85,7 +85,7 @@ def test_losses_refusals_checkpoints_requests_and_hosts_are_counted():
 
 
 def test_peers_that_have_left_are_not_told_of_and_many_commands_make_few_labels():
-    value, metrics = told(events=())
+    value, metrics = collected(events=())
     metrics.status(measured(1, straggler_fractions={"0": 1.0, "1": 0.5}))
     metrics.status(measured(2))
     assert value("kungfu_peer_speed_ratio", {"peer": "1"}) == 0.5, "the last line of a view tells none"
@@ -100,7 +100,7 @@ def test_peers_that_have_left_are_not_told_of_and_many_commands_make_few_labels(
 
 
 def test_what_has_not_happened_is_0_with_each_of_its_labels():
-    value, metrics = told(events=())
+    value, metrics = collected(events=())
     words = {
         "resize": Resize(3), "scale-out": ScaleOut(1), "scale-in": Leave((1, 3)), "migrate": Migrate(2, "b"),
         "profile": Profile(1, 4, 50),
@@ -117,30 +117,18 @@ def test_what_has_not_happened_is_0_with_each_of_its_labels():
 
 
 def test_the_rules_of_the_job_begin_at_0_once_it_says_which_there_are():
-    value, metrics = told(events=[made(event="rules", step=1, rules=["gns_batch", "at_most(a, b)"])])
+    value, metrics = collected(events=[made(event="rules", step=1, rules=["gns_batch", "at_most(a, b)"])])
     assert [value("kungfu_decisions_total", {"rule": one}) for one in ("gns_batch", "at_most(a, b)")] == [0, 0]
     metrics.event(made(event="decision", rule="gns_batch", step=1, size=1, asked=2))
     metrics.event(made(event="rules", step=9, rules=["gns_batch"]))  # the next fit
     assert value("kungfu_decisions_total", {"rule": "gns_batch"}) == 1
 
 
-def test_rescales_and_recoveries_are_counted_as_why_counts_them():
-    rescale = {"event": "rescale", "from": 2, "to": 3, "joined": [3]}
-    events = [
-        made(**rescale, step=10, rule="", decided_at=None),  # before any loss: whatever it was, it is a rescale
-        made(event="recovered", step=20, lost={"1": "killed by SIGKILL"}, to=2),
-        made(**rescale, step=30, rule="", decided_at=None),
-        made(**rescale, step=40, rule="kungfu resize 3", decided_at=39),
-    ]
-    for recorded, words, counts in ((events, "2 rescales and 1 recovery", (2, 1)), (GROWN, "2 rescales", (2, 0))):
-        value, _ = told(events=recorded)
-        assert changes(fold(recorded)) == words
-        assert (value("kungfu_rescales_total"), value("kungfu_recoveries_total")) == counts
-
-
 def test_hostile_names_stay_labels_and_the_text_can_be_parsed():
     hostile = 'x"} 1\nkungfu_peers 99\n# \\ <b>\ud800'
-    _, metrics = told(events=[made(event="decision", rule=hostile, step=1, size=1, asked=2)], rows=[{hostile: 3.0}])
+    _, metrics = collected(
+        events=[made(event="decision", rule=hostile, step=1, size=1, asked=2)], rows=[{hostile: 3.0}]
+    )
     families = [*text_string_to_metric_families(generate_latest(metrics.registry).decode())]
     samples = [sample for family in families for sample in family.samples]
     assert not any(sample.name == "kungfu_peers" for sample in samples)
@@ -149,7 +137,7 @@ def test_hostile_names_stay_labels_and_the_text_can_be_parsed():
 
 
 def test_names_follow_the_conventions():
-    _, metrics = told(rows=[measured(1)])
+    _, metrics = collected(rows=[measured(1)])
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         assert family.documentation.endswith("."), family.name
         assert re.fullmatch(r"kungfu_[a-z]+(_[a-z]+)*", family.name), family.name
@@ -161,13 +149,7 @@ def test_names_follow_the_conventions():
 
 def served_names():
     """The names of all samples that a job with everything serves."""
-    stop = {"time": 1.0, "step": 9, "path": "/c", "seconds": 0.5, "stop_s": 0.01}
-    events = [
-        made(event="started", time=1.0, job="ab12", size=2), *GROWN[1:],
-        made(event="request", id="a", state="accepted"),
-        made(event="checkpoint", **stop, bytes=1),
-    ]  # fmt: skip
-    _, metrics = told(events=events, rows=[measured(2, learning_rate=1.0, straggler_fractions={"0": 1.0})])
+    _, metrics = collected((*GROWN, *EVENTS), [measured(2, learning_rate=1.0, straggler_fractions={"0": 1.0})])
     families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
     return {sample.name for family in families for sample in family.samples}
 
