@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -80,24 +81,28 @@ def test_how_far_the_job_is_is_shown_with_the_time_left() -> None:
     assert ("progress", "0.500") in status_words(Job().after_step(measured(1, progress=0.5))), "a signal of this name"
 
 
-def test_a_speed_that_a_step_does_not_know_stays_the_last_known_one() -> None:
-    job = Job().after_step(measured(7, samples_per_s=600.0)).after_step(measured(8, samples_per_s=None))
-    assert dict(status_words(job))["samples/s"] == "600"
+LOST = made(event="not finite", what="loss", step=8, value="NaN")
+AGAIN = made(event="finite again", what="loss", step=11, since=8)
+ODD = {"loss": float("nan"), "size": None, "noise_scale": float("inf"), "batch": "many"}
 
 
-def test_figures_that_are_no_numbers_are_shown_as_unknown() -> None:
+@pytest.mark.parametrize(
+    ("events", "rows", "words"),
+    [
+        ([], [measured(7, samples_per_s=600.0), measured(8, samples_per_s=None)], {"samples/s": "600"}),
+        ([], [measured(7, **ODD)], {"peers": "-", "batch": "-", "loss": "NaN", "noise scale": "Infinity"}),
+        ([LOST], [measured(10, loss="Infinity")], {"loss": "Infinity since step 8"}),
+        ([LOST, AGAIN], [measured(11, loss=0.25)], {"loss": "0.250"}),
+    ],
+)
+def test_figures_that_are_unknown_or_no_numbers_are_shown_as_such(
+    events: list[AnyEvent], rows: list[dict[str, Any]], words: dict[str, str]
+) -> None:
+    job = fold(events)
+    for row in rows:
+        job = job.after_step(row)
+    assert dict(status_words(job)).items() >= words.items()
     assert [value for _, value in status_words(Job())] == ["-"] * 6, "before the first step"
-    job = Job().after_step(measured(7, loss=float("nan"), size=None, noise_scale=float("inf"), batch="many"))
-    words = dict(status_words(job))
-    assert [words[name] for name in ("peers", "batch", "loss", "noise scale")] == ["-", "-", "NaN", "Infinity"]
-
-
-def test_a_loss_that_is_no_number_is_told_with_the_step_since_when() -> None:
-    lost = made(event="not finite", what="loss", step=8, value="NaN")
-    job = Job().after(lost).after_step(measured(10, loss="Infinity"))
-    assert dict(status_words(job))["loss"] == "Infinity since step 8"
-    job = job.after(made(event="finite again", what="loss", step=11, since=8)).after_step(measured(11, loss=0.25))
-    assert dict(status_words(job))["loss"] == "0.250"
 
 
 def test_the_phase_follows_the_start_and_the_first_view() -> None:

@@ -66,19 +66,20 @@ def test_another_program_at_the_port_is_refused() -> None:
         server.stop()
 
 
-def test_a_host_with_the_same_versions_and_clock_is_fine() -> None:
-    found = findings(HostAnswer(HostFacts(HERE)))
-    assert {name: one.severity for name, one in found.items()} == dict.fromkeys(("reach", "versions", "clock"), "fine")
+@pytest.mark.parametrize(("has_asked", "severity"), [(True, "fine"), (False, "problem")])
+def test_a_host_like_this_one_is_fine_unless_it_does_not_reach_this_one(has_asked: bool, severity: str) -> None:
+    found = findings(HostAnswer(HostFacts(HERE), has_asked=has_asked))
+    assert {name: one.severity for name, one in found.items()} == {
+        "reach": severity,
+        "versions": "fine",
+        "clock": "fine",
+    }
 
 
 @pytest.mark.parametrize(("name", "severity"), [("tensorflow", "problem"), ("Python", "problem"), ("numpy", "remark")])
 def test_other_versions_are_told_of_both(name: str, severity: str) -> None:
     found = findings(HostAnswer(HostFacts({**HERE, name: "9.9"})))["versions"]
     assert (found.severity, found.found) == (severity, f"{name} 9.9 (here {HERE[name]})")
-
-
-def test_a_host_that_is_reached_and_reaches_nobody_is_a_problem() -> None:
-    assert findings(HostAnswer(HostFacts(HERE), has_asked=False))["reach"].severity == "problem"
 
 
 @pytest.mark.parametrize(
