@@ -75,7 +75,7 @@ class JobMembership(Membership):
         )
         agent_client = AgentClient(settings, Peer(settings.peer, self._server.address))
         channels = rpc.ChannelPool(secret=settings.secret)
-        self._protocol = BarrierProtocol(settings, attachment, service, agent_client, channels)
+        self._service, self._protocol = service, BarrierProtocol(settings, attachment, service, agent_client, channels)
         self._report_attached()
         self._views, self.past_phases = ViewProgress(), service.past_phases
         self.data_position = DataPositionClient(
@@ -101,7 +101,7 @@ class JobMembership(Membership):
 
     def lasting_failure(self) -> PeerFailure | None:
         in_force = self._views.in_force
-        return None if in_force is None else self._protocol.service.failed_peers.lasting_failure_in(in_force.view)
+        return None if in_force is None else self._service.failed_peers.lasting_failure_in(in_force.view)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class JobMembership(Membership):
         return content
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        self._protocol.service.inbox.begin_phase(on_offer)
+        self._service.inbox.begin_phase(on_offer)
         self.data_position.local.begin_phase(number)
 
     # ---- entries and exits ---------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class JobMembership(Membership):
     ) -> BarrierResult:
         with state.writable():  # the first use is slow, and here no other peer waits for it
             state.digest()
-        service, client, peer = self._protocol.service, self._protocol.agent_client, self._protocol.settings.peer
+        service, client, peer = self._service, self._protocol.agent_client, self._protocol.settings.peer
         service.description = description
         # From here on this peer only waits, and needs no processor time that other peers of its host use.
         self._not_on_their_way([peer])
@@ -179,7 +179,7 @@ class JobMembership(Membership):
         started, parts = time.monotonic(), dict[str, float]()
         arrival = self._next_arrival(before, state, requests, shadows, compared)
         parts["barrier/digest"] = time.monotonic() - started
-        offer = self._protocol.service.inbox.pop_offer() if arrival.message.rank == 0 else None
+        offer = self._service.inbox.pop_offer() if arrival.message.rank == 0 else None
         made: Decision | None = None
 
         def decision() -> Decision:
@@ -206,7 +206,7 @@ class JobMembership(Membership):
         self._views.holds_state = True
 
     def pop_external_request(self) -> Asked | None:
-        return self._protocol.service.inbox.pop_request() if self._rank_in(self._member().view) == 0 else None
+        return self._service.inbox.pop_request() if self._rank_in(self._member().view) == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         self._protocol.agent_client.record(stream, entry)
@@ -319,7 +319,7 @@ class JobMembership(Membership):
         while True:
             started, parts = time.monotonic(), dict[str, float]()
             if loss is None:
-                admission = self._protocol.service.admission(after=self._views.newest, meanwhile=watch)
+                admission = self._service.admission(after=self._views.newest, meanwhile=watch)
             else:
                 admission = report_and_await_admission(self._protocol, loss, self._views, meanwhile=watch)
                 parts["regroup"] = time.monotonic() - started
