@@ -18,7 +18,7 @@ from tests.jobs.harness import QUICKLY_S, left_in, lines_of, ran, started
 SAMPLES = 4000
 
 
-def steps_told(results: Path) -> list[tuple[int, list[int]]]:
+def steps_reported(results: Path) -> list[tuple[int, list[int]]]:
     """The steps done and the samples taken, by every peer in every step."""
     lines = [line for path in results.iterdir() for line in lines_of(path)]
     return [(line[0], line[1]) for line in lines if isinstance(line, list)]
@@ -30,11 +30,10 @@ def endings(results: Path) -> list[dict]:
 
 def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_path, capsys):
     """A job that is killed while it writes, in a folder of its own, continues with more peers from the last one."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    kept = tmp_path / "kept"
+    first, second, kept = (tmp_path / name for name in ("first", "second", "kept"))
     first.mkdir()
     second.mkdir()
-    words = ["--results", first / "told", "--every", 10, "--ballast-mb", 64, "--still", kept]
+    words = ["--results", first / "results", "--every", 10, "--still", kept]
     with started(first, "-np", 2, "--checkpoints", kept, program="kept.py", arguments=words) as job:
         job.event("checkpoint")
         name = job.event("started")["job"]
@@ -49,10 +48,10 @@ def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_pat
     manifest = read_manifest(find(kept))
     assert manifest.step == 11, "asked for in step 10, and written at the barrier of the next"
 
-    words = ["--results", second / "told", "--every", 1000, "--ballast-mb", 64]
+    words = ["--results", second / "results", "--every", 1000]
     ended = ran(second, "-np", 3, "--resume", kept, program="kept.py", arguments=words)
-    before = [samples for done, samples in steps_told(first / "told") if done <= manifest.step]
-    after = steps_told(second / "told")
+    before = [samples for done, samples in steps_reported(first / "results") if done <= manifest.step]
+    after = steps_reported(second / "results")
     assert min(done for done, _ in after) == manifest.step + 1
     counts = Counter(sample for samples in [*before, *(samples for _, samples in after)] for sample in samples)
     assert counts == Counter(range(SAMPLES)), "each sample exactly once"
@@ -60,7 +59,7 @@ def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_pat
     assert ended.metrics[0]["progress"] == {
         "samples": 240, "epoch": 1, "epochs": 1, "samples_left": SAMPLES - 240, "steps_left": 188
     }  # fmt: skip
-    found = endings(second / "told")
+    found = endings(second / "results")
     assert len({one["weights"] for one in found}) == 1
     assert [one["counted"] for one in found] == [{"steps": 200}] * 3
     assert {tuple(one["mean"]) for one in found} == {(0.5,)}, "of the peers 0 and 1 that were there"
@@ -81,22 +80,6 @@ def test_a_checkpoint_that_rank_0_did_not_live_to_write_is_written_by_the_next(t
     assert written["rule"] == ("keeping" if how == "killed-writing" else "kungfu checkpoint")
     assert find(ended.folder / "checkpoints") == Path(written["path"])
     assert len(ended.all_of("checkpoint")) == 1
-
-
-def test_a_joiner_gets_what_is_shared_and_every_hook_hears_of_it(tmp_path):
-    told = tmp_path / "told"
-    words = ["--results", told, "--every", 50, "--size", 2]
-    ended = ran(tmp_path, "-np", 1, "--max", 2, program="kept.py", arguments=words)
-    assert ended.sizes == [1, 2]
-    founder, joiner = endings(told)
-    assert founder["heard"] == [["grew", 1, 2]]
-    assert joiner["heard"] == [["joined", 0, 2]]
-    assert founder["counted"] == joiner["counted"] == {"steps": ended.metrics[-1]["step"]}
-    assert founder["mean"] == joiner["mean"]
-    written = ended.all_of("checkpoint")
-    assert written
-    assert {event["rule"] for event in written} == {"keeping"}
-    assert find(ended.folder / "checkpoints") == Path(written[-1]["path"])
 
 
 def test_a_joiner_that_alone_is_left_before_its_first_step_has_the_registered_values(tmp_path):

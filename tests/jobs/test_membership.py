@@ -5,33 +5,29 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from pathlib import Path
+from functools import partial
 
 import numpy as np
+import pytest
 
 from kungfu import native
-from tests.jobs.harness import Ended, left_in, ran
+from tests.jobs.harness import Ended, asked, awaited, job_results, left_in, ran, started
+from tests.jobs.programs.keras_fit import SAMPLES
 from tests.soak import SOAK
 
-
-def trained(tmp_path: Path, *options: object, epochs: int, **given: object) -> tuple[Ended, list[dict]]:
-    """The job of the program ``network``, and what each of its peers found."""
-    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
-    words += ["--results", tmp_path / "results", "--epochs", epochs]
-    ended = ran(tmp_path, *options, program="network.py", arguments=words)
-    return ended, [*left_in(tmp_path / "results").values()]
+trained = partial(job_results, "network.py")
 
 
-def assert_exact(found: list[dict], *, epochs: int) -> None:
+def assert_exact(found: dict[int, dict], *, epochs: int) -> None:
     """Every sample once an epoch, over all peers, those that left too; and one trace in each."""
-    total = np.sum([peer["seen"] for peer in found], axis=0)
+    total = np.sum([peer["seen"] for peer in found.values()], axis=0)
     assert total.tolist() == [epochs] * len(total)
-    assert {peer["traces"] for peer in found} == {1}
+    assert {peer["traces"] for peer in found.values()} == {1}
 
 
-def assert_streams_go_on(found: list[dict], *, job: str, joiners: set[int]) -> None:
+def assert_streams_go_on(found: dict[int, dict], *, job: str, joiners: set[int]) -> None:
     """Each peer has drawn once a step that it has done, from where its own number and the seeds let it begin."""
-    for peer in found:
+    for peer in found.values():
         seed = zlib.crc32(job.encode()) << 64 if peer["peer"] in joiners else 0
         begun, drawn = np.random.SeedSequence([seed, peer["peer"], 0]).generate_state(2).tolist()
         assert peer["done"] > 0
@@ -45,12 +41,17 @@ def largest_batches(ended: Ended) -> dict[int, int]:
 
 def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_path):
     ended, found = trained(
-        tmp_path, "-np", 2, "--max", 3, epochs=70, schedule='{"0": 2, "20": 3, "400": 1}', patient_at=2
+        tmp_path, "-np", 2, "--max", 3, epochs=70, schedule={"0": 2, "20": 3, "400": 1}, patient_at=2
     )
     assert ended.sizes == [2, 3, 1]
     assert_exact(found, epochs=70)
     assert_streams_go_on(found, job=ended.all_of("started")[0]["job"], joiners={2})
-    assert sorted(peer["left"] for peer in found) == [False, True, True]
+    assert {peer: one["heard"] for peer, one in found.items()} == {
+        0: [["grew", 2, 3], ["shrank", 3, 1]], 1: [["grew", 2, 3]], 2: [["joined", 0, 3]]
+    }  # fmt: skip
+    assert {tuple(one["ids"]) for one in found.values()} == {(0.5,)}, "of the peers 0 and 1 that were there"
+    assert found[0]["counter"] == ended.metrics[-1]["step"]
+    assert sorted(peer["left"] for peer in found.values()) == [False, True, True]
     assert [event["peers"] for event in ended.all_of("offered")] == [[2]], "once: each offer makes a barrier"
     grown, shrunk = ended.all_of("rescale")
     assert (grown["from"], grown["to"], grown["joined"], grown["left"]) == (2, 3, [2], [])
@@ -64,30 +65,42 @@ def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_
 
 @SOAK
 def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everywhere(tmp_path):
-    ended, found = trained(tmp_path, "-np", 3, epochs=4, schedule='{"9": 2}', keep="global_batch_size", batch_size=32)
+    # Three shares of 9, 8 and 8 samples are two micro-batches each. Of two shares of 13 and 12 samples, three micro-
+    # batches each, the last one has no samples.
+    batch = {"samples": 104, "batch_size": 25, "max_local": 6, "keep": "global_batch_size"}
+    ended, found = trained(tmp_path, "-np", 3, epochs=4, schedule={"9": 2}, **batch)
     assert ended.sizes == [3, 2]
     assert_exact(found, epochs=4)
-    stayed = [peer for peer in found if not peer["left"]]
+    stayed = [peer for peer in found.values() if not peer["left"]]
     assert len(stayed) == 2
     assert stayed[0]["weights"] == stayed[1]["weights"]
     table = zlib.crc32(np.linspace(-3.0, 3.0, 1000, dtype=np.float32).tobytes())
-    assert {peer["table"] for peer in found} == {table}, "a mean of three would not be the same, bit for bit"
-    assert len({json.dumps(peer["seeds"]) for peer in found}) == 3, "each peer drops units of its own"
-    assert [row["batch"] for row in ended.metrics] == [32, 32, 32, 4] * 4
-    assert ended.all_of("rescale")[0]["global_batch_size"] == 32
+    assert {peer["table"] for peer in found.values()} == {table}, "a mean of three would not be the same, bit for bit"
+    assert len({json.dumps(peer["seeds"]) for peer in found.values()}) == 3, "each peer drops units of its own"
+    assert [row["batch"] for row in ended.metrics] == [25, 25, 25, 25, 4] * 4
+    assert ended.all_of("rescale")[0]["global_batch_size"] == 25
     finished = {event["peer"]: event["leaving"] for event in ended.all_of("finished")}
     assert finished == {0: False, 1: False, 2: True}
 
 
-@SOAK
-def test_a_peer_that_leaves_makes_the_other_cut_its_share_into_more_micro_batches(tmp_path):
-    # Two shares of 13 and 12 samples are three micro-batches each, the last of one without samples; alone it is five.
-    ended, found = trained(
-        tmp_path, "-np", 2, epochs=3, schedule='{"6": 1}', keep="global_batch_size", batch_size=25, max_local=6
-    )
-    assert ended.sizes == [2, 1]
-    assert_exact(found, epochs=3)
-    assert [row["batch"] for row in ended.metrics] == [25] * 12
+@pytest.mark.parametrize(
+    ("given", "calls"),
+    [({}, 6), ({"max_local": 4, "devices": 2}, 10)],
+    ids=["whole shares", "micro-batches on two devices"],
+)
+def test_a_step_with_fewer_samples_than_peers_counts_each_sample_once(tmp_path, given, calls):
+    """A step with fewer samples than peers loses no peer and counts each sample once."""
+    ended, found = trained(tmp_path, "-np", 2, epochs=2, samples=25, **given)
+    assert (ended.sizes, ended.all_of("lost")) == ([2], [])
+    assert_exact(found, epochs=2)
+    first, second = found.values()
+    assert (first["counted"], second["counted"]) == (26.0, 24.0), "the metric of a peer counts its own samples"
+    assert first["drawn"] != second["drawn"], "what a step draws is the peer's own"
+    assert first["between"] == second["between"], "what is drawn beside the steps is equal"
+    for one in (first, second):
+        assert one["of_job"] == [25.0, 12.0], "the metric of the job counts the samples of the last epoch"
+        assert (one["counter"], one["called"]) == (calls, calls)
+        assert one["weights"] == first["weights"]
 
 
 SLOW_COMPILER = """#!/bin/sh
@@ -117,3 +130,28 @@ def test_peers_that_compile_beyond_the_ready_deadline_are_waited_for(tmp_path):
     assert trained - begun["time"] > 75, "they compiled"
     (said,) = {line for line in ended.output.splitlines() if "compiling kungfu-tensorflow" in line}
     assert str(tmp_path / "cache") in said
+
+
+@SOAK
+def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path, capsys):
+    """A peer that reads to its place is waited for, and is killed there while others read and join."""
+    results, deadline_s = tmp_path / "results", 10
+    words = ["--results", results, "--deadline", deadline_s]
+    options = ["-np", 4, "--min", 1, "--max", 4, "--failures", 0, "--deadline", deadline_s]
+    with started(tmp_path, *options, program="taken_over.py", arguments=words) as job:
+        # Two peers are left, of which one reads.
+        awaited((results / "reads").exists, what="a peer that reads", deadline_s=180.0)
+        assert asked(job.folder, capsys, "resize", 3)["state"] == "carried out"
+        ended = job.end()
+    assert ended.sizes == [4, 3, 2, 3]
+    assert len(ended.all_of("lost")) == 2, "those that were killed, and no reader"
+    assert not ended.all_of("late")
+    found = left_in(results)
+    assert len(found) == 3
+    first, *others = found.values()
+    assert first["seen"] == [1.0] * SAMPLES, "each sample once"
+    assert all((one["seen"], one["weights"]) == (first["seen"], first["weights"]) for one in others)
+    (longest,) = [event for event in ended.all_of("took over") if event["seconds"] > deadline_s]
+    assert longest["samples"] >= 9
+    assert found[longest["peer"]]["passed"] >= longest["samples"]
+    assert "reads to its place there; the others wait for it" in ended.output

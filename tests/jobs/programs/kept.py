@@ -1,9 +1,8 @@
 """A small network that keeps itself, and tells which samples each of its steps took.
 
 Each peer appends to DIR/PEER.jsonl, step by step: the steps done, and the samples of its slice; behind the last one
-what it ended with. A policy asks for a checkpoint every EVERY steps, which ``--ballast-mb`` makes take longer. From
-step 30 on there are ``--size`` peers, and the steps wait for them. Of the checkpoints in ``--still`` the second one is
-being written for ever.
+what it ended with. A policy asks for a checkpoint every EVERY steps, which some ballast makes take longer. Of the
+checkpoints in ``--still`` the second one is being written for ever.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.policies import schedule
 from tests.jobs.programs.program_parts import descending, digest, options
 
-SAMPLES = 4000
+SAMPLES, BALLAST = 4000, 1 << 24  # 64 MiB
 
 
 @kf.policy
@@ -43,19 +41,17 @@ def stand_still(kept: Path) -> None:
 
 
 def main() -> None:
-    given = options(results=Path(), every=20, size=0, ballast_mb=0, still="")
+    given = options(results=Path(), every=20, still="")
     if given.still:
         stand_still(Path(given.still))
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam(0.01)
-    rules = [keeping(every=given.every), *([schedule({30: given.size})] if given.size else [])]
-    training = kf.attach(model, optimizer, policies=rules)
-    counted, mean, heard = {"steps": 0}, {"value": np.array([float(training.peer)])}, []
+    training = kf.attach(model, optimizer, policies=[keeping(every=given.every)])
+    counted, mean = {"steps": 0}, {"value": np.array([float(training.peer)])}
     training.register("counted", lambda: counted, counted.update)
     training.register("mean", lambda: mean["value"], lambda value: mean.update(value=value), kind="averaged")
-    training.register("ballast", tf.Variable(tf.ones([given.ballast_mb << 18])), kind="local")
-    training.on_rescale(lambda what: heard.append([what.change, what.size_before, what.size]))
+    training.register("ballast", tf.Variable(tf.ones([BALLAST])), kind="local")
 
     def loss(found, x, index):
         return tf.reduce_mean(tf.square(found - x))
@@ -63,16 +59,15 @@ def main() -> None:
     step = descending(training, model, optimizer, loss, lambda x, index: (index, optimizer.iterations.value))
     data = (np.linspace(0, 1, SAMPLES, dtype=np.float32).reshape(-1, 1), np.arange(SAMPLES))
     given.results.mkdir(exist_ok=True)
-    with (given.results / f"{training.peer}.jsonl").open("w") as told:
+    with (given.results / f"{training.peer}.jsonl").open("w") as file:
         for x, index in training.batches(data, batch_size=20, epochs=1, seed=1):
             done = step(x, index)
             if done is not training.SKIPPED:
                 counted["steps"] += 1
-                print(json.dumps([int(done[1]), done[0].numpy().tolist()]), file=told, flush=True)
-                time.sleep(0.25 if training.size < given.size and done[1] > 30 else 0.0)
+                print(json.dumps([int(done[1]), done[0].numpy().tolist()]), file=file, flush=True)
         weights = digest([*model.weights, *optimizer.variables])
-        ended = {"weights": weights, "counted": counted, "mean": mean["value"].tolist(), "heard": heard}
-        print(json.dumps(ended | {"traces": training.traces(), "left": training.left}), file=told)
+        ended = {"weights": weights, "counted": counted, "mean": mean["value"].tolist(), "traces": training.traces()}
+        print(json.dumps(ended), file=file)
 
 
 if __name__ == "__main__":

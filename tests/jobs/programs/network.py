@@ -1,13 +1,15 @@
-"""A small network with BatchNorm and Dropout that follows a schedule of sizes and writes down what it saw.
+"""A small network with convolution, BatchNorm and Dropout that follows a schedule of sizes and records what it saw.
 
-Each peer leaves DIR/PEER.json: how often it trained on each sample, its traces, and digests of its state. With as many
-peers as ``--patient-at`` says each step takes 40 ms more; ``--max-local`` is the largest micro-batch.
+Each peer leaves DIR/PEER.json: how often it trained on each sample, its traces, its metric and the job's, and digests
+of its state. With as many peers as ``--patient-at`` says each step takes 40 ms more; ``--max-local`` is the largest
+micro-batch.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -35,7 +37,9 @@ def build() -> keras.Model:
         [
             keras.Input((4,)),
             Table(),
-            keras.layers.Dense(8, activation="relu"),
+            keras.layers.Reshape((2, 2, 1)),
+            keras.layers.Conv2D(8, 2, activation="relu"),
+            keras.layers.Flatten(),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.5),
             keras.layers.Dense(1),
@@ -52,13 +56,24 @@ def main() -> None:
     model, optimizer = build(), keras.optimizers.Adam(0.01)
     sizes = given.schedule
     training = kf.attach(model, optimizer, policies=[schedule(sizes, keep=given.keep)] if sizes else [])
-    seen = tf.Variable(tf.zeros([given.samples], tf.int64))
+    seen, counter, drawn = tf.Variable(tf.zeros([given.samples], tf.int64)), tf.Variable(0), tf.Variable(0.0)
+    training.register("counter", counter)
+    ids, heard = {"mean": np.array([float(training.peer)])}, list[list[Any]]()
+    training.register("ids", lambda: ids["mean"], lambda value: ids.update(mean=value), kind="averaged")
+    training.on_rescale(lambda what: heard.append([what.change, what.size_before, what.size]))
+    metric, of_job, called = keras.metrics.Mean(), keras.metrics.Mean(), list[int]()
+    training.metrics(of_job)
 
     def loss(found, x, y, index):
+        metric.update_state(tf.ones_like(index))
+        of_job.update_state(index)
+        tf.py_function(lambda: called.append(1), [], [])
+        drawn.assign(tf.random.uniform([]))
         return tf.reduce_mean(tf.square(found - y))
 
     def count(x, y, index):
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
+        counter.assign_add(1)
 
     step = descending(training, model, optimizer, loss, count)
     walk = {"batch_size": given.batch_size, "epochs": given.epochs, "seed": 1, "max_local_batch_size": given.max_local}
@@ -80,6 +95,14 @@ def main() -> None:
         "table": digest([model.layers[0].table]),
         "peer": training.peer,
         "done": done,
+        "counted": float(metric.count),
+        "of_job": [float(of_job.count), float(of_job.result())],
+        "counter": int(counter),
+        "ids": ids["mean"].tolist(),
+        "heard": heard,
+        "called": len(called),
+        "drawn": float(drawn),
+        "between": float(tf.random.uniform([])),
         "seeds": [np.asarray(one).tolist() for one in seeds],
     }
     leave(given.results, found)

@@ -76,9 +76,12 @@ def after_step(given: Any, training: Any, done: int) -> None:
         await_offer(given.record, training)
 
 
-def looped(given: Any, data: Any) -> tuple[Any, list[float]]:
+def main() -> None:
     import kungfu as kf
 
+    given = options(results=Path(), record=Path("log/events.jsonl"), deadline=0.0)
+    given.results.mkdir(exist_ok=True)
+    data = kf.data.partitions(NAMES, reading(given), counts=[keras_fit.PARTITION] * len(NAMES))
     model, counts = keras_fit.build()
     training = kf.attach(model, model.optimizer)
     training.metrics(counts)
@@ -91,16 +94,7 @@ def looped(given: Any, data: Any) -> tuple[Any, list[float]]:
     for x, y in training.batches(data, batch_size=keras_fit.BATCH, epochs=1, seed=SEED):
         step(x, y)
         after_step(given, training, training.step_number)
-    return model, np.diag(np.asarray(counts.total_cm)).tolist()
-
-
-def main() -> None:
-    import kungfu as kf
-
-    given = options(results=Path(), record=Path(), deadline=0.0)
-    given.results.mkdir(exist_ok=True)
-    data = kf.data.partitions(NAMES, reading(given), counts=[keras_fit.PARTITION] * len(NAMES))
-    model, seen = looped(given, data)
+    seen = np.diag(np.asarray(counts.total_cm)).tolist()
     weights = [np.asarray(one).ravel().tolist() for one in model.weights]
     leave(given.results, {"seen": seen, "weights": weights, "passed": data.passed})
 
