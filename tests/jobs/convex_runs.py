@@ -1,27 +1,36 @@
-"""Runs of ``programs/convex.py`` under a schedule of faults, on one host and on several, with all that must hold."""
+"""Runs of ``programs/convex.py`` under a schedule of faults, on one host and on several, with all that must hold.
+
+Unlike ``kungfu.testing.inject``, a fault that cannot be carried out is an error.
+"""
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kungfu.runtime.core.request import Resize
 from kungfu.runtime.core.sample_slices import Position
-from kungfu.testing.faults import Fault, parse
+from kungfu.testing.faults import JobWatcher, SignalHosts, SignalPeers, When, parse
+from kungfu.testing.faults.inject import has_come, hit_peers, job_state, processes_of
+from kungfu.testing.faults.processes import send_signal
 from kungfu.training.data.sampler import SerialSampler, StepSlice
-from tests.jobs.harness import Ended, Job, left_in, started
-from tests.jobs.on_hosts import Hosts, started_on_hosts
+from tests.jobs.harness import Ended, Hosts, Job, awaited, left_in, started, started_on_hosts
 from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data
-from tests.jobs.run_faults import run_faults
 
 NO_QUORUM_CODE = 4  # the exit code of a host that has no quorum
 MOST = 4
 SAMPLES, BATCH = 200, 12
 OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
+MOMENT_WITHIN_S = 240.0  # of a fault, after the previous one
+SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "notice": signal.SIGTERM}
 
 
 @dataclass(frozen=True)
@@ -74,13 +83,10 @@ class Faulted:
     found: dict[int, dict[str, Any]]
 
 
-def faulted(
-    tmp_path: Path, faults: Sequence[Fault], *options: object, size: int, deadline_s: float = 240.0, **given: Any
-) -> Faulted:
+def faulted(tmp_path: Path, faults: str, *options: object, size: int, **given: Any) -> Faulted:
     """A job on which faults are carried out, and which then trains to its end in a hurry; with all that must hold."""
     with on_one_host(tmp_path, *options, size=size, **given) as (job, steered):
-        over = lambda: job.process.poll() is not None  # noqa: E731 - two words that need the job
-        hit = run_faults(faults, [job.folder], size=size, resize=steered.resize, over=over, deadline_s=deadline_s)
+        hit = run_faults(faults, [job], steered, size=size)
         steered.hurry()
         ended = job.end()
     return Faulted(ended, hit, steered.ended(ended))
@@ -95,12 +101,8 @@ class Run:
     size: int
 
     def faults(self, text: str) -> None:
-        """Carries a written schedule of faults out; see ``run_faults``."""
-        self.run_faults(parse(text))
-
-    def run_faults(self, faults: Sequence[Fault]) -> None:
         """Carries faults out, and waits until the job has settled with as many peers as before."""
-        run_faults(faults, self.hosts.folders, size=self.size, resize=self.steered.resize, over=self.hosts.over)
+        run_faults(text, self.hosts.jobs, self.steered, size=self.size)
 
     def ends(self, *codes: int, tells: int = 0) -> list[Ended]:
         """Has it train to its end; all hosts end with these codes, and host ``tells`` tells the whole story."""
@@ -134,7 +136,7 @@ def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epoch
     steps = epochs * -(-SAMPLES // BATCH)
     assert max(row["step"] for row in ended.metrics) == steps, "as many steps as without faults"
     assert {one["steps"] for one in last} == {steps}, "a registered variable counts them"
-    assert [one["told"] for one in last] == [{"steps": steps, "samples": SAMPLES * epochs}] * len(last)
+    assert [one["counted"] for one in last] == [{"steps": steps, "samples": SAMPLES * epochs}] * len(last)
     assert all(one["numbers"] == [SAMPLES, (SAMPLES - 1) / 2] for one in last), "of the last epoch"
     mean = (SHIFT + data(SAMPLES)[0].mean(axis=0)) * (1 - MOMENTUM**steps)
     assert np.abs(np.array(last[0]["mean"]) - mean).max() < 0.08, "BatchNorm's mean is that of so many steps"
@@ -151,3 +153,70 @@ def undisturbed(epochs: int) -> np.ndarray:
         speed = 0.5 * speed - float(np.float32(0.05)) * gradient
         slope, turn = slope + speed, turn.after(SAMPLES)
     return slope.ravel()
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def run_faults(text: str, jobs: Sequence[Job], steered: Steered, *, size: int) -> list[tuple[int, ...]]:
+    """Carries out faults, one after the other, on a job that runs on this machine, and waits until it has settled.
+
+    It has settled when it has the size that it is to have, and no joiner is on its way. What is frozen stays frozen:
+    the job gives it up, or another fault thaws it. Of the records of ``jobs``, one a host, the first one whose host was
+    not hit counts. Gives for each fault the ids of the peers that it hit; of one on hosts, all peers that these had
+    started.
+    """
+    watches = [JobWatcher(job.folder) for job in jobs]
+    carried, doomed, hosts, begun = list[tuple[int, ...]](), set[int](), set[int](), watches[0].look().steps
+    await_moment = partial(_await, begun=begun, jobs=jobs)
+    for fault in parse(text):
+        watch = _undisturbed(watches, hosts)
+        coming = await_moment(fault.when, watch, size=size, doomed=doomed)
+        job = watch.look()
+        peers = hit_peers(fault.what, job, coming)
+        carried.append(peers)
+        if isinstance(fault.what, Resize):
+            size = fault.what.size
+            steered.resize(size)
+            continue
+        assert isinstance(fault.what, SignalPeers | SignalHosts)
+        for process in processes_of(fault.what, job, peers):
+            assert process.pid is not None, f"the record does not name a process of {fault}"
+            send_signal(process.pid, SIGNALS[fault.what.verb])
+        spares = fault.what.verb == "thaw"
+        doomed = doomed - {*peers} if spares else doomed | {*peers}
+        if isinstance(fault.what, SignalHosts):
+            hit = {*fault.what.hosts}
+            # A host that was given up meanwhile writes no more of the record when it wakes.
+            hosts = hosts - (hit & {*job.hosts_present}) if spares else hosts | hit
+    await_moment(When("settled"), _undisturbed(watches, hosts), size=size, doomed=doomed)
+    return carried
+
+
+def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
+    """The record of a host that was hit may have ended, or stand still."""
+    return next((watch for host, watch in enumerate(watches) if host not in hit), watches[0])
+
+
+def _await(
+    when: When, watch: JobWatcher, *, size: int, doomed: set[int], begun: int, jobs: Sequence[Job]
+) -> tuple[int, ...]:
+    """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back.
+
+    Those who are doomed were hit by a fault: as long as they live, the job has not settled.
+    """
+    before = watch.look().tally.counts
+
+    def has_come_now() -> bool:
+        state = watch.look()
+        calm = state.is_settled(size) and doomed.isdisjoint(state.members)
+        is_there = has_come(when, state, calm=calm, begun=begun, before=before)
+        is_running = any(job.process.poll() is None for job in jobs)
+        assert is_there or is_running, f"the job ended before the moment {when}; let it train longer"
+        return is_there
+
+    awaited(has_come_now, what=lambda: f"{when}; {job_state(watch.look())}", deadline_s=MOMENT_WITHIN_S)
+    coming = watch.look().joiners
+    if when.after_s:
+        time.sleep(when.after_s)
+    return coming

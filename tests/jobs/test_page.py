@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.runtime.job_api.job_file import read_job_file
-from tests.jobs.harness import awaited, endless, page_address, started
-from tests.jobs.on_hosts import started_on_hosts
+from tests.jobs.harness import awaited, endless, page_address, started, started_on_hosts
 from tests.soak import SOAK
 
 
@@ -55,8 +54,8 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
             assert (
                 "this job takes 1 to 3" in posted(address, "plan", {**wanted, "size": 4}, secret=secret)[1]["refusal"]
             )
-            status, told = posted(address, "requests", {**wanted, "if_view": plan["view"]}, secret=secret)
-            assert (status, told["state"]) == (200, "accepted"), told
+            status, accepted = posted(address, "requests", {**wanted, "if_view": plan["view"]}, secret=secret)
+            assert (status, accepted["state"]) == (200, "accepted"), accepted
             grown = next(data for _, data in events if data.get("membership", {}).get("size") == 3)
             trained = grown if "peers" in grown else next(data for _, data in events if "peers" in data)
             assert [row["rank"] for row in trained["peers"] if row["rank"] is not None] == [0, 1, 2]
@@ -83,13 +82,13 @@ def test_the_pages_of_the_others_continue_when_the_leading_host_is_killed(tmp_pa
         hosts[1].event("view", version=1)
         hosts[0].signal(signal.SIGKILL)
 
-        def told() -> Any:
+        def continued() -> Any:
             """What the page of the second host tells once that host leads and three peers train again."""
             run = json.loads(_read(f"{addresses[1]}run.json"))
             ranks = [row["rank"] for row in run["peers"] if row["rank"] is not None]
             return run if run["run"]["leader"] and ranks == [0, 1, 2] else None
 
-        run = awaited(told, what="another leader and three peers", deadline_s=120.0)
+        run = awaited(continued, what="another leader and three peers", deadline_s=120.0)
         assert run["run"]["leader"] in ("127.0.0.2", "127.0.0.3")
         assert {row["host"] for row in run["peers"] if row["rank"] is not None} == {"127.0.0.2", "127.0.0.3"}
         assert any("127.0.0.1" in item["headline"] for item in run["items"] if item["kind"] == "failure")

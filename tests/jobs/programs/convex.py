@@ -55,7 +55,7 @@ def data(samples: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x @ np.arange(1.0, FEATURES + 1)[:, None] + draw.normal(size=(samples, 1))
 
 
-def counted(averaged: Any, places: Any) -> Any:
+def times_seen(averaged: Any, places: Any) -> Any:
     """How often each sample was in the batches of all peers: the mean is their sum over the samples of the step."""
     total = 1.0 / tf.reduce_max(places)
     return tf.round(averaged * total)
@@ -93,9 +93,9 @@ def train(given: Any) -> dict[str, Any]:
     optimizer = keras.optimizers.SGD(0.05, momentum=0.5)
 
     training = kf.attach(model, optimizer, policies=[as_asked(given.results, given.batch_size)])
-    steps, told = tf.Variable(0, dtype=tf.int64, trainable=False), {"steps": 0, "samples": 0}
+    steps, counted = tf.Variable(0, dtype=tf.int64, trainable=False), {"steps": 0, "samples": 0}
     training.register("steps", steps)
-    training.register("told", lambda: told, told.update)
+    training.register("counted", lambda: counted, counted.update)
     numbers = keras.metrics.Mean()
     training.metrics(numbers)
     place = tf.one_hot(training.peer, PEERS, dtype=tf.float64)
@@ -112,7 +112,7 @@ def train(given: Any) -> dict[str, Any]:
         gradient, averaged, places = training.average([gradient, mine * here, place * here], loss=loss)
         optimizer.apply_gradients([(gradient, slope)])
         epoch = tf.cast(tf.reduce_sum(seen.value) / given.samples, tf.int32)
-        row = tf.expand_dims(counted(averaged, places), 0)
+        row = tf.expand_dims(times_seen(averaged, places), 0)
         seen.assign_add(row * tf.expand_dims(tf.one_hot(epoch, given.epochs, dtype=tf.float64), 1))
         steps.assign_add(1)
         return tf.reduce_sum(row)
@@ -122,7 +122,7 @@ def train(given: Any) -> dict[str, Any]:
         if (trained := step(*batch)) is training.SKIPPED:
             skipped += 1
         else:
-            told.update(steps=told["steps"] + 1, samples=told["samples"] + int(trained))
+            counted.update(steps=counted["steps"] + 1, samples=counted["samples"] + int(trained))
         rest(given, int(optimizer.iterations))
         if (given.results / f"raise-{training.peer}").exists():
             raise ValueError(f"peer {training.peer} was told to fail")
@@ -133,7 +133,7 @@ def train(given: Any) -> dict[str, Any]:
         "traces": training.traces(),
         "skipped": skipped,
         "steps": int(steps),
-        "told": told,
+        "counted": counted,
         "numbers": [float(numbers.count), float(numbers.result())],
         "mean": np.asarray(norm.moving_mean).tolist(),
         "seen": dict(zip(map(str, counts.tolist()), times.tolist(), strict=True)),
