@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,10 +87,10 @@ class Browser:
         """What axe-core finds on the page as it is now, as far as it is serious or critical."""
         self.run(AXE.read_text())
         script = "const done = arguments[0]; axe.run(document).then(done, (error) => done({ error: String(error) }))"
-        told = self.driver.execute_async_script(script)
-        assert "error" not in told, told
-        assert len(told["passes"]) > 10, "it looked at something"
-        serious = [one for one in told["violations"] if one["impact"] in ("serious", "critical")]
+        found = self.driver.execute_async_script(script)
+        assert "error" not in found, found
+        assert len(found["passes"]) > 10, "it looked at something"
+        serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
         return [
             f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}" for one in serious for node in one["nodes"]
         ]
@@ -104,17 +105,11 @@ def browsing(profile: Path) -> Iterator[Browser]:
         yield Browser(driver)
 
 
-def each_look(browser: Browser) -> Iterator[str]:
-    """Wide and narrow, light and dark."""
-    for size in (WIDE, NARROW):
-        for scheme in ("light", "dark"):
-            browser.look_at(size, scheme=scheme)
-            yield f"{size[0]} pixels, {scheme}"
-
-
 def assert_in_order(browser: Browser, *, but: Sequence[str] = ()) -> None:
     """In every look axe-core finds nothing serious, nothing sticks out, and nothing complains."""
-    for look in each_look(browser):
+    for size, scheme in itertools.product((WIDE, NARROW), ("light", "dark")):
+        look = f"{size[0]} pixels, {scheme}"
+        browser.look_at(size, scheme=scheme)
         assert browser.findings() == [], look
         wide = browser.run("return [document.documentElement.scrollWidth, window.innerWidth]")
         assert wide[0] <= wide[1], f"{look}: the page is wider than its window"

@@ -8,11 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from selenium.webdriver.common.keys import Keys
 
 import kungfu as kf
@@ -20,20 +21,8 @@ from kungfu.cli.main import main
 from kungfu.cli.page.decision_feed import MOST_ITEMS
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
+from kungfu.event_log import events
 from kungfu.event_log.codec import event_to_line
-from kungfu.event_log.events import (
-    RECORD_VERSION,
-    CheckpointEvent,
-    DecisionEvent,
-    FailedEvent,
-    LostEvent,
-    NotFiniteEvent,
-    RecordEvent,
-    RecoveredEvent,
-    SpawnedEvent,
-    StartedEvent,
-    ViewEvent,
-)
 from kungfu.policy_definition import Policy
 from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.trace.lines import header_line
@@ -154,25 +143,24 @@ def hostile_record(folder: Path) -> None:
     """A record whose every text is somebody's."""
     folder.mkdir()
     (folder / "peers").mkdir()
-    events: list[Any] = [
-        RecordEvent(version=RECORD_VERSION),
-        StartedEvent(job=HOSTILE[0], size=2, command=HOSTILE),
-        *(SpawnedEvent(peer=peer, pid=peer + 10) for peer in (0, 1)),
-        ViewEvent(version=1, peers=(0, 1)),
+    record: list[Any] = [
+        events.RecordEvent(version=events.RECORD_VERSION),
+        events.StartedEvent(job=HOSTILE[0], size=2, command=HOSTILE),
+        *(events.SpawnedEvent(peer=peer, pid=peer + 10) for peer in (0, 1)),
+        events.ViewEvent(version=1, peers=(0, 1)),
     ]
-    for nth, text in enumerate(HOSTILE):
-        step = nth + 1
-        events += [
-            DecisionEvent(step=step, rule=text, saw={text: 1.0}, size=2, asked=3, done=text, won=(text,), lost=(text,)),
-            CheckpointEvent(step=step, rule=text, path=text, seconds=0.1, stop_s=0.1),
-            LostEvent(peer=1, rank=1, how=text, error=text),
-            RecoveredEvent(step=step, before=2, after=2, view=2 + nth, lost={"1": text}, stop_s=0.1, noticed_by=text,
-                           state_of=0, redone=0, target=2, global_batch_size=8, noticed_s=0.0, regrouped_s=0.0,
-                           step_s=0.0, parts={text: 0.1}),
+    for step, text in enumerate(HOSTILE, 1):
+        record += [
+            events.DecisionEvent(step=step, rule=text, saw={text: 1.0}, size=2, asked=3, done=text, won=(text,),
+                                 lost=(text,)),
+            events.CheckpointEvent(step=step, rule=text, path=text, seconds=0.1, stop_s=0.1),
+            events.LostEvent(peer=1, rank=1, how=text, error=text),
+            events.RecoveredEvent(step=step, before=2, after=2, view=1 + step, lost={"1": text}, stop_s=0.1, state_of=0,
+                                  noticed_by=text, redone=0, target=2, global_batch_size=8, noticed_s=0.0,
+                                  regrouped_s=0.0, step_s=0.0, parts={text: 0.1}),
         ]  # fmt: skip
-    events.append(FailedEvent(peer=0, error=" ".join(HOSTILE), code=1))
-    lines = [event_to_line(one if nth == 0 else timed(one, 100.0 + nth)) for nth, one in enumerate(events)]
-    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    record.append(events.FailedEvent(peer=0, error=" ".join(HOSTILE), code=1))
+    (folder / "events.jsonl").write_text("".join(record_lines(record)))
     rows = [
         {"time": 100.0 + step, "step": step, "epoch": 0, "size": 2, "batch": 8, "loss": 1.0 / step,
          **{text: float(step) for text in HOSTILE}} for step in range(1, 50)
@@ -203,11 +191,10 @@ def hostile_plan() -> Any:
     return json.loads(text)
 
 
-def timed(event: Any, time_s: float) -> Any:
-    """The event with the time that its agent stamps."""
-    from msgspec.structs import replace
-
-    return replace(event, time=time_s)
+def record_lines(record: Sequence[Any]) -> list[str]:
+    """The lines of a record, with the time that its agent stamps on each event but the first."""
+    timed = [msgspec.structs.replace(one, time=100.0 + nth) if nth else one for nth, one in enumerate(record)]
+    return [f"{event_to_line(one)}\n" for one in timed]
 
 
 def test_what_a_record_says_stays_text_and_breaks_nothing(tmp_path: Path) -> None:
@@ -255,17 +242,20 @@ def assert_plan_is_text(browser: Browser) -> None:
 
 
 def test_a_page_that_stays_open_keeps_the_newest_items_of_each_kind_and_no_more(tmp_path: Path) -> None:
-    begin: list[Any] = [RecordEvent(version=RECORD_VERSION), StartedEvent(job="j", size=1, command=("train.py",))]
-    losses = [NotFiniteEvent(what="loss", step=step, value=math.nan) for step in range(1, MOST_ITEMS + 101)]
-    lines = [event_to_line(one if nth == 0 else timed(one, 100.0 + nth)) for nth, one in enumerate([*begin, *losses])]
+    begin: list[Any] = [
+        events.RecordEvent(version=events.RECORD_VERSION),
+        events.StartedEvent(job="j", size=1, command=("train.py",)),
+    ]
+    losses = [events.NotFiniteEvent(what="loss", step=step, value=math.nan) for step in range(1, MOST_ITEMS + 101)]
+    lines = record_lines([*begin, *losses])
     record = tmp_path / "events.jsonl"
-    record.write_text("".join(f"{line}\n" for line in lines[: MOST_ITEMS + 2]))
+    record.write_text("".join(lines[: MOST_ITEMS + 2]))
     with page_of(tmp_path) as address, browsing(tmp_path / "profile") as browser:
         marked(browser, address)
         newest = "#failures-list > li:first-child"
         browser.shows(newest, lambda text: f"step {MOST_ITEMS}" in text)
         with record.open("a") as file:
-            file.write("".join(f"{line}\n" for line in lines[MOST_ITEMS + 2 :]))
+            file.write("".join(lines[MOST_ITEMS + 2 :]))
         browser.shows(newest, lambda text: f"step {MOST_ITEMS + 100}" in text)
         assert len(browser.texts("#failures-list > li")) == MOST_ITEMS
         assert browser.run("return window.isStillThere"), "without a reload"
