@@ -121,7 +121,7 @@ def serve(address: str) -> dict[str, Any]:
             _report_ended(lines)
         if listener in ready:
             line, _ = listener.accept()
-            told, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
+            request, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -129,11 +129,11 @@ def serve(address: str) -> dict[str, Any]:
                     one.close()
                 for descriptor in (woken, wakes):
                     os.close(descriptor)
-                return {**json.loads(told), "control": descriptors[0], "output": descriptors[1]}
+                return {**json.loads(request), "control": descriptors[0], "output": descriptors[1]}
             for descriptor in descriptors:
                 os.close(descriptor)
             lines[pid] = line
-            _tell(line, pid)
+            _report(line, pid)
 
 
 def _report_ended(lines: dict[int, socket.socket]) -> None:
@@ -141,10 +141,10 @@ def _report_ended(lines: dict[int, socket.socket]) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             with lines.pop(pid) as line:
-                _tell(line, os.waitstatus_to_exitcode(status))
+                _report(line, os.waitstatus_to_exitcode(status))
 
 
-def _tell(line: socket.socket, number: int) -> None:
+def _report(line: socket.socket, number: int) -> None:
     with suppress(OSError):  # the agent is gone
         line.send(b"%d" % number)
 
