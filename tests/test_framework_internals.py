@@ -32,25 +32,25 @@ def model() -> Any:
 def test_keras_defines_fit_where_the_guard_waits_for_it(module: str) -> None:
     name = internals.KERAS_TRAINERS[module]
     trainer = getattr(import_module(module), name, None)
-    told = f"Keras {keras.__version__} does not define fit in {module}.{name}: kungfu-run no longer sees model.fit()"
-    assert "fit" in vars(trainer or object), told
-    assert issubclass(keras.Model, trainer), told
+    harm = f"Keras {keras.__version__} does not define fit in {module}.{name}: kungfu-run no longer sees model.fit()"
+    assert "fit" in vars(trainer or object), harm
+    assert issubclass(keras.Model, trainer), harm
 
 
 def test_keras_tells_statistics_from_frozen_weights() -> None:
     built = model()
-    told = "kungfu could not tell statistics, which it averages, from frozen weights, which it keeps equal"
-    assert internals.is_keras_model(built), f"Keras {keras.__version__} has no Model._flatten_layers: {told}"
+    harm = "kungfu could not tell statistics, which it averages, from frozen weights, which it keeps equal"
+    assert internals.is_keras_model(built), f"Keras {keras.__version__} has no Model._flatten_layers: {harm}"
     assert not internals.is_keras_model(tf.Module())
     assert {*built.layers, built} <= {*internals.all_layers(keras.Sequential([built]))}, "Model._flatten_layers"
     names = {one.name for one in internals.layer_statistics(built)}
-    assert names == {"moving_mean", "moving_variance"}, f"Layer._non_trainable_variables are {names}: {told}"
+    assert names == {"moving_mean", "moving_variance"}, f"Layer._non_trainable_variables are {names}: {harm}"
 
 
 def test_keras_tells_of_what_calls_a_functional_model_is_made() -> None:
-    told = "peers could not tell that their models are wired in another way, or compute with other numbers"
+    harm = "peers could not tell that their models are wired in another way, or compute with other numbers"
     given = keras.Input((2,))
-    dense, lost = keras.layers.Dense(1), f"Keras {keras.__version__} has no Function._nodes_by_depth: {told}"
+    dense, lost = keras.layers.Dense(1), f"Keras {keras.__version__} has no Function._nodes_by_depth: {harm}"
     one = keras.Model(given, dense(given) * 0.5)
     calls = internals.calls_of(one)
     assert [(operation.name.rstrip("_0123456789"), [*args[1:]]) for operation, args, _ in calls] == [
@@ -58,7 +58,7 @@ def test_keras_tells_of_what_calls_a_functional_model_is_made() -> None:
         ("multiply", [0.5]),
     ], lost
     maker, output = internals.maker_of(calls[1][1][0])
-    assert maker is dense, f"KerasTensor._keras_history: {told}"
+    assert maker is dense, f"KerasTensor._keras_history: {harm}"
     assert output == 0
     assert internals.calls_of(dense) == []
 
@@ -67,9 +67,9 @@ def test_keras_keeps_what_compile_was_given() -> None:
     one, loss = model(), keras.losses.MeanSquaredError()
     assert internals.compiled_with(one) == {}
     one.compile("sgd", loss, loss_weights=[0.5])
-    told = f"Keras {keras.__version__} has no Trainer._compile_config: peers could not compare losses and their weights"
-    assert internals.compiled_with(one).get("loss") is loss, told
-    assert internals.compiled_with(one)["loss_weights"] == [0.5], told
+    harm = f"Keras {keras.__version__} has no Trainer._compile_config: peers could not compare losses and their weights"
+    assert internals.compiled_with(one).get("loss") is loss, harm
+    assert internals.compiled_with(one)["loss_weights"] == [0.5], harm
 
 
 def test_keras_tells_the_variables_of_its_own_layers_from_those_of_a_subclass() -> None:
@@ -82,9 +82,9 @@ def test_keras_tells_the_variables_of_its_own_layers_from_those_of_a_subclass() 
     built.peak = keras.Variable(0.0, trainable=False, name="peak")
     found = {(type(layer).__name__, one.name): (layer, one) for layer, one in internals.layers_with_statistics(built)}
     own = {name for name, given in found.items() if internals.is_made_by_keras(*given)}
-    told = "kungfu would ask for the aggregation of BatchNorm's statistics in a subclass, or for none of its own"
-    assert {*found} - own == {("Normal", "peak"), ("Sequential", "peak")}, told
-    assert {("Normal", "moving_mean"), ("BatchNormalization", "moving_mean")} <= own, told
+    harm = "kungfu would ask for the aggregation of BatchNorm's statistics in a subclass, or for none of its own"
+    assert {*found} - own == {("Normal", "peak"), ("Sequential", "peak")}, harm
+    assert {("Normal", "moving_mean"), ("BatchNormalization", "moving_mean")} <= own, harm
 
 
 def test_keras_gives_the_schedule_of_an_optimizer() -> None:
@@ -110,8 +110,8 @@ def test_keras_puts_metrics_into_the_order_that_evaluate_gives() -> None:
     one.compile("sgd", "mse", metrics=["mae", "mse"])
     found = one.evaluate(np.ones((3, 2)), np.zeros((3, 1)), verbose=0)
     logs = one.get_metrics_result()
-    told = "Model._flatten_metrics_in_order: model.evaluate() of a job would give its numbers in another order"
-    assert [float(value) for value in internals.flat_metrics(one, logs)] == pytest.approx(found), told
+    harm = "Model._flatten_metrics_in_order: model.evaluate() of a job would give its numbers in another order"
+    assert [float(value) for value in internals.flat_metrics(one, logs)] == pytest.approx(found), harm
 
 
 def test_keras_has_a_metric_of_the_loss_beside_those_that_a_model_shows() -> None:
@@ -136,12 +136,12 @@ def test_keras_keeps_the_loss_of_each_output_as_a_mean_over_steps() -> None:
     x, y = keras.KerasTensor((None, 2)), keras.KerasTensor((None, 1))
     internals.build_symbolically(built, (x, [y, y]))
     found = internals.output_loss_trackers(built)
-    told = "the losses of several outputs in a job would be means over its peers, not over steps"
-    assert [one.name for one in found] == ["one_loss", "two_loss"], told
-    assert all(isinstance(one, keras.metrics.Mean) for one in found), told
+    harm = "the losses of several outputs in a job would be means over its peers, not over steps"
+    assert [one.name for one in found] == ["one_loss", "two_loss"], harm
+    assert all(isinstance(one, keras.metrics.Mean) for one in found), harm
     data = tf.data.Dataset.from_tensor_slices((np.ones((5, 2)), ([[1.0]] * 5, [[1.0]] * 5))).batch(3)
     built.fit(data, shuffle=False, verbose=0)
-    assert float(found[0].count) == 2, told
+    assert float(found[0].count) == 2, harm
 
 
 def test_keras_builds_a_model_for_a_batch_without_running_it() -> None:
@@ -153,14 +153,14 @@ def test_keras_builds_a_model_for_a_batch_without_running_it() -> None:
     built = keras.Sequential([Running(), keras.layers.Dense(1)])
     built.compile("adam", "mse", metrics=["mae"])
     internals.build_symbolically(built, (keras.KerasTensor((None, 3)), keras.KerasTensor((None, 1))))
-    told = "Model._symbolic_build leaves parts unbuilt: a fit under kungfu-run would trace its step twice"
-    assert built.built, told
-    assert built.optimizer.built, told
-    assert [one.name for one in built.metrics[1].metrics] == ["mae"], told
+    harm = "Model._symbolic_build leaves parts unbuilt: a fit under kungfu-run would trace its step twice"
+    assert built.built, harm
+    assert built.optimizer.built, harm
+    assert [one.name for one in built.metrics[1].metrics] == ["mae"], harm
 
 
 def test_keras_reduces_every_loss_by_one_function_that_knows_values_weights_and_mask() -> None:
-    told = "losses.loss.reduce_weighted_values is another: losses of a job would be divided by what a slice has"
+    harm = "losses.loss.reduce_weighted_values is another: losses of a job would be divided by what a slice has"
     seen: list[Any] = []
 
     def reduce(own: Any, values: Any, **given: Any) -> Any:
@@ -176,25 +176,25 @@ def test_keras_reduces_every_loss_by_one_function_that_knows_values_weights_and_
     masked._keras_mask = tf.constant([[True, False]] * 3)
     weights = tf.constant([[1.0], [2.0], [3.0]])
     with internals.reductions_by(reduce):
-        assert float(losses_of("sum", weights)) == 6.0, told
-        assert float(losses_of("mean", weights)) == 2.0, told
+        assert float(losses_of("sum", weights)) == 6.0, harm
+        assert float(losses_of("mean", weights)) == 2.0, harm
         keras.losses.MeanSquaredError()(tf.zeros((3, 2)), tf.zeros((3, 2)))
     ((shape, given), _) = seen
-    assert shape == (3, 2), told
-    assert given["reduction"] == "sum", told
-    assert given["mask"] is masked._keras_mask, told
-    assert given["sample_weight"] is weights, told
+    assert shape == (3, 2), harm
+    assert given["reduction"] == "sum", harm
+    assert given["mask"] is masked._keras_mask, harm
+    assert given["sample_weight"] is weights, harm
     losses_of("sum")
-    assert len(seen) == 2, told
+    assert len(seen) == 2, harm
 
 
 @pytest.mark.parametrize("what", ["apply", "result"])
 def test_an_object_of_keras_has_another_method_for_a_while(what: str) -> None:
     built = keras.optimizers.SGD() if what == "apply" else keras.metrics.Mean()
-    told = f"Keras {keras.__version__}: a train_step of the program's own could not be averaged in a job"
+    harm = f"Keras {keras.__version__}: a train_step of the program's own could not be averaged in a job"
     with internals.replaced_method(built, what, lambda: "another"):
-        assert getattr(built, what)() == "another", told
-    assert getattr(built, what).__func__ is getattr(type(built), what), told
+        assert getattr(built, what)() == "another", harm
+    assert getattr(built, what).__func__ is getattr(type(built), what), harm
 
 
 def test_keras_divides_a_masked_mean_by_the_positions_and_an_added_number() -> None:
@@ -205,8 +205,8 @@ def test_keras_divides_a_masked_mean_by_the_positions_and_an_added_number() -> N
         masked = tf.ones((1, 2, 1), tf.float64)
         masked._keras_mask = tf.constant([[True, False]])
         found = float(built.compute_loss(y=tf.zeros((1, 2, 1), tf.float64), y_pred=masked))
-    told = f"Keras {keras.__version__} adds another number: masked losses of a job would be off by 1e-7 / positions"
-    assert found == pytest.approx(1.0 / (1.0 + internals.added_to_unmasked()), rel=1e-14), told
+    harm = f"Keras {keras.__version__} adds another number: masked losses of a job would be off by 1e-7 / positions"
+    assert found == pytest.approx(1.0 / (1.0 + internals.added_to_unmasked()), rel=1e-14), harm
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -237,8 +237,8 @@ def test_tensorflow_takes_gradients_by_a_method_that_can_be_heard() -> None:
         with tf.GradientTape() as tape:
             loss = 3.0 * variable
         tape.gradient(loss, variable)
-    told = f"TensorFlow {tf.__version__}: no policy would see the loss of a train_step of the program's own"
-    assert float(found) == 4.0, told
+    harm = f"TensorFlow {tf.__version__}: no policy would see the loss of a train_step of the program's own"
+    assert float(found) == 4.0, harm
     assert [len(one) for one, _ in noted] == [1], "an eager one is the program's own"
     assert tf.GradientTape.gradient is plain
 
@@ -253,10 +253,7 @@ def test_tensorflow_adds_control_inputs_to_an_op_that_is_there() -> None:
 
 
 def test_tensorflow_gives_the_graph_of_a_function_that_is_called() -> None:
-    @tf.function
-    def inner(x: Any) -> Any:
-        return tf.cos(x)
-
+    inner = tf.function(tf.cos)
     outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0))
     [call] = [op for op in outer.graph.get_operations() if "Call" in op.type]
     types = {op.type for op in internals.function_graph(outer.graph, call.get_attr("f").name).get_operations()}
@@ -283,8 +280,8 @@ def test_tensorflow_replaces_what_a_function_captures() -> None:
             internals.replace_capture(graph, handle, external=own.handle, internal=inside)
         return value
 
-    told = "_function_captures.add_or_replace has no effect: all peers would draw the same numbers"
-    assert float(function()) == 2.0, told
+    harm = "_function_captures.add_or_replace has no effect: all peers would draw the same numbers"
+    assert float(function()) == 2.0, harm
 
 
 def test_tensorflow_makes_variables_in_a_second_trace() -> None:
@@ -303,11 +300,11 @@ def test_tensorflow_makes_variables_in_a_second_trace() -> None:
 
 def test_tensorflow_tells_shape_and_type_of_a_variable_by_its_handle() -> None:
     found = internals.handle_shape_and_type(tf.Variable([1.0, 2.0]).handle)
-    told = "kungfu could not tell which variables a step touches"
-    assert found is not None, f"Tensor._handle_data is not there or not set: {told}"
-    assert (tf.as_dtype(found.dtype), tf.TensorShape(found.shape).as_list()) == (tf.float32, [2]), told
+    harm = "kungfu could not tell which variables a step touches"
+    assert found is not None, f"Tensor._handle_data is not there or not set: {harm}"
+    assert (tf.as_dtype(found.dtype), tf.TensorShape(found.shape).as_list()) == (tf.float32, [2]), harm
     table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, -1, -2)
-    assert internals.handle_shape_and_type(table.resource_handle) is None, f"a table is taken for a variable: {told}"
+    assert internals.handle_shape_and_type(table.resource_handle) is None, f"a table is taken for a variable: {harm}"
 
 
 def test_tensorflow_makes_prints_and_summaries_by_the_functions_that_are_replaced(
@@ -340,16 +337,14 @@ def test_tensorflow_calls_another_python_function_for_a_token(kind: str) -> None
     graph = function.get_concrete_function(tf.constant(1.0)).graph
     [token] = {op.get_attr("token").decode() for op in graph.get_operations() if "PyFunc" in op.type}
     plain = internals.python_function(token)
-    told = "a joiner's trial of its step would call the program's Python"
-    assert plain is not None, f"script_ops._py_funcs knows no token: {told}"
-    assert internals.is_eager_function(plain) is (kind == "tensors"), f"script_ops.EagerFunc is another class: {told}"
+    harm = "a joiner's trial of its step would call the program's Python"
+    assert plain is not None, f"script_ops._py_funcs knows no token: {harm}"
+    assert internals.is_eager_function(plain) is (kind == "tensors"), f"script_ops.EagerFunc is another class: {harm}"
 
-    def zeros(*_: Any) -> Any:
-        return [np.zeros([], np.float32)]
-
-    other = internals.make_eager_function(zeros, [tf.float32]) if kind == "tensors" else zeros
+    zeros = [np.zeros([], np.float32)]
+    other = internals.make_eager_function(lambda _: zeros, [tf.float32]) if kind == "tensors" else lambda _: zeros
     internals.replace_python_functions({token: other})
-    assert float(function(tf.constant(1.0))) == 0.0, f"the registry of script_ops has no effect: {told}"
+    assert float(function(tf.constant(1.0))) == 0.0, f"the registry of script_ops has no effect: {harm}"
     internals.replace_python_functions({token: plain})
     assert float(function(tf.constant(1.0))) == 2.0
 
@@ -388,8 +383,8 @@ def test_tensorflow_tells_branches_and_loops_from_functions() -> None:
 
     step(tf.constant(1))
     inside = {"branch", "other branch", "function in a branch", "loop"}
-    told = "ControlFlowFuncGraph tells nothing: an average under a condition would be waited for on some peers only"
-    assert {name for name, is_inside in found.items() if is_inside} == inside, told
+    harm = "ControlFlowFuncGraph tells nothing: an average under a condition would be waited for on some peers only"
+    assert {name for name, is_inside in found.items() if is_inside} == inside, harm
 
 
 def test_tensorflow_tells_which_variables_an_op_writes() -> None:
@@ -404,15 +399,15 @@ def test_tensorflow_tells_which_variables_an_op_writes() -> None:
     graph = step.get_concrete_function().graph
     names = {id(inside): external for external, inside in graph.captures}
     found = {id(names[id(one)]) for op in graph.get_operations() for one in internals.resources_written(op)}
-    told = "auto_control_deps_utils does not tell: weights that are written past the optimizers would not be seen"
-    assert found == {id(written.handle), id(branched.handle)}, told
+    harm = "auto_control_deps_utils does not tell: weights that are written past the optimizers would not be seen"
+    assert found == {id(written.handle), id(branched.handle)}, harm
 
 
 def test_tensorflow_tells_how_the_order_of_a_dataset_comes_about() -> None:
-    told = "kungfu could not tell a shuffled Dataset: peers would share a validation whose batches are others on each"
+    harm = "kungfu could not tell a shuffled Dataset: peers would share a validation whose batches are others on each"
     rows, order = tf.data.Dataset.range(9), internals.dataset_order
     assert order(tf.data.Dataset.zip((rows, rows)).map(lambda a, b: a + b, 2).batch(3).prefetch(1)) == "as read"
-    assert order(rows.shuffle(9, seed=1).batch(3).repeat(2)) == "by seed", f"shuffle() keeps no _seed2: {told}"
+    assert order(rows.shuffle(9, seed=1).batch(3).repeat(2)) == "by seed", f"shuffle() keeps no _seed2: {harm}"
     tf.random.set_seed(None)  # what other tests have set
-    assert order(rows.shuffle(9).batch(3)) == "by chance", f"a seed that is drawn is not 0, 0: {told}"
-    assert order(rows.map(lambda a: a, 2, deterministic=False).batch(3)) == "by chance", f"map() and its order: {told}"
+    assert order(rows.shuffle(9).batch(3)) == "by chance", f"a seed that is drawn is not 0, 0: {harm}"
+    assert order(rows.map(lambda a: a, 2, deterministic=False).batch(3)) == "by chance", f"map() and its order: {harm}"

@@ -136,6 +136,8 @@ def test_a_closed_attachment_and_one_of_size_one_only_prescale() -> None:
         enter(peer, 0, 1, view=next(_views))
     peer.close()
     peer.close()
+    peer.wait_at_most(1.0)
+    assert peer.late() is None
 
 
 def test_one_that_was_never_open_is_closed_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,12 +278,6 @@ def reports_of_a_wait(deadline_s: float) -> tuple[LateRanks, LateRanks | None, l
             came.set()
             again = looking.late()
         return late, again, sums.result(), run(lambda rank, peer: peer.late())
-
-
-def test_a_closed_attachment_has_no_deadline_and_waits_for_nobody() -> None:
-    peer = LocalAttachment(group=80)
-    peer.wait_at_most(1.0)
-    assert peer.late() is None
 
 
 def test_a_peer_that_closes_is_named_to_those_that_wait_for_it() -> None:

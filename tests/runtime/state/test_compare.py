@@ -18,10 +18,6 @@ def test_every_index_is_told_with_all_ranks_that_differ_there() -> None:
     assert differing_variables({3: [1, 2]}) == differing_variables({0: [1, 2], 1: [1, 2]}) == {}
 
 
-def gap(own: Any, reference: Any, dtype: Any = np.float32) -> Any:
-    return gap_of(3, np.array(own, dtype), np.array(reference, dtype))
-
-
 @pytest.mark.parametrize(
     ("own", "reference", "dtype", "is_rounding"),
     [
@@ -50,7 +46,7 @@ def gap(own: Any, reference: Any, dtype: Any = np.float32) -> Any:
 def test_only_floats_that_are_close_beside_the_largest_differ_by_rounding(
     own: Any, reference: Any, dtype: Any, is_rounding: bool
 ) -> None:
-    found = gap(own, reference, dtype)
+    found = gap_of(3, np.array(own, dtype), np.array(reference, dtype))
     assert (found.index, found.is_rounding) == (3, is_rounding)
 
 
