@@ -1,4 +1,4 @@
-"""Attachments by name. Only this module knows all of them, and it imports an attachment with a library on request."""
+"""Attachments by name. Only this module knows all of them; it imports the library of an attachment only on request."""
 
 from __future__ import annotations
 

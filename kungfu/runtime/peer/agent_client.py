@@ -60,8 +60,7 @@ class AgentClient:
 
     def phase_progress(self) -> pb.PhaseProgress:
         """The number of finished phases of the job, and the peers that know their results."""
-        ask, deadline_s = self._stub.GetPhaseProgress, self._deadline_s
-        progress: pb.PhaseProgress = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what="the agent")
+        progress: pb.PhaseProgress = self._call(self._stub.GetPhaseProgress, pb.Empty())
         return progress
 
     def report(self, event: ReportedEvent) -> None:
@@ -101,8 +100,8 @@ class AgentClient:
         self._reporter.join(timeout=2.0)
         self._channel.close()
 
-    def _call(self, method: Any, message: Any) -> None:
-        rpc.call(method, message, deadline_s=self._deadline_s, what="the agent")
+    def _call(self, method: Any, message: Any) -> Any:
+        return rpc.call(method, message, deadline_s=self._deadline_s, what="the agent")
 
     def _report(self) -> None:
         last = False
