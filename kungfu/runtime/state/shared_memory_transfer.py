@@ -172,7 +172,7 @@ def _transfer(
     what: str,
     how_far: str,
 ) -> None:
-    """Carries a part by compiled code. An error names ``what``, and fills the bytes done and in all into ``how_far``."""
+    """Carries a part by compiled code. Errors name ``what``, and fill two numbers of bytes into ``how_far``."""
     done, table = ctypes.c_int64(), buffers.table
     memory = table.ctypes.data, len(table), part.start, part.stop
     try:
