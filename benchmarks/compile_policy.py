@@ -84,8 +84,7 @@ def _traced(plan: CompiledPolicies) -> float:
     """The seconds to create the variables and ops of a plan, as in a step."""
     import tensorflow as tf
 
-    from kungfu.compiler.fused import fused
-    from kungfu.compiler.lower import lower
+    from kungfu.compiler.lower import fused, lower
 
     specs = {name: _spec(name) for name in {*plan.source_kinds, "size", "rank"}}
     started = time.perf_counter()

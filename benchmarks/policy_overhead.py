@@ -2,7 +2,7 @@
 
 One job of two peers holds four compiled steps on the same model of about a million weights: *bare* (no policy, no
 record), *watched* (the policies, no record), *unfused* (like watched, with the policies' arithmetic op by op instead of
-in the two ops of `kungfu.compiler.fused`) and *recorded* (the policies, and every step in ``trace.jsonl``, a run's
+in the two ops of `kungfu.compiler.lower`) and *recorded* (the policies, and every step in ``trace.jsonl``, a run's
 default). They run in alternating blocks of five steps. The mean step of a block is divided by that of the neighbouring
 block of another kind, so that other work of the machine affects all alike; the figure is the median of these ratios,
 with their quartiles. On a busy machine processor time is more meaningful than the clock: both are printed. A second
@@ -157,8 +157,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     import tensorflow as tf
 
     from kungfu.compiler import compile_policies
-    from kungfu.compiler.fused import fused
-    from kungfu.compiler.lower import lower
+    from kungfu.compiler.lower import fused, lower
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.graph.graph_state import GraphState
     from kungfu.training.graph.layer_memory import LayerMemory

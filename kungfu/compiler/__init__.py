@@ -1,4 +1,4 @@
-"""The compiler from policies to a plan, and the interpreters: TensorFlow (``.lower``, ``.fused``) and ``.replay``."""
+"""The compiler from policies to a plan, and the interpreters: TensorFlow (``.lower``) and ``.replay``."""
 
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Outcome, Segment

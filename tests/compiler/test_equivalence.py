@@ -16,20 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kungfu.compiler import CompiledPolicies
-from kungfu.compiler.fused import fused
-from kungfu.compiler.lower import Program, lower
+from kungfu.compiler.lower import Program, fused, lower
 from kungfu.compiler.replay import NumpyBackend, Replay
-from tests.compiler.cluster import (
-    Cluster,
-    as_tensors,
-    assert_same,
-    eager_cluster,
-    invented,
-    replayed_states,
-    states,
-    step,
-    traced_cluster,
-)
+from tests.compiler import cluster
 from tests.compiler.one_peer import Grid, Log, Witness, peer_of, run
 from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_plan
 
@@ -44,28 +33,28 @@ def examples(number: int) -> settings:
 
 
 def assert_equivalent(
-    plan: CompiledPolicies, *, sizes: list[int], steps: int, seed: int, clusters: Callable[..., Cluster]
+    plan: CompiledPolicies, *, sizes: list[int], steps: int, seed: int, clusters: Callable[..., cluster.Cluster]
 ) -> None:
     """Plays a history of views; after the first, the peers begin with the states that the replay carries over."""
     rng = np.random.default_rng(seed)
-    replay, cluster = Replay(plan, size=sizes[0], backend=NumpyBackend), clusters(plan, size=max(sizes))
+    replay, peers = Replay(plan, size=sizes[0], backend=NumpyBackend), clusters(plan, size=max(sizes))
     number = 0
     for size in sizes:
         replay.rescale(size)
         if number == 0:
-            assert_same_states(cluster, replay)
-        cluster.restore(replay)
+            assert_same_states(peers, replay)
+        peers.restore(replay)
         for _ in range(steps):
             number += 1
-            local, agreed = invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
+            local, agreed = cluster.invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
             expected = replay.step(local, agreed)
-            assert_same(step(cluster, local, agreed), expected)
-            assert_same_states(cluster, replay)
+            cluster.assert_same(cluster.step(peers, local, agreed), expected)
+            assert_same_states(peers, replay)
 
 
-def assert_same_states(cluster: Cluster, replay: Replay) -> None:
-    for rank, program in enumerate(cluster.programs[: replay.size]):
-        for value, other in zip(states(program), replayed_states(replay, rank=rank), strict=True):
+def assert_same_states(peers: cluster.Cluster, replay: Replay) -> None:
+    for rank, program in enumerate(peers.programs[: replay.size]):
+        for value, other in zip(cluster.states(program), cluster.replayed_states(replay, rank=rank), strict=True):
             np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
 
 
@@ -96,20 +85,20 @@ def assert_histories_agree(
         local, agreed = offered(rng, number=number, size=size, grid=grid)
         log.begin()
         expected = replay.step(local, agreed)
-        sources = as_tensors(local[rank], rank=rank, agreed=agreed, local=local)
+        sources = cluster.as_tensors(local[rank], rank=rank, agreed=agreed, local=local)
         for peer in peers:
             outcome = run(peer, sources)
             if log.fragile:
                 peer.become(replay, rank=peer.rank)
             else:
-                assert_same([outcome], expected, atol=1e-4)
+                cluster.assert_same([outcome], expected, atol=1e-4)
                 peer.assert_like(replay)
 
 
 def offered(rng: np.random.Generator, *, number: int, size: int, grid: Grid) -> tuple[list[Any], dict[str, Any]]:
     """The sources of a step, those of all peers too: multiples of a quarter, or any numbers."""
-    local, agreed = invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
-    (own,), _ = invented(rng, number=number, size=1)
+    local, agreed = cluster.invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
+    (own,), _ = cluster.invented(rng, number=number, size=1)
     agreed |= {"mean_grads": own["grads"], "mean_loss": own["loss"], "total_samples": np.float32(2 * size)}
     if grid == "real":
         local, agreed = [roughened(one, rng) for one in local], roughened(agreed, rng)
@@ -160,6 +149,6 @@ def test_small_random_policies_mean_the_same_on_every_peer_of_a_real_cluster(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
     plan = random_plan(program)
-    assert_equivalent(plan, sizes=sizes, steps=4, seed=seed, clusters=eager_cluster)
+    assert_equivalent(plan, sizes=sizes, steps=4, seed=seed, clusters=cluster.eager_cluster)
     # Peers that wait for each other inside a graph hold a thread of TensorFlow each: as many as there may be few of.
-    assert_equivalent(plan, sizes=[min(size, 2) for size in sizes], steps=4, seed=seed, clusters=traced_cluster)
+    assert_equivalent(plan, sizes=[min(size, 2) for size in sizes], steps=4, seed=seed, clusters=cluster.traced_cluster)

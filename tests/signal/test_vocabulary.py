@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from kungfu.compiler.assembler import Assembler
-from kungfu.compiler.fused import run_bytecode
-from kungfu.compiler.lower import TensorFlowBackend
+from kungfu.compiler.lower import TensorFlowBackend, run_bytecode
 from kungfu.compiler.replay import NumpyBackend
 from kungfu.errors import PolicyError
 from kungfu.signal import NEST, VECTOR, Operation, SignalType

@@ -12,8 +12,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.compiler import CompiledPolicies, compile_policies
-from kungfu.compiler.fused import fused
-from kungfu.compiler.lower import Program, lower
+from kungfu.compiler.lower import Program, fused, lower
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, SetLearningRate
 from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler import CompiledPolicies
-from kungfu.compiler.outline import outline
+from kungfu.compiler.serialize import outline
 from kungfu.runtime.api import Description, ProgramPart, installed_version
 from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
 from kungfu.training.state.registry import Registry

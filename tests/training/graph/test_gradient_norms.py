@@ -17,8 +17,7 @@ import tensorflow as tf
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.compiled_policies import LOCAL_NORM, MEAN_NORM
-from kungfu.compiler.fused import fused
-from kungfu.compiler.lower import Program
+from kungfu.compiler.lower import Program, fused
 from kungfu.compiler.replay import Replay
 from kungfu.policy_definition import Policy
 from kungfu.runtime.attachment.choose import SoloAttachment

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.compiler.fused import fused
+from kungfu.compiler.lower import fused
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import average_before_last
