@@ -151,6 +151,12 @@ def test_alone_with_policies_only_the_step_has_to_run_as_a_graph():
     assert len(model.fit(X, Y, verbose=0).epoch) == 1
 
 
+def test_alone_a_fit_of_the_programs_own_runs_as_without_attach():
+    model = compiled(model_of(OwnFit))
+    kf.keras.attach(model)
+    assert model.fit(X, Y, epochs=2, verbose=0).epoch == [0, 1]
+
+
 def test_a_policy_of_the_job_that_excludes_one_of_the_program_is_refused(monkeypatch):
     run_under_kungfu(monkeypatch, most=4, policies=("schedule({5: 2})",))
     with pytest.raises(PolicyError, match=r"\(.*test_refusals\.py:\d+; kungfu-run --policy 'schedule\({5: 2}\)'\)"):
@@ -177,12 +183,11 @@ def test_every_metric_of_keras_is_known_to_add_up_or_refused():
 
 @pytest.mark.parametrize("where", ["validation of a job", "validation", "evaluate", "predict"])
 def test_samples_that_only_training_takes_are_refused_elsewhere_with_the_way_out(where):
-    x, y = points()
-    given, model = kf.data.records(range(50), lambda row: (x[row], y[row])), compiled(network())
+    given, model = kf.data.records(range(50), lambda row: (X[row], Y[row])), compiled(network())
     kf.keras.attach(model)
     calls = {
-        "validation of a job": lambda: in_job(model, x, y, validation_data=given),
-        "validation": lambda: model.fit(x, y, validation_data=given),
+        "validation of a job": lambda: in_job(model, X, Y, validation_data=given),
+        "validation": lambda: model.fit(X, Y, validation_data=given),
         "evaluate": lambda: model.evaluate(given),
         "predict": lambda: model.predict(x=given),
     }
