@@ -1,16 +1,19 @@
-"""Which callbacks run where, and with whose state."""
+"""Which callbacks run where, and with whose state; and their logs, computed when a callback looks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import restored_epoch
 from kungfu.keras.callbacks import JobCallbacks
+from kungfu.keras.metrics import JobLogs
 from kungfu.keras.plain_values import pack, unpack
 from kungfu.runtime.api import CheckpointSettings
 from tests.keras.fitting import assert_same_variables, compiled, network, run_under_kungfu
@@ -170,3 +173,30 @@ def test_a_backup_is_refused_where_the_job_is_resumed_from_a_checkpoint(monkeypa
     run_under_kungfu(monkeypatch, checkpoints=CheckpointSettings(resume=str(tmp_path)))
     with pytest.raises(UsageError, match="BackupAndRestore under kungfu-run --resume: both say where training begins"):
         callbacks(keras.callbacks.BackupAndRestore(tmp_path))
+
+
+class Counted:
+    """Metrics with two totals."""
+
+    def __init__(self) -> None:
+        self.totals = [tf.Variable(6.0), tf.Variable([2.0, 4.0])]
+        self.traces = 0
+
+    def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
+        self.traces += 1
+        return {"mean": totals[0] / totals[1][0], "last": totals[1][1]}
+
+
+def test_a_program_of_many_fits_is_not_warned_of_traces_and_each_fit_has_one(caplog, monkeypatch):
+    monkeypatch.setattr(tf.get_logger(), "handlers", [caplog.handler])
+    for _ in range(8):
+        metrics = Counted()
+        logs = JobLogs(metrics.totals, metrics.numbers)
+        untouched = logs.so_far()
+        assert metrics.traces == 0, "nobody has looked"
+        assert logs.so_far() == {"mean": 3.0, "last": 4.0}
+        metrics.totals[0].assign(8.0)
+        assert logs.so_far()["mean"] == 4.0
+        assert untouched["mean"] == 3.0, "as it was then"
+        assert metrics.traces == 1
+    assert caplog.messages == []

@@ -11,18 +11,9 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import (
-    assert_as_keras,
-    assert_same,
-    assert_same_variables,
-    float64,
-    in_job,
-    network,
-    plainly,
-    points,
-)
+from tests.keras import fitting
 
-X, Y = points()
+X, Y = fitting.points()
 
 
 class Pair(keras.Model):
@@ -30,8 +21,8 @@ class Pair(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = network(), network()
-        self.follower = network()  # goes after the first one's weights
+        self.first, self.second = fitting.network(), fitting.network()
+        self.follower = fitting.network()  # goes after the first one's weights
         self.seen = keras.metrics.Mean("seen")
 
     def compile(self, optimizers: list[Any]) -> None:
@@ -66,10 +57,10 @@ def pair() -> Any:
 
 @pytest.mark.slow
 def test_two_optimizers_in_one_step_come_to_what_plain_keras_comes_to(capfd):
-    with float64():
+    with fitting.float64():
         plain, model, watched = pair(), pair(), pair()
-        plainly(plain, X, Y, batch_size=16, epochs=2, op_by_op=False)
-        in_job(model, X, Y, batch_size=16, epochs=2)
+        fitting.plainly(plain, X, Y, batch_size=16, epochs=2, op_by_op=False)
+        fitting.in_job(model, X, Y, batch_size=16, epochs=2)
         seen: list[float] = []
         looking = kf.policy(
             lambda training: kf.control.always().call(lambda _, loss: seen.append(loss), training.mean_loss)
@@ -77,11 +68,11 @@ def test_two_optimizers_in_one_step_come_to_what_plain_keras_comes_to(capfd):
         kf.keras.attach(watched, policies=[looking])
         told: list[float] = []
         noting = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: told.append(float(logs["loss"])))
-        plainly(watched, X, Y, batch_size=16, epochs=2, callbacks=[noting])
+        fitting.plainly(watched, X, Y, batch_size=16, epochs=2, callbacks=[noting])
     for one in (model, watched):
-        assert_same(one, plain)
+        fitting.assert_same(one, plain)
         for mine, other in zip(one.both, plain.both, strict=True):
-            assert_same_variables(mine.variables, other.variables, relative=1e-8, absolute=1e-12)
+            fitting.assert_same_variables(mine.variables, other.variables, relative=1e-8, absolute=1e-12)
         assert one.fit.attached.training.traces() == 1
     assert plain.history.history["steps"] == [4, 8]
     assert len(seen) >= 2
@@ -96,7 +87,7 @@ class CustomMetrics(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.largest = network(), keras.metrics.MeanAbsoluteError("error")
+        self.net, self.largest = fitting.network(), keras.metrics.MeanAbsoluteError("error")
         self.regularised = keras.layers.ActivityRegularization(l2=0.01)
 
     def call(self, x: Any, training: bool = False) -> Any:
@@ -110,7 +101,7 @@ class CustomMetrics(keras.Model):
 @pytest.mark.slow
 def test_metrics_computed_in_the_programs_own_way_and_losses_of_layers():
     given = {"batch_size": 16, "epochs": 2, "validation_data": (X[:10], Y[:10])}
-    model = assert_as_keras(CustomMetrics, X, Y, **given, compile_with=lambda: {"metrics": ["mse"]})
+    model = fitting.assert_as_keras(CustomMetrics, X, Y, **given, compile_with=lambda: {"metrics": ["mse"]})
     assert {"loss", "mse", "error", "val_error"} <= set(model.history.history)
 
 
@@ -119,7 +110,7 @@ class Wrong(keras.Model):
 
     def __init__(self, how: Any, optimizer: Any, *, applies: bool = True) -> None:
         super().__init__()
-        self.net, self.how, self.applies = network(), how, applies
+        self.net, self.how, self.applies = fitting.network(), how, applies
         self.given = lambda: optimizer  # not as an attribute
 
     def train_step(self, data: Any) -> Any:
@@ -173,7 +164,7 @@ def test_a_step_that_peers_cannot_do_together_is_refused_before_the_first_step(h
     model = Wrong(how, keras.optimizers.SGD(0.1), applies=applies)
     model.compile(keras.optimizers.Adam(0.01))
     with pytest.raises(UsageError, match=told):
-        in_job(model, X.astype("float32"), Y.astype("float32"))
+        fitting.in_job(model, X.astype("float32"), Y.astype("float32"))
     assert all(int(one.iterations) == 0 for one in (model.optimizer, model.given()))
 
 
@@ -182,7 +173,7 @@ def test_a_policy_that_reads_the_loss_has_to_find_it():
     class Inside(keras.Model):
         def __init__(self) -> None:
             super().__init__()
-            self.net = network()
+            self.net = fitting.network()
 
         @tf.function
         def gradients(self, x: Any) -> Any:
@@ -198,10 +189,10 @@ def test_a_policy_that_reads_the_loss_has_to_find_it():
     model.compile("sgd")
     never = kf.policy(lambda training: kf.control.always().when(training.mean_loss < -1.0).stop())()
     with pytest.raises(UsageError, match=r"reads the loss, and Inside\.train_step\(\) takes no gradient"):
-        in_job(model, X, policies=[never])
+        fitting.in_job(model, X, policies=[never])
     model = Inside()
     model.compile("sgd")
-    assert in_job(model, X, epochs=2).history["loss"] == [0.5, 0.5]
+    assert fitting.in_job(model, X, epochs=2).history["loss"] == [0.5, 0.5]
 
 
 class Scaled(keras.Model):
@@ -209,7 +200,7 @@ class Scaled(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = network()
+        self.net = fitting.network()
         self.optimizers = [keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=64.0)]
 
     def train_step(self, data: Any) -> Any:
@@ -230,8 +221,8 @@ def test_an_optimizer_that_scales_the_loss_is_taken_as_a_whole():
     seen: list[float] = []
     looking = kf.policy(lambda training: kf.control.always().call(lambda _, x: seen.append(x), training.mean_loss))()
     data = X.astype("float32"), Y.astype("float32")
-    plainly(plain, *data, batch_size=50, epochs=3)
-    in_job(model, *data, batch_size=50, epochs=3, policies=[looking])
-    assert_same(model, plain, relative=1e-5)
+    fitting.plainly(plain, *data, batch_size=50, epochs=3)
+    fitting.in_job(model, *data, batch_size=50, epochs=3, policies=[looking])
+    fitting.assert_same(model, plain, relative=1e-5)
     assert seen
     assert all(min(abs(one - loss) for loss in plain.history.history["error"]) < 1e-5 for one in seen)

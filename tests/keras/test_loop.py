@@ -11,23 +11,11 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from tests.keras.fitting import (
-    SAMPLES,
-    Batches,
-    assert_as_keras,
-    assert_same,
-    assert_same_variables,
-    compiled,
-    float64,
-    in_job,
-    network,
-    plainly,
-    points,
-)
+from tests.keras import fitting
 
 pytestmark = pytest.mark.slow
 
-X, Y = points()
+X, Y = fitting.points()
 CLASSES = {"classes": 3}
 
 
@@ -67,7 +55,7 @@ def two_outputs() -> Any:
 
 
 def classifier() -> Any:
-    return network(outputs=3, activation="softmax")
+    return fitting.network(outputs=3, activation="softmax")
 
 
 class Told(keras.callbacks.Callback):
@@ -101,43 +89,43 @@ USUAL = {"batch_size": 7, "epochs": 2}  # the last batch of an epoch is of one s
 @cache
 def plain_network() -> tuple[Any, Told]:
     """The usual fit of the network by Keras, with which fits of several tests are compared."""
-    with float64():
-        plain, told = compiled(network(), metrics=["mae"]), Told()
-        plainly(plain, X, Y, callbacks=[told], **USUAL)
+    with fitting.float64():
+        plain, told = fitting.compiled(fitting.network(), metrics=["mae"]), Told()
+        fitting.plainly(plain, X, Y, callbacks=[told], **USUAL)
     return plain, told
 
 
 @cache
 def network_in_job() -> tuple[Any, Keeping]:
     """The usual fit of the network in a job."""
-    with float64():
-        mine, keeping = compiled(network(), metrics=["mae"]), Keeping()
-        in_job(mine, X, Y, callbacks=[keeping], **USUAL)
+    with fitting.float64():
+        mine, keeping = fitting.compiled(fitting.network(), metrics=["mae"]), Keeping()
+        fitting.in_job(mine, X, Y, callbacks=[keeping], **USUAL)
     return mine, keeping
 
 
 def test_a_network_is_trained_as_by_keras():
     (mine, _), (plain, _) = network_in_job(), plain_network()
-    assert_same(mine, plain)
+    fitting.assert_same(mine, plain)
     assert mine.fit.attached.training.traces() == 1
 
 
 @pytest.mark.parametrize("make", [Subclassed, Regularised])
 def test_models_of_every_kind_are_trained_as_by_keras(make):
-    assert_as_keras(make, X, Y, batch_size=12, epochs=2)
+    fitting.assert_as_keras(make, X, Y, batch_size=12, epochs=2)
 
 
 def test_layers_with_statistics_and_random_numbers_are_trained_as_by_keras():
     def make() -> Any:
-        return network(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=1))
+        return fitting.network(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=1))
 
-    assert_as_keras(make, X, Y, batch_size=16, epochs=2, validation_data=(X, Y))
+    fitting.assert_as_keras(make, X, Y, batch_size=16, epochs=2, validation_data=(X, Y))
 
 
 def test_several_inputs_and_outputs_have_their_losses_weights_and_metrics():
     data = {"left": X, "right": X[::-1]}
     targets = {"value": Y, "size": np.abs(Y)}
-    assert_as_keras(
+    fitting.assert_as_keras(
         two_outputs, data, targets, batch_size=9, epochs=2,
         op_by_op=False,  # Keras reports other losses of the single outputs so
         compile_with=lambda: {
@@ -148,23 +136,23 @@ def test_several_inputs_and_outputs_have_their_losses_weights_and_metrics():
 
 
 def test_weights_of_samples_and_metrics_that_are_weighted():
-    weights = np.linspace(0.0, 2.0, SAMPLES)
-    assert_as_keras(
-        network, X, Y, sample_weight=weights, batch_size=16, epochs=2,
+    weights = np.linspace(0.0, 2.0, fitting.SAMPLES)
+    fitting.assert_as_keras(
+        fitting.network, X, Y, sample_weight=weights, batch_size=16, epochs=2,
         compile_with=lambda: {"metrics": ["mae"], "weighted_metrics": ["mae"]},
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", ["numbers", "one-hot"])
 def test_weights_of_classes_and_metrics_of_totals_and_tables(rows):
-    x, y = points(**CLASSES)
+    x, y = fitting.points(**CLASSES)
     hot = keras.utils.to_categorical(y[:, 0], 3)
     loss = "sparse_categorical_crossentropy" if rows == "numbers" else "categorical_crossentropy"
     metrics = {
         "numbers": lambda: ["accuracy"],
         "one-hot": lambda: ["accuracy", keras.metrics.AUC(20, name="auc"), keras.metrics.F1Score()],
     }
-    assert_as_keras(
+    fitting.assert_as_keras(
         classifier, x, y if rows == "numbers" else hot,
         class_weight={0: 1.5, 2: 0.5}, batch_size=16, epochs=2,
         compile_with=lambda: {"loss": loss, "metrics": metrics[rows]()},
@@ -172,8 +160,8 @@ def test_weights_of_classes_and_metrics_of_totals_and_tables(rows):
 
 
 def test_a_part_is_held_out_as_by_keras_and_validated_every_other_epoch():
-    mine = assert_as_keras(
-        network, X, Y, validation_split=0.3, validation_freq=2, batch_size=12, epochs=5, initial_epoch=1
+    mine = fitting.assert_as_keras(
+        fitting.network, X, Y, validation_split=0.3, validation_freq=2, batch_size=12, epochs=5, initial_epoch=1
     )
     assert mine.history.epoch == [1, 2, 3, 4]
     assert len(mine.history.history["val_loss"]) == 2
@@ -181,84 +169,68 @@ def test_a_part_is_held_out_as_by_keras_and_validated_every_other_epoch():
 
 @pytest.mark.parametrize("jit_compile", [True, "auto"])
 def test_forward_and_backward_pass_are_compiled_where_the_model_says_so(jit_compile, monkeypatch):
-    with float64():
+    with fitting.float64():
         # "auto" is what Keras compiles with by itself: XLA, where there is a device that is no CPU.
         listed = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
         with monkeypatch.context() as beside_gpu:
             beside_gpu.setattr(tf.config, "list_physical_devices", lambda *_: listed)
-            mine = compiled(network(), jit_compile=jit_compile, metrics=["mae"])
+            mine = fitting.compiled(fitting.network(), jit_compile=jit_compile, metrics=["mae"])
         assert mine.jit_compile is True
-        in_job(mine, X, Y, **USUAL)
-        assert_same(mine, plain_network()[0])
+        fitting.in_job(mine, X, Y, **USUAL)
+        fitting.assert_same(mine, plain_network()[0])
         assert mine.fit.attached.training.traces() == 1
 
 
 def test_in_half_precision_the_loss_is_scaled_as_by_keras():
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        mine, plain = compiled(network()), compiled(network())
+        mine, plain = fitting.compiled(fitting.network()), fitting.compiled(fitting.network())
     finally:
         keras.config.set_dtype_policy("float32")
-    in_job(mine, X, Y, batch_size=16, epochs=2)
-    plainly(plain, X, Y, batch_size=16, epochs=2)
+    fitting.in_job(mine, X, Y, batch_size=16, epochs=2)
+    fitting.plainly(plain, X, Y, batch_size=16, epochs=2)
     # Processors round products of float16 in different ways, so a weight near zero differs by more than a hundredth.
-    assert_same(mine, plain, relative=1e-2, absolute=1e-4)
+    fitting.assert_same(mine, plain, relative=1e-2, absolute=1e-4)
     assert float(mine.optimizer.dynamic_scale) == float(plain.optimizer.dynamic_scale)
 
 
 def test_shuffling_is_in_an_order_of_the_jobs_own_with_each_sample_once():
-    x = np.arange(SAMPLES, dtype=np.float32)[:, None]
-
-    class Seen(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            sums.append(logs["mean"])
+    x = np.arange(fitting.SAMPLES, dtype=np.float32)[:, None]
 
     def mean(_: Any, predicted: Any) -> Any:
         return predicted
 
     sums: list[float] = []
+    seen = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: sums.append(logs["mean"]))
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[mean])
-    in_job(model, x, x, batch_size=10, epochs=2, shuffle=True, callbacks=[Seen()])
-    np.testing.assert_allclose([sums[4], sums[9]], (SAMPLES - 1) / 2, rtol=1e-6)
+    fitting.in_job(model, x, x, batch_size=10, epochs=2, shuffle=True, callbacks=[seen])
+    np.testing.assert_allclose([sums[4], sums[9]], (fitting.SAMPLES - 1) / 2, rtol=1e-6)
     assert sums[0] != sums[5], "another order in each epoch"
 
 
 @pytest.mark.parametrize("ends", ["with the data", "after some steps"])
 def test_a_dataset_is_trained_on_as_by_keras(ends):
     rows = tf.data.Dataset.from_tensor_slices(({"x": X, "unused": X}, Y)).map(lambda a, b: (a["x"], b))
-    with float64():
-        mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+    with fitting.float64():
+        mine, plain = (fitting.compiled(fitting.network(), metrics=["mae"]) for _ in range(2))
         if ends == "with the data":
-            in_job(mine, rows.batch(USUAL["batch_size"]), epochs=USUAL["epochs"])
+            fitting.in_job(mine, rows.batch(USUAL["batch_size"]), epochs=USUAL["epochs"])
             plain, _ = plain_network()  # of arrays, which make the same batches
         else:
-            for fit, model in ((in_job, mine), (plainly, plain)):
+            for fit, model in ((fitting.in_job, mine), (fitting.plainly, plain)):
                 fit(model, rows.batch(10).repeat(), epochs=4, steps_per_epoch=2)
-        assert_same(mine, plain)
+        fitting.assert_same(mine, plain)
 
 
-def test_a_dataset_with_weights_of_classes_and_of_samples():
-    x, y = points(**CLASSES)
-    for pieces, given in (
-        ((x, y), {"class_weight": {0: 1.0, 1: 3.0, 2: 1.0}}),
-        ((x, y, np.linspace(0, 1, SAMPLES)), {}),
-    ):
-        data = tf.data.Dataset.from_tensor_slices(pieces).batch(25)
-        compile_with = partial(dict, loss="sparse_categorical_crossentropy")
-        assert_as_keras(classifier, data, epochs=2, compile_with=compile_with, **given)
-
-
-def test_a_py_dataset_with_class_weights_is_trained_as_by_keras():
-    """Also with a smaller last batch and several steps per execution."""
-    x, y = points(**CLASSES)
-    batches = Batches(x, keras.utils.to_categorical(y[:, 0], 3), 16)
-    with float64():
-        mine, plain = (compiled(classifier(), "categorical_crossentropy", metrics=["accuracy"]) for _ in range(2))
-        mine.steps_per_execution = 3
-        for fit, model in ((in_job, mine), (plainly, plain)):
-            fit(model, batches, epochs=2, class_weight={0: 1.5, 2: 0.5})
-        assert_same(mine, plain)
+@pytest.mark.parametrize("kind", ["dataset", "dataset with weights", "py dataset"])
+def test_batches_with_weights_of_classes_or_of_samples(kind):
+    x, y = fitting.points(**CLASSES)
+    pieces = (x, y) if kind == "dataset" else (x, y, np.linspace(0, 1, fitting.SAMPLES))
+    data = fitting.Batches(x, y, 16) if kind == "py dataset" else tf.data.Dataset.from_tensor_slices(pieces).batch(25)
+    given = {} if kind == "dataset with weights" else {"class_weight": {0: 1.0, 1: 3.0, 2: 1.0}}
+    compile_with = partial(dict, loss="sparse_categorical_crossentropy")
+    fitting.assert_as_keras(classifier, data, epochs=2, compile_with=compile_with, **given)
 
 
 # ---- callbacks -------------------------------------------------------------------------------------------------------
@@ -275,12 +247,12 @@ def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
             ),
         ]
 
-    with float64():
-        mine, plain = (compiled(network(), optimizer=keras.optimizers.Adam(0.05)) for _ in range(2))
+    with fitting.float64():
+        mine, plain = (fitting.compiled(fitting.network(), optimizer=keras.optimizers.Adam(0.05)) for _ in range(2))
         given = {"batch_size": 12, "epochs": 30, "validation_data": (X[:9], Y[:9])}
-        in_job(mine, X, Y, callbacks=callbacks("mine"), **given)
-        plainly(plain, X, Y, callbacks=callbacks("plain"), **given)
-        assert_same(mine, plain)
+        fitting.in_job(mine, X, Y, callbacks=callbacks("mine"), **given)
+        fitting.plainly(plain, X, Y, callbacks=callbacks("plain"), **given)
+        fitting.assert_same(mine, plain)
         assert len(mine.history.epoch) < 30
         assert mine.stop_training
         assert len(set(mine.history.history["learning_rate"])) == 2
@@ -300,29 +272,25 @@ def test_an_interrupted_fit_continues_from_its_backup_as_by_keras(tmp_path):
 
     watch = kf.policy(lambda training: kf.control.always().call(look, training.job_samples, training.samples_done))
 
-    class Interrupting(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 2:
-                raise ZeroDivisionError("of the user's")
-
-    with float64():
+    interrupting = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: 1 / (epoch - 2))
+    with fitting.float64():
         models = []
-        for fit, name in ((in_job, "mine"), (plainly, "plain")):
+        for fit, name in ((fitting.in_job, "mine"), (fitting.plainly, "plain")):
             given = {"batch_size": 30, "epochs": 4, "shuffle": False}
-            given |= {"policies": [watch()]} if fit is in_job else {}
+            given |= {"policies": [watch()]} if fit is fitting.in_job else {}
             backup = keras.callbacks.BackupAndRestore(tmp_path / name)
             with pytest.raises(ZeroDivisionError):
-                fit(compiled(network()), X, Y, callbacks=[backup, Interrupting()], **given)
-            models.append(compiled(network()))
+                fit(fitting.compiled(fitting.network()), X, Y, callbacks=[backup, interrupting], **given)
+            models.append(fitting.compiled(fitting.network()))
             backup = keras.callbacks.BackupAndRestore(tmp_path / name)
             fit(models[-1], X, Y, callbacks=[backup], **given)
             assert not (tmp_path / name).exists(), "it is removed when training has come to its end"
-        assert_same(*models)
+        fitting.assert_same(*models)
         assert models[0].history.epoch == [2, 3]
     # Of two runs of which the second has two epochs left; each begins to count anew.
     second = [place for place, (_, done) in enumerate(told) if not done][1]
-    assert {samples for samples, _ in told[:second]} == {4 * SAMPLES}
-    assert {samples for samples, _ in told[second:]} == {2 * SAMPLES}
+    assert {samples for samples, _ in told[:second]} == {4 * fitting.SAMPLES}
+    assert {samples for samples, _ in told[second:]} == {2 * fitting.SAMPLES}
     assert told[second:] == sorted(told[second:])
 
 
@@ -342,8 +310,8 @@ def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_the
 
     batches: list[int] = []
     logged: list[Any] = []
-    stopping, model = Stopping(), compiled(network())
-    history = in_job(model, X, Y, batch_size=10, epochs=4, callbacks=[stopping])
+    stopping, model = Stopping(), fitting.compiled(fitting.network())
+    history = fitting.in_job(model, X, Y, batch_size=10, epochs=4, callbacks=[stopping])
     assert batches == [0, 1, 2]
     assert stopping.ended == 0
     assert history.epoch == [0]
@@ -352,26 +320,26 @@ def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_the
 
 def test_a_policy_that_stops_training_ends_the_epoch_there():
     after = kf.policy(lambda training: kf.control.always().when(training.step >= 3).stop())
-    model = compiled(network())
-    history = in_job(model, X, Y, batch_size=10, epochs=4, policies=[after()])
+    model = fitting.compiled(fitting.network())
+    history = fitting.in_job(model, X, Y, batch_size=10, epochs=4, policies=[after()])
     assert history.epoch == [0]
     assert int(model.optimizer.iterations) in (3, 4)
 
 
 def test_no_epochs_at_all_leave_the_model_as_it_is():
-    model = compiled(network())
+    model = fitting.compiled(fitting.network())
     before = [np.asarray(one) for one in model.weights]
-    assert in_job(model, X, Y, epochs=0).history == {}
-    assert_same_variables(model.weights, before)
+    assert fitting.in_job(model, X, Y, epochs=0).history == {}
+    fitting.assert_same_variables(model.weights, before)
 
 
 @pytest.mark.parametrize("per_execution", [1, 3])
 def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(per_execution):
-    with float64():
-        (plain, each), mine, told = plain_network(), compiled(network(), metrics=["mae"]), Told()
+    with fitting.float64():
+        (plain, each), mine, told = plain_network(), fitting.compiled(fitting.network(), metrics=["mae"]), Told()
         mine.steps_per_execution = per_execution
-        in_job(mine, X, Y, callbacks=[told], **USUAL)
-        assert_same(mine, plain)
+        fitting.in_job(mine, X, Y, callbacks=[told], **USUAL)
+        fitting.assert_same(mine, plain)
     ends = [at for at, (batch, _) in enumerate(each.ended) if batch in (2, 5, 7)] if per_execution > 1 else range(16)
     assert told.begun == [batch for batch in each.begun if batch % per_execution == 0]
     assert [batch for batch, _ in told.ended] == [each.ended[at][0] for at in ends]

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import threading
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from kungfu.keras.saving import write_as_one_job
-from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.api import read_settings
 from kungfu.training.loop.job_connection import JobConnection
 from tests.keras.fitting import network, run_under_kungfu
 
@@ -54,8 +55,7 @@ def begin_peer(
 ) -> None:
     """From here on this process is another peer, after so many fits, which has written nothing yet."""
     connection.phase, connection.run, connection.passes = fits, run, passes
-    settings = Settings(job, 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
-    os.environ.update(settings.to_environment())
+    os.environ.update(replace(read_settings(), job=job).to_environment())
     for name in METHODS:
         setattr(keras.Model, name, getattr(keras.Model, name).in_place)
     write_as_one_job()

@@ -13,26 +13,17 @@ import tensorflow as tf
 from kungfu.keras.data.fit_data import fit_data
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice
-from tests.keras.fitting import (
-    SAMPLES,
-    arguments,
-    assert_as_keras,
-    compiled,
-    in_job,
-    network,
-    plan_of,
-    points,
-)
+from tests.keras import fitting
 
-X, Y = points()
+X, Y = fitting.points()
 
 
 def endless(size: int = 10) -> Iterator[Any]:
     """Batches of the points in an order of each pass."""
     draw = np.random.default_rng(3)
     while True:
-        order = draw.permutation(SAMPLES)
-        for start in range(0, SAMPLES, size):
+        order = draw.permutation(fitting.SAMPLES)
+        for start in range(0, fitting.SAMPLES, size):
             yield X[order[start : start + size]], Y[order[start : start + size]]
 
 
@@ -43,7 +34,7 @@ def taken(plan: Any, position: Position, *, size: int = 1, rank: int = 0) -> Any
 
 @pytest.mark.slow
 def test_it_is_trained_on_as_by_keras_over_epochs_that_end_within_a_pass():
-    assert_as_keras(network, endless, steps_per_epoch=3, epochs=4)
+    fitting.assert_as_keras(fitting.network, endless, steps_per_epoch=3, epochs=4)
 
 
 @pytest.mark.slow
@@ -51,20 +42,17 @@ def test_one_that_ends_early_ends_training_there_as_by_keras(capsys):
     def ending() -> Iterator[Any]:
         yield from ((X[start : start + 10], Y[start : start + 10]) for start in range(0, 50, 10))
 
-    model, ended = compiled(network()), []
+    model, ended = fitting.compiled(fitting.network()), []
 
-    class Told(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            ended.append(epoch)
-
-    history = in_job(model, ending(), steps_per_epoch=3, epochs=9, callbacks=[Told()])
+    ending_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ended.append(epoch))
+    history = fitting.in_job(model, ending(), steps_per_epoch=3, epochs=9, callbacks=[ending_epochs])
     assert int(model.optimizer.iterations) == 5
     assert history.epoch == ended == [0, 1]
     assert "fit() ends before its last epoch: the generator that model.fit() was given ended" in capsys.readouterr().err
 
 
 def test_peers_share_each_batch_and_a_joiner_reads_to_its_place():
-    one, other = (plan_of(endless(), steps_per_epoch=4, epochs=3) for _ in range(2))
+    one, other = (fitting.plan_of(endless(), steps_per_epoch=4, epochs=3) for _ in range(2))
     assert one.described == other.described
     assert (one.samples, one.batch_size) == (40, 10)
     whole = [taken(one, Position(epoch, offset))[1].numpy() for epoch in (0, 1) for offset in range(0, 40, 10)]
@@ -77,9 +65,9 @@ def first_batch(x: Any, *targets: Any, given: Any = None) -> int:
     """That which is compared, of a generator or a Dataset."""
     if given == "Dataset":
         read = tf.data.Dataset.from_tensors((x, *targets))
-        return plan_of(read).described["first_batch"]
+        return fitting.plan_of(read).described["first_batch"]
     read = (one for one in [(x, *targets)])
-    return plan_of(read, steps_per_epoch=1).described["first_batch"]
+    return fitting.plan_of(read, steps_per_epoch=1).described["first_batch"]
 
 
 @pytest.mark.parametrize("given", ["generator", "Dataset"])
@@ -104,7 +92,7 @@ def test_texts_dictionaries_and_several_inputs_are_batches():
                 [np.zeros((2, 1)), np.ones((2, 1))],
             )
 
-    plan, symbolic, _ = fit_data(arguments(x=texts(), steps_per_epoch=1, epochs=2), seed=0)
+    plan, symbolic, _ = fit_data(fitting.arguments(x=texts(), steps_per_epoch=1, epochs=2), seed=0)
     assert symbolic[0]["text"].dtype == "string"
     x, y = taken(plan, Position(1, 0))
     assert x["text"].numpy().tolist() == [b"bc", b"bc!"]
