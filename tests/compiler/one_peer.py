@@ -110,9 +110,14 @@ class Peer:
 
     program: Program
     log: Log
+    step: Callable[[Mapping[str, Any]], Any]
+    sent: dict[str, Any]
     rank: int = 0
-    sent: dict[str, Any] = field(default_factory=dict)
-    step: Callable[[Mapping[str, Any]], Outcome] = lambda _: (_ for _ in ()).throw(AssertionError("not wrapped yet"))
+
+    def run(self, sources: Mapping[str, Any]) -> Outcome:
+        """One step of this peer."""
+        self.sent.clear()
+        return outcome_of(self.step(sources))
 
     def become(self, replay: Replay, *, rank: int) -> None:
         """Becomes the peer of that rank in the replayed cluster, with its states."""
@@ -136,11 +141,11 @@ def peer_of(
     made: Callable[[Program], Program] = lambda one: one,
 ) -> Peer:
     """A peer whose step runs eagerly, or as one graph for all sizes of the cluster; `made` may fuse it."""
-    peer = Peer(made(lower(plan)), log)
+    program, sent = made(lower(plan)), dict[str, Any]()
 
     def exchange(vector: Any, tag: str) -> Any:
         def summed(own: Any) -> Any:
-            peer.sent[tag] = own
+            sent[tag] = own
             # Off the common path, where a fragile step took another branch, nobody else has sent anything.
             return log.messages.get(tag, (None, own))[1]
 
@@ -148,7 +153,6 @@ def peer_of(
         return tf.reshape(total, tf.shape(vector))
 
     def step(sources: Mapping[str, Any]) -> Any:
-        program = peer.program
         before = {name: value for name, value in sources.items() if name not in _KNOWN_AFTER}
         before |= program.gradient_reductions(before)
         summed = exchange(program.piggybacked(before), "piggybacked")
@@ -156,11 +160,4 @@ def peer_of(
         after |= program.gradient_reductions(after)
         return program.conclude(after, summed, lambda vectors, tag: [exchange(one, tag) for one in vectors])
 
-    peer.step = tf.function(step, autograph=False) if is_traced else step
-    return peer
-
-
-def run(peer: Peer, sources: Mapping[str, Any]) -> Outcome:
-    """One step of one peer."""
-    peer.sent.clear()
-    return outcome_of(peer.step(sources))
+    return Peer(program, log, tf.function(step, autograph=False) if is_traced else step, sent)

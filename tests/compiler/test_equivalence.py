@@ -19,7 +19,7 @@ from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.lower import Program, fused, lower
 from kungfu.compiler.replay import NumpyBackend, Replay
 from tests.compiler import cluster
-from tests.compiler.one_peer import Grid, Log, Witness, peer_of, run
+from tests.compiler.one_peer import Grid, Log, Witness, peer_of
 from tests.compiler.random_policy import EXACT, RIDING, ROUGH, Instruction, instructions, random_plan
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
@@ -87,7 +87,7 @@ def assert_histories_agree(
         expected = replay.step(local, agreed)
         sources = cluster.as_tensors(local[rank], rank=rank, agreed=agreed, local=local)
         for peer in peers:
-            outcome = run(peer, sources)
+            outcome = peer.run(sources)
             if log.fragile:
                 peer.become(replay, rank=peer.rank)
             else:

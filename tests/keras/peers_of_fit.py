@@ -16,8 +16,6 @@ from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.cluster.recovery import _most_advanced
 from kungfu.training.graph.step_report import StepPosition
 
-__all__ = ["Cut", "LostStateError", "Peer", "fit_together"]
-
 # The name of a message, and what the peer brings to it; it is given what all of the view bring, by rank.
 Messages = Generator[tuple[str, Any], list[Any], None]
 

@@ -35,15 +35,16 @@ def test_alone_without_policies_fit_is_that_of_keras_bit_for_bit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
-def test_alone_policies_see_the_steps_of_keras_own_fit(kind):
-    def data() -> Any:
-        if kind == "arrays":
-            return {"x": X, "y": Y, "batch_size": 16, "shuffle": True}
-        if kind == "dataset":
-            return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), "shuffle": False}
-        return {"x": ((X[:16], Y[:16]) for _ in range(40)), "steps_per_epoch": 4, "shuffle": False}
-
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: {"x": X, "y": Y, "batch_size": 16, "shuffle": True},
+        lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), "shuffle": False},
+        lambda: {"x": ((X[:16], Y[:16]) for _ in range(40)), "steps_per_epoch": 4, "shuffle": False},
+    ],
+    ids=["arrays", "dataset", "generator"],
+)
+def test_alone_policies_see_the_steps_of_keras_own_fit(data):
     with float64():
         one, other = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
         kf.keras.attach(one, policies=[at_step(1000)])

@@ -22,10 +22,11 @@ START = Position(0, 0)
 
 
 class Numbered(keras.utils.PyDataset):
-    """Batches of 8 of the numbers below 30, in an order that is drawn anew at the end of an epoch."""
+    """Batches of 8 of the numbers below 30, in an order drawn anew after each epoch; ``changed`` alters a batch."""
 
-    def __init__(self, *, seed: int | None = None, **given: Any) -> None:
+    def __init__(self, *, seed: int | None = None, changed: Any = lambda _, *batch: batch, **given: Any) -> None:
         super().__init__(**given)
+        self.changed = changed
         self.order, self.told, self.loaded = np.arange(30), [], Counter()
         self.draw = np.random.default_rng(seed)
         self._shuffles = seed is not None
@@ -38,7 +39,7 @@ class Numbered(keras.utils.PyDataset):
         self.loaded[index] += 1
         self.threads.add(threading.current_thread().name)
         rows = self.order[8 * index : 8 * index + 8]
-        return rows[:, None].astype(np.float32), rows
+        return self.changed(index, rows[:, None].astype(np.float32), rows)
 
     def on_epoch_begin(self) -> None:
         self.told.append("begin")
@@ -119,12 +120,10 @@ def test_another_order_on_one_peer_is_refused_when_its_first_batch_differs():
 
 
 def test_inputs_may_be_changed_at_random_by_each_peer():
-    class Noisy(Numbered):
-        def __getitem__(self, index: int) -> Any:
-            x, y = super().__getitem__(index)
-            return x + np.random.default_rng().normal(size=x.shape).astype(np.float32), y
+    def noisy(_: int, x: Any, y: Any) -> Any:
+        return x + np.random.default_rng().normal(size=x.shape).astype(np.float32), y
 
-    one, other = data(Noisy()), data(Noisy())
+    one, other = (data(Numbered(changed=noisy)) for _ in range(2))
     assert one.described == other.described
 
 
@@ -171,10 +170,6 @@ def test_more_steps_than_it_has_end_with_it():
 
 
 def test_a_batch_of_another_size_in_the_middle_is_an_error():
-    class Uneven(Numbered):
-        def __getitem__(self, index: int) -> Any:
-            x, y = super().__getitem__(index)
-            return (x[:5], y[:5]) if index == 2 else (x, y)
-
+    uneven = Numbered(changed=lambda index, x, y: (x[:5], y[:5]) if index == 2 else (x, y))
     with pytest.raises(UsageError, match="whose batch 3 has 5 samples where 8 were expected"):
-        walked(data(Uneven(), shuffle=False))
+        walked(data(uneven, shuffle=False))
