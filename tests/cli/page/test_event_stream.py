@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 from kungfu.cli.page.app import PageApp, PageLimits
 from kungfu.cli.page.event_stream import Backlog, EventStream, UpdateLog, WakeUp
-
-
-class Whole:
-    """The whole as a text that counts how often it was made."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def __call__(self) -> str:
-        self.made += 1
-        return f'"whole {self.made}"'
 
 
 def missed(log: UpdateLog, since: int | None) -> Backlog:
@@ -27,22 +16,20 @@ def missed(log: UpdateLog, since: int | None) -> Backlog:
 
 
 def test_nothing_is_missed_before_the_first_update_and_the_whole_is_made_once() -> None:
-    """There is nothing before the first update, and then the whole, which is made once."""
-    whole, woken = Whole(), list[int]()
+    whole, wake = Mock(return_value='"whole"'), Mock()
     log = UpdateLog(whole)
-    log.on_update(lambda: woken.append(1))
+    log.on_update(wake)
     assert log.missed(None) is None
     log.publish('"one"')
-    assert woken == [1]
     for _ in range(200):
         first = missed(log, None)
-    assert (first.number, whole.made) == (1, 1)
-    assert first.data.endswith(b'.1\nevent: snapshot\ndata: "whole 1"\n\n')
+    assert (first.number, wake.call_count, whole.call_count) == (1, 1, 1)
+    assert first.data.endswith(b'.1\nevent: snapshot\ndata: "whole"\n\n')
     assert log.missed(1) is None
 
 
 def test_who_is_some_updates_behind_gets_those_and_who_is_further_behind_the_whole() -> None:
-    log = UpdateLog(Whole())
+    log = UpdateLog(str)
     for number in range(1, 101):
         log.publish(str(number))
     assert [line for line in missed(log, 97).data.decode().splitlines() if line.startswith("data")] == [
@@ -54,7 +41,7 @@ def test_who_is_some_updates_behind_gets_those_and_who_is_further_behind_the_who
 
 
 def test_an_id_is_known_by_its_own_log_alone() -> None:
-    log, other = UpdateLog(Whole()), UpdateLog(Whole())
+    log, other = UpdateLog(str), UpdateLog(str)
     for one in (log, other):
         one.publish("1")
     name = missed(log, 0).data.decode().splitlines()[0].removeprefix("id: ")
@@ -76,7 +63,7 @@ class LateLog(UpdateLog):
 
 
 def test_an_update_right_before_the_end_is_not_lost() -> None:
-    log = LateLog(lambda: '"whole"')
+    log = LateLog(str)
     log.publish('"first"')
 
     async def streamed() -> bytes:
@@ -85,15 +72,14 @@ def test_an_update_right_before_the_end_is_not_lost() -> None:
     assert b'data: "last"' in asyncio.run(streamed())
 
     async def whole() -> bytes:
-        job = SimpleNamespace(plan=None, submit=None)
-        app = PageApp(LateLog(lambda: '"whole"'), job, is_known=bool, limits=PageLimits())
+        app = PageApp(LateLog(lambda: '"whole"'), Mock(), is_known=bool, limits=PageLimits())
         return (await app._whole(None)).body
 
     assert asyncio.run(whole()) == b'"whole"'
 
 
 def test_an_end_wakes_those_who_wait() -> None:
-    woken, log = list[int](), UpdateLog(Whole())
-    log.on_update(lambda: woken.append(1))
+    wake, log = Mock(), UpdateLog(str)
+    log.on_update(wake)
     log.end()
-    assert (woken, log.is_over) == ([1], True)
+    assert (wake.call_count, log.is_over) == (1, True)
