@@ -13,7 +13,7 @@ from tests.event_log.made import made
 
 Events = Sequence[AnyEvent]
 
-_GROWN = (
+GROWN: Events = tuple(made(**fields) for fields in (
     {"time": 100.0, "event": "started", "size": 2, "command": ["python", "digits.py"]},
     {"time": 100.01, "event": "spawned", "peer": 0, "pid": 12784},
     {"time": 100.02, "event": "spawned", "peer": 1, "pid": 12787},
@@ -51,9 +51,9 @@ _GROWN = (
     {"time": 131.0, "event": "peer ended", "peer": 0, "how": "exit code 0"},
     {"time": 131.0, "event": "peer ended", "peer": 1, "how": "exit code 0"},
     {"time": 131.0, "event": "ended", "reason": "training is over"},
-)  # fmt: skip
+))  # fmt: skip
 
-_FAILED = (
+FAILED: Events = tuple(made(**fields) for fields in (
     {"time": 10.0, "event": "started", "size": 2, "command": ["python", "bad.py"]},
     {"time": 14.3, "event": "view", "version": 1, "peers": [0, 1]},
     {"time": 16.0, "event": "dismissed", "peer": 2, "reason": "waited 300 s for peer 2 to get ready"},
@@ -64,11 +64,7 @@ _FAILED = (
     {"time": 16.5, "event": "dissent", "view": 1, "requests": {"0": "grow asks for 3", "1": ""}},
     {"time": 17.0, "event": "peer ended", "peer": 1, "how": "killed by SIGKILL"},
     {"time": 17.5, "event": "failed", "peer": 1, "error": "rank 1 (peer 1): killed by SIGKILL", "code": 1},
-)  # fmt: skip
-
-
-GROWN: Events = tuple(made(**fields) for fields in _GROWN)
-FAILED: Events = tuple(made(**fields) for fields in _FAILED)
+))  # fmt: skip
 
 
 def measured(step: int, **figures: Any) -> dict[str, Any]:

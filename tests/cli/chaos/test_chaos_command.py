@@ -20,6 +20,7 @@ from kungfu.cli.chaos.chaos_command import read_schedule
 from kungfu.errors import UsageError
 from kungfu.testing.faults import parse
 from tests.cli.conftest import Printed
+from tests.event_log.made import write_record
 from tests.runtime.job_api.served_job import serve_job
 
 # A shell makes a job in its background ignore Ctrl-C, and the tests may run in one.
@@ -29,22 +30,20 @@ from kungfu.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-
-
 FORESEE = ("--dry-run", "--json")
 
 
 @contextmanager
 def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A job of two processes that do nothing, with a record that tells of them."""
+    """A job of two processes that do nothing, with their record."""
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-    events: list[dict[str, Any]] = [{"event": "record", "version": 3}]
-    events += [{"event": "host", "host": at, "name": name, "pid": 2**30} for at, name in enumerate(hosts)]
-    for peer, child in enumerate(children):
-        events.append({"event": "spawned", "peer": peer, "pid": child.pid, **({"host": peer} if hosts else {})})
-    events.append({"event": "view", "version": 3, "peers": [0, 1]})
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "epoch": 0, "batch": 12}) + "\n")
+    named = ({"event": "host", "host": at, "name": name, "pid": 2**30} for at, name in enumerate(hosts))
+    spawned = (
+        {"event": "spawned", "peer": peer, "pid": child.pid, "host": peer if hosts else 0}
+        for peer, child in enumerate(children)
+    )
+    view = {"event": "view", "version": 3, "peers": [0, 1]}
+    write_record(folder, *named, *spawned, view, {"step": 7, "epoch": 0, "batch": 12})
     try:
         with serve_job(folder, **more):
             yield children

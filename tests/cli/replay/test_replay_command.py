@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,16 +16,14 @@ from tests.event_log.made import made
 from tests.trace.recorded import recorded, written
 
 PLAN = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
-_EVENTS: list[dict[str, Any]] = [
+EVENTS = [made(**fields) for fields in (
     {
         "event": "decision", "step": 4, "rule": "gns_batch", "saw": {"noise_scale": 20.0}, "size": 2, "asked": 3,
         "done": "1 more is being prepared",
     },
     {"event": "rescale", "step": 6, "rule": "gns_batch", "from": 2, "to": 3, "joined": [2], "left": [], "stop_s": 0.1},
     {"event": "decision", "step": 5, "rule": "unknown", "saw": {}, "size": 2, "asked": 7, "done": "nothing"},
-]  # fmt: skip
-
-EVENTS = [made(**fields) for fields in _EVENTS]
+)]  # fmt: skip
 
 
 def run(tmp_path: Path, *, changed: bool = False) -> Path:

@@ -136,7 +136,7 @@ def test_the_paces_are_those_of_the_peer_with_the_most_steps() -> None:
     assert paces(fold([made(event="finished", steps=3)])) == paces(fold([])) == []
 
 
-_LOSS = (
+LOSS = tuple(made(**fields) for fields in (
     {"time": 10.0, "event": "view", "version": 1, "peers": [0, 1]},
     {"time": 12.0, "event": "peer ended", "peer": 1, "how": "exit code 1"},
     {"time": 12.0, "event": "lost", "peer": 1, "rank": 1, "how": "exit code 1", "error": "ValueError: wrong"},
@@ -145,10 +145,7 @@ _LOSS = (
         "state_of": 0, "redone": 1, "target": 2, "global_batch_size": 12, "stop_s": 0.25, "parts": {"regroup_s": 0.2},
     },
     {"time": 20.0, "event": "offered", "peers": [2]},
-)  # fmt: skip
-
-
-LOSS = tuple(made(**fields) for fields in _LOSS)
+))  # fmt: skip
 
 
 def test_a_loss_and_what_followed_are_told_once_each_and_counted() -> None:

@@ -33,12 +33,11 @@ def pretended(folder: Path, *, named: bool = True) -> Iterator[psutil.Process]:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
+        pid = process.pid
         if named:
-            content = JobFile(
-                "job", "127.0.0.1:1", "5ec2e7", process.pid, time.time(), process=identify_process(process.pid)
-            )
-            write_job_file(folder, content)
-        yield psutil.Process(process.pid)
+            lasting = {"started": time.time(), "process": identify_process(pid)}
+            write_job_file(folder, JobFile("job", "127.0.0.1:1", "5ec2e7", pid, **lasting))
+        yield psutil.Process(pid)
         process.communicate()
 
 
