@@ -5,10 +5,11 @@ Unlike ``kungfu.testing.inject``, a fault that cannot be carried out is an error
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ from kungfu.runtime.core.request import Resize
 from kungfu.runtime.core.sample_slices import Position
 from kungfu.testing.faults import JobWatcher, SignalHosts, SignalPeers, When, parse
 from kungfu.testing.faults.inject import has_come, hit_peers, job_state, processes_of
-from kungfu.testing.faults.processes import send_signal
 from kungfu.training.data.sampler import SerialSampler, StepSlice
 from tests.jobs.harness import Ended, Hosts, Job, awaited, left_in, started, started_on_hosts
 from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data
@@ -182,7 +182,8 @@ def run_faults(text: str, jobs: Sequence[Job], steered: Steered, *, size: int) -
         assert isinstance(fault.what, SignalPeers | SignalHosts)
         for process in processes_of(fault.what, job, peers):
             assert process.pid is not None, f"the record does not name a process of {fault}"
-            send_signal(process.pid, SIGNALS[fault.what.verb])
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(process.pid, SIGNALS[fault.what.verb])
         spares = fault.what.verb == "thaw"
         doomed = doomed - {*peers} if spares else doomed | {*peers}
         if isinstance(fault.what, SignalHosts):
