@@ -35,16 +35,22 @@ EXAMPLES = [
 ]
 
 
+def program_line(tmp_path: Path, script: str, words: list[str], **given: Any) -> list[object]:
+    """The options of the program for a script, its words, and what is given."""
+    given["words"] = ["--float64", *words]
+    options = [word for name, value in given.items() for word in (f"--{name}", json.dumps(value))]
+    return ["--folder", tmp_path, "--script", SCRIPTS / script, *options]
+
+
 def as_job(tmp_path: Path, script: str, words: list[str], *options: object, **given: Any) -> Ended:
     """The script as a job, whose peers leave in ``tmp_path`` what they trained on."""
-    options_of_program = [word for name, value in given.items() for word in (f"--{name}", json.dumps(value))]
-    line = [tmp_path, SCRIPTS / script, *options_of_program, "--", "--float64", *words]
+    line = program_line(tmp_path, script, words, **given)
     return ran(tmp_path, *options, program=PROGRAM, arguments=line, deadline_s=500.0)
 
 
 def as_plain(tmp_path: Path, script: str, words: list[str]) -> dict[str, Any]:
     """The script as plain Keras on what the job trained on: what it came to."""
-    line = [sys.executable, PROGRAM, tmp_path, SCRIPTS / script, "--plain", "--", "--float64", *words]
+    line = [sys.executable, PROGRAM, *program_line(tmp_path, script, words, plain=1)]
     environment = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, LEAN)))}
     subprocess.run(line, check=True, env=environment, cwd=tmp_path, timeout=500, stdout=subprocess.DEVNULL)
     return dict(pickle.loads((tmp_path / "plain.pickle").read_bytes()))

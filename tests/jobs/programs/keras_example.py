@@ -1,6 +1,6 @@
 """A script of examples/keras with another policy: as a peer of a job whose steps are recorded, or as plain Keras.
 
-    keras_example.py FOLDER SCRIPT [--plain] [--schedule JSON] [--wait JSON] [--die JSON] [--between JSON] -- [options]
+    keras_example.py --folder FOLDER --script SCRIPT [--words JSON] [--plain 1] [--schedule JSON] [--wait JSON] ...
 
 In a job each peer leaves in FOLDER what it trained on, step by step, and at its end what it came to. With ``--plain``
 the script's ``fit`` is that of `PlainTwin`, which trains on what was recorded.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import json
 import os
 import pickle
 import runpy
@@ -29,7 +28,7 @@ from kungfu.training.loop.step_calls import SKIPPED, StepCalls
 from kungfu.training.loop.training import Training
 from kungfu.training.run import Run
 from tests.jobs.programs.plain_twin import PlainTwin
-from tests.jobs.programs.program_parts import await_offer, die, own_id
+from tests.jobs.programs.program_parts import await_offer, die, options, own_id
 
 
 class Recorder:
@@ -42,11 +41,10 @@ class Recorder:
     def install(self) -> None:
         """From now on `attach`, the step, and the barrier are watched."""
         attach, step, average = kf.keras.attach, StepCalls.call, barrier.average_statistics
-        sizes = {int(step): size for step, size in self._given.schedule.items()}
 
         def attached(model: Any, **given: Any) -> Any:
             self.phase, self.found["model"] = self.phase + 1, model
-            policy = kf.policies.schedule(sizes, keep="global_batch_size")
+            policy = kf.policies.schedule(self._given.schedule, keep="global_batch_size")
             return attach(model, **{**given, "policies": [policy]})
 
         def averaged(run: Run) -> None:
@@ -104,8 +102,9 @@ class Recorder:
                     "batch": tf.nest.map_structure(lambda one: one.numpy(), batch[0]),
                 },
             )  # fmt: skip
-        if result is not SKIPPED and (count := self._given.wait.get(str(number))):
-            self._await_offer(Training(calls), count)
+        if result is not SKIPPED and (count := self._given.wait.get(number)):
+            # Until rank 0 has heard of so many offers: then joiners come in after the next step, however slow they are.
+            await_offer(self._folder / "log" / "events.jsonl", Training(calls), count)
         return result
 
     def _write(self, name: str, content: Any) -> None:
@@ -114,13 +113,6 @@ class Recorder:
         beside = path.with_name(f"{path.name}.{os.getpid()}")
         beside.write_bytes(pickle.dumps(content))
         beside.rename(path)  # a peer may be killed meanwhile
-
-    def _await_offer(self, training: Training, count: int) -> None:
-        """Until joiners were offered so many times, and rank 0 has heard of it: then they come in after the next step.
-
-        A test tells the job when; what it must not do is to hope that they are ready by then.
-        """
-        await_offer(self._folder / "log" / "events.jsonl", training, count)
 
 
 def leave(path: Path, found: dict[str, Any]) -> None:
@@ -139,21 +131,9 @@ def leave(path: Path, found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    own, script = sys.argv[1:], []
-    if "--" in own:
-        at = own.index("--")
-        own, script = own[:at], own[at + 1 :]
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("script", type=Path)
-    parser.add_argument("--plain", action="store_true")
-    parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step")
-    parser.add_argument("--wait", type=json.loads, default={}, help="after which steps to await how many offers")
-    parser.add_argument("--die", type=json.loads, help="step, size, rank of the peer that is killed before that step")
-    parser.add_argument(
-        "--between", type=json.loads, help="step, size, rank of the peer that is killed between its applications"
-    )
-    given = parser.parse_args(own)
+    # Sizes by step, the number of offers to await after a step, and the step, size and rank of a peer that is killed:
+    # before that step, or between its applications.
+    given = options(folder=Path(), script=Path(), words=[], plain=0, schedule={}, wait={}, die=None, between=None)
     if given.plain:
         twin = PlainTwin(given.folder)
         kf.keras.attach = twin.attach
@@ -165,7 +145,7 @@ def main() -> None:
         atexit.register(lambda: leave(given.folder / f"{number}.pickle", recorder.found))
     for name in ("sklearn", "matplotlib"):
         sys.modules.pop(name, None)  # the tests' programs do without them
-    sys.argv = [str(given.script), *script]
+    sys.argv = [str(given.script), *given.words]
     runpy.run_path(str(given.script), run_name="__main__")
 
 
