@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -178,19 +177,17 @@ def test_the_command_writes_a_recorded_run(tmp_path: Path, printed: Printed) -> 
 
 
 @pytest.mark.slow
-def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(tmp_path: Path) -> None:
+def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record, remarks = written(tmp_path, GROWN[:4], metrics=STEPS[:10]), list[str]()
     target = tmp_path / "board" / "run"
     (tmp_path / "tensorboard.py").write_text("raise ImportError('a file of the user has this name')")
-    here = os.getcwd()
-    os.chdir(tmp_path)
-    try:
-        with tensorboard_process(record, target, report=remarks.append):
-            awaited(lambda: target.is_dir() and scalars_of(target).get("job/loss"), what="steps", deadline_s=60.0)
-            with (record / "metrics.jsonl").open("a") as file:
-                file.write('{"time": 2.0, "step": 11, "loss": 0.5}\n')
-    finally:
-        os.chdir(here)
+    monkeypatch.chdir(tmp_path)
+    with tensorboard_process(record, target, report=remarks.append):
+        awaited(lambda: target.is_dir() and scalars_of(target).get("job/loss"), what="steps", deadline_s=60.0)
+        with (record / "metrics.jsonl").open("a") as file:
+            file.write('{"time": 2.0, "step": 11, "loss": 0.5}\n')
     assert scalars_of(target)["job/loss"][-1] == (11, 0.5), "the rest is written at the end"
     assert remarks == []
     (record / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")

@@ -141,11 +141,6 @@ def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, printed: Printe
     assert [(peer["speed"], peer["is_straggler"]) for peer in measured["peers"]] == [(1.04, False), (0.5134, True)]
 
 
-def test_peers_are_numbers_and_the_last_word_may_be_a_folder(tmp_path: Path, printed: Printed) -> None:
-    for words in (["one"], ["nowhere", "1"], ["1", "here", "there"]):
-        assert "give the ids of peers, as kungfu status shows them" in printed("scale-in", *words, code=2)
-
-
 def test_without_a_job_every_command_is_one_message_and_code_2(
     tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,23 +47,27 @@ def test_all_peers_or_those_that_are_named_are_traced(tmp_path: Path, printed: P
 
 def test_a_peer_that_cannot_be_traced_is_told_and_the_code_is_1(tmp_path: Path, printed: Printed) -> None:
     with served_peers(tmp_path, ["", "no space left"]):
-        told = printed("profile", "--trace", "--seconds", "0.5", tmp_path, code=1)
-    assert "peer 1 was not traced: no space left 0.5" in told
+        text = printed("profile", "--trace", "--seconds", "0.5", tmp_path, code=1)
+    assert "peer 1 was not traced: no space left 0.5" in text
+
+
+PEERS = "give the ids of peers, as kungfu status shows them"
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--trace", "--peers", "0", "7"], "--peers 7: not in the view, whose peers are 0"),
-        (["--trace", "--seconds", "0"], "--seconds 0: must be above 0"),
-        (["--trace", "--seconds", "nan"], "--seconds nan: must be above 0"),
-        (["--trace", "1", "4"], "'1 4': give with --trace nothing but LOGDIR"),
-        (["1"], "'1': give MIN MAX"),
-        (["1", "x"], "'1 x': give MIN MAX"),
+        ("profile --trace --peers 0 7", "--peers 7: not in the view, whose peers are 0"),
+        ("profile --trace --seconds 0", "--seconds 0: must be above 0"),
+        ("profile --trace --seconds nan", "--seconds nan: must be above 0"),
+        ("profile --trace 1 4", "'1 4': give with --trace nothing but LOGDIR"),
+        ("profile 1", "'1': give MIN MAX"),
+        ("profile 1 x", "'1 x': give MIN MAX"),
+        *((f"scale-in {words}", PEERS) for words in ("one", "nowhere 1", "1 here there")),
     ],
 )
-def test_what_cannot_be_traced_or_measured_is_refused(
-    tmp_path: Path, printed: Printed, words: list[str], text: str
+def test_what_cannot_be_traced_measured_or_removed_is_refused(
+    tmp_path: Path, printed: Printed, words: str, text: str
 ) -> None:
     with served_peers(tmp_path, [""]):
-        assert text in printed("profile", *words, "--logdir", tmp_path, code=2)
+        assert text in printed(*words.split(), "--logdir", tmp_path, code=2)
