@@ -55,12 +55,6 @@ def test_one_host_that_is_named_needs_no_secret_and_listens_where_it_is_said() -
     assert found.local.address == "127.0.0.3:4000"
 
 
-def test_the_folders_of_several_hosts_differ_and_the_first_one_is_as_ever() -> None:
-    first, second = (read(*HERE[:3], name, environment=KNOWN) for name in ("127.0.0.1", "127.0.0.2"))
-    assert first.folder(Path("runs/20261120-2300")) == Path("runs/20261120-2300")
-    assert second.folder(Path("runs/20261120-2300")) == Path("runs/20261120-2300-127.0.0.2")
-
-
 @pytest.mark.parametrize(
     ("text", "words"), [("", "0 bytes"), ("5e" * 15, "15 bytes; must be 16 or more"), ("open sesame", "no hexadecimal")]
 )

@@ -89,12 +89,9 @@ def test_the_values_that_decisions_saw_are_marked_with_their_rules() -> None:
     assert [one.get_offsets().tolist() for one in panel.collections] == [[[7.0, 3.5]], [[5.0, 2.5]]]
     assert [one.get_label() for one in panel.collections] == ["set by rate", "size asked for by mine"]
     assert panel.get_ylabel() == "gain"
-
-
-def test_of_many_rules_the_first_are_named() -> None:
     events = [made(event="decision", step=step, rule=f"r{step}", saw={"gain": 1.0}) for step in (1, 2, 3)]
     (marks,) = drawn(run_of(events, gain=float), name="gain").collections
-    assert marks.get_label() == "size asked for by r1, r2, ..."
+    assert marks.get_label() == "size asked for by r1, r2, ...", "of many rules the first are named"
 
 
 def test_signals_of_decisions_come_first_and_constant_ones_are_left_out() -> None:
