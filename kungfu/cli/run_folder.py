@@ -14,12 +14,11 @@ from kungfu.runtime.job_api.job_file import newest_folder
 RUNS = Path("runs")
 
 
-def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -> None:
-    """Declares the folder of a running job, as an option and, if ``is_placed``, as the last positional argument."""
-    if is_placed:
-        parser.add_argument(
-            "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
-        )
+def add_job_folder(parser: argparse.ArgumentParser, *, is_positional: bool = True) -> None:
+    """Declares the folder of a running job, as an option and, if ``is_positional``, as the last positional argument."""
+    newest = "the job's folder (the newest one in runs/)"
+    if is_positional:
+        parser.add_argument("positional", nargs="?", type=Path, metavar="LOGDIR", help=newest)
     parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the job's folder, as an option")
 
 
@@ -31,7 +30,7 @@ def add_run_folder(parser: argparse.ArgumentParser) -> None:
 
 def job_folder(given: argparse.Namespace) -> Path:
     """The job folder that a command line names; otherwise the newest one (see `newest_run`)."""
-    return given.logdir or given.place or newest_run()
+    return given.logdir or given.positional or newest_run()
 
 
 def check_record(folder: Path) -> None:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     add, keep = parser.add_argument, get_args(request.Keep)
     if name in ("resize", "scale-out", "scale-in", "profile"):
         add("--keep", choices=keep, default="global_batch_size", help="the batch size to keep (%(default)s)")
-    add_job_folder(parser, is_placed=name not in _WORDS)
+    add_job_folder(parser, is_positional=name not in _WORDS)
     add("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     if name == "status":
         return
@@ -48,9 +48,9 @@ def run(given: argparse.Namespace) -> int:
     from kungfu.cli.job.submit import submit_and_report
 
     if given.name == "scale-in":
-        given.peers, given.place = _peers_and_folder(given.words)
+        given.peers, given.positional = _peers_and_folder(given.words)
     if given.name == "profile":
-        given.minimum, given.maximum, given.place = _sizes_and_folder(given.words, traced=given.trace)
+        given.minimum, given.maximum, given.positional = _sizes_and_folder(given.words, traced=given.trace)
     folder = job_folder(given)
     if given.name == "status":
         return print_status(folder, form=given.form)
