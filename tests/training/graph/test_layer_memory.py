@@ -71,7 +71,7 @@ NO_MEAN = r"'linear/count/seen' has the reduction 'mean' and is of int64, which 
 
 
 @pytest.mark.parametrize(
-    ("made", "combine", "told"),
+    ("made", "combine", "message"),
     [
         (("mean", "int64"), {}, NO_MEAN),
         (("sum", "uint8"), {}, r"has the reduction 'sum' and is of uint8: peers can add up float16, .* int64"),
@@ -79,9 +79,9 @@ NO_MEAN = r"'linear/count/seen' has the reduction 'mean' and is of int64, which 
         ((), {"count/seen": "max"}, r"'max'}: of a layer's variable it must be one of 'sum', 'mean', 'only_first"),
     ],
 )
-def test_words_that_do_not_fit_are_refused_by_attach(made, combine, told):
+def test_words_that_do_not_fit_are_refused_by_attach(made, combine, message):
     layer = Count(*made, name="count")
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         kf.attach(linear_model(layer), keras.optimizers.SGD(1.0), combine=combine)
 
 
@@ -148,12 +148,8 @@ def test_what_each_peer_adds_is_added_up_and_whole_numbers_stay_exact():
             with sums.traced():
                 whole.assign_add(max(1, int(samples[rank])))
                 broken.assign_add([0.25, float(rank)])
-                average(
-                    averaging,
-                    [tf.constant([1.0])],
-                    loss=tf.constant(0.0),
-                    summed=[SummedTotals(sums.outgoing(), sums.conclude)],
-                )
+                summed = [SummedTotals(sums.outgoing(), sums.conclude)]
+                average(averaging, [tf.constant([1.0])], loss=tf.constant(0.0), summed=summed)
         return int(whole), broken.numpy().tolist()
 
     found = on_peers(3, of_peer)

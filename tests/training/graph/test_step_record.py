@@ -29,11 +29,8 @@ PLAN = compile_policies([gns_batch(max_peers=4)])
 
 def offered():
     """A value for every source, that tells it from all others."""
-    makers = {"float32": tf.float32, "int64": tf.int64, "bool": tf.bool}
     scalars = {name: kind for name, kind in SOURCES.items() if kind.type.shape == SCALAR}
-    values = {
-        name: tf.cast(index + 1, makers[kind.type.dtype]) for index, (name, kind) in enumerate(sorted(scalars.items()))
-    }
+    values = {name: tf.cast(index + 1, kind.type.dtype) for index, (name, kind) in enumerate(sorted(scalars.items()))}
     return values | {"norm_squared(grads)": tf.constant(0.5), "norm_squared(mean_grads)": tf.constant(-np.inf)}
 
 
@@ -77,20 +74,16 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     numbers = third_step()
     tf.function(lambda: record.write(numbers, OF_THE_STEP, sources, outcome))()
     packed = record.packed.numpy().tolist()
-    told = {(one.group, one.name): value for one, value in zip(record.columns, record.row(packed), strict=True)}
-    assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
-    assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
-    assert (told["fired", "held(gns_batch)"], told["watched", "rescales_left"]) == (0, 3)
+    row = {(one.group, one.name): value for one, value in zip(record.columns, record.row(packed), strict=True)}
+    assert (row["step", "epoch"], row["step", "seconds"]) == (2, 0.25)
+    assert (row["fired", "gns_batch"], row["targets", "gns_batch"], row["watched", "noise_scale"]) == (1, 4, 7)
+    assert (row["fired", "held(gns_batch)"], row["watched", "rescales_left"]) == (0, 3)
     assert record.fired(packed) == {"gns_batch"}
     assert (record.step(packed), record.loss(packed), record.samples_trained(packed)) == (3, 0.5, 26)
     for name, value in sources.items():
-        group = (
-            "local"
-            if name == "norm_squared(grads)" or SOURCES.get(name, SOURCES["size"]).placement == "local"
-            else "agreed"
-        )
+        is_local = name == "norm_squared(grads)" or SOURCES.get(name, SOURCES["size"]).placement == "local"
         if name not in ONLY_AT_RESCALE:
-            assert told[group, name] == FOLLOWS.get(name, float(value)), name
+            assert row["local" if is_local else "agreed", name] == FOLLOWS.get(name, float(value)), name
     assert FOLLOWS.keys() == DERIVED_SOURCES.keys()
 
 
@@ -124,11 +117,8 @@ def way(request, monkeypatch):
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 def test_every_number_stands_in_its_place_and_keeps_its_value(way, graph):
-    count, speed, flags = (
-        tf.Variable(2**40 + 1, dtype=tf.int64),
-        tf.Variable(np.float32(0.1)),
-        tf.Variable([True, False]),
-    )
+    count, speed = tf.Variable(2**40 + 1, dtype=tf.int64), tf.Variable(np.float32(0.1))
+    flags = tf.Variable([True, False])
 
     def made():
         return pack_scalars([tf.constant(-3), count, tf.constant([np.nan, -np.inf]), flags, tf.zeros([0]), speed, True])
@@ -214,10 +204,9 @@ def job_samples_in_graph(given: MessageNumbers) -> int:
     st.integers(0, 300), st.booleans(),
 )  # fmt: skip
 def test_the_samples_of_the_job_are_those_of_the_graph(trained, samples, offset, epoch, epochs, batch, drops):
-    given = MessageNumbers(
-        steps=3.0, size=2.0, batch=float(batch), replacement_refused=0.0, exchanged=0.0, target_size=0.0,
-        trained=float(trained), epoch_samples=float(samples), epoch=float(epoch), offset=float(min(offset, samples)),
-        epochs=float(epochs), drops=float(drops), now=0.0, began=0.0, header=NOTHING.header,
+    given = NOTHING._replace(
+        batch=float(batch), trained=float(trained), epoch_samples=float(samples), epoch=float(epoch),
+        offset=float(min(offset, samples)), epochs=float(epochs), drops=float(drops),
     )  # fmt: skip
     assert DERIVED_SOURCES["job_samples"](given) == job_samples_in_graph(given)
     assert given_numbers([*given[:-1], *given.header, 7.0, 8.0]) == given

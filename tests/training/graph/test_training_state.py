@@ -24,9 +24,8 @@ from tests.training.linear import linear_model
 
 def mixed_model():
     frozen = keras.layers.Dense(3, name="frozen")
-    model = linear_model(
-        frozen, keras.layers.BatchNormalization(name="normal"), keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)
-    )
+    normal = keras.layers.BatchNormalization(name="normal")
+    model = linear_model(frozen, normal, keras.layers.Dropout(0.5), keras.layers.Dropout(0.5))
     frozen.trainable = False
     return model
 

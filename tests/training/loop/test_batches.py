@@ -83,9 +83,8 @@ def test_the_samples_of_the_job_are_those_that_it_comes_to_though_the_batch_chan
     @kf.policy
     def larger(training):
         watched = training.step, training.job_samples, training.samples_done
-        return kf.control.every(3).until(training.step > 3).set_global_batch_size(6), kf.control.always().call(
-            look, *watched
-        )
+        grow = kf.control.every(3).until(training.step > 3).set_global_batch_size(6)
+        return grow, kf.control.always().call(look, *watched)
 
     run = linear_run(policies=[larger()])
     batches = walked(run, points(17), batch_size=4, epochs=3, seed=0, remainder=remainder)

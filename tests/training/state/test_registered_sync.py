@@ -156,12 +156,11 @@ def test_at_a_barrier_of_the_same_view_all_raise_where_a_value_differs_by_more()
 
 def test_alone_nothing_is_sent_and_a_value_of_another_form_is_still_told():
     program = stayed()
-    sync_registered(
-        program.registry, PendingSync(), PeerGroup(0, 1, lambda tensors: pytest.fail("alone, nothing is sent"))
-    )
+    alone = PeerGroup(0, 1, lambda tensors: pytest.fail("alone, nothing is sent"))
+    sync_registered(program.registry, PendingSync(), alone)
     program.held["counter"] = "five"
     with pytest.raises(UsageError, match="was int"):
-        sync_registered(program.registry, PendingSync(), PeerGroup(0, 1, list))
+        sync_registered(program.registry, PendingSync(), alone)
 
 
 @pytest.mark.parametrize("source", [None, 1])

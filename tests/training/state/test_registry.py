@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,8 @@ from tests.training.linear import linear_run, points
 def registered() -> tuple[Registry, dict[str, Any]]:
     """A registry with a value of each kind, and where the program holds them."""
     registry, held = Registry(), {"counter": 7, "notes": {"a": 1}, "teacher": tf.Variable([2.0, 2.0])}
-    registry.register(
-        "counter", lambda: held["counter"], lambda value: held.update(counter=value), kind="shared", room_bytes=1
-    )
-    registry.register(
-        "notes", lambda: held["notes"], lambda value: held.update(notes=value), kind="local", room_bytes=64
-    )
+    for name, kind in (("counter", "shared"), ("notes", "local")):
+        registry.register(name, partial(held.get, name), partial(held.__setitem__, name), kind=kind, room_bytes=64)
     registry.register_variable("teacher", held["teacher"], kind="averaged")
     return registry, held
 
@@ -45,11 +42,8 @@ def test_a_value_that_is_already_the_agreed_one_is_not_set_again():
 
 def test_registered_variables_are_named_as_such_and_sorted_by_kind():
     classes = registered()[0].seal(StateClasses({}, {}, {}))
-    assert (list(classes.shared), list(classes.averaged), list(classes.local)) == (
-        ["registered/counter"],
-        ["registered/teacher"],
-        ["registered/notes"],
-    )
+    found = [list(one) for one in (classes.shared, classes.averaged, classes.local)]
+    assert found == [["registered/counter"], ["registered/teacher"], ["registered/notes"]]
 
 
 @pytest.mark.parametrize(

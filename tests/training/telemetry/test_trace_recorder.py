@@ -122,9 +122,8 @@ def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
         fires = [name for group, name in held if group == "fired" and held[group, name] and leads]
         assert list(line.get("fired", ())) == fires
         for name in fires:
-            np.testing.assert_equal(
-                np.float32(number_from_json(line["fired"][name])), np.float32(held["targets", name])
-            )
+            target = number_from_json(line["fired"][name])
+            np.testing.assert_equal(np.float32(target), np.float32(held["targets", name]))
         for one, value in zip(columns, row, strict=True):
             if one.group in {"local", "agreed"} & line.keys() and one.name not in ("step", "view", "rank"):
                 if value == -np.inf and "(" in one.name:
