@@ -104,13 +104,11 @@ def test_the_recorded_norms_are_the_oracles_and_the_replay_of_them_decides_alike
         assert same(row[MEAN_NORM], found[0][0][MEAN_NORM]), "agreed"
     plan = compile_policies(moments())
     local = [
-        {LOCAL_NORM: np.float32(row[LOCAL_NORM]), "samples": count}
-        for (row, _), count in zip(found, samples, strict=True)
+        {LOCAL_NORM: np.float32(row[LOCAL_NORM]), "samples": n} for (row, _), n in zip(found, samples, strict=True)
     ]
     agreed = {MEAN_NORM: np.float32(found[0][0][MEAN_NORM]), "total_samples": 6.0, "mean_loss": 1.0, "pending": False}
-    replayed = dict(
-        zip(plan.watched_signals, Replay(plan, size=3).step(local, {**agreed, "step": 1}).watched, strict=True)
-    )
+    watched = Replay(plan, size=3).step(local, {**agreed, "step": 1}).watched
+    replayed = dict(zip(plan.watched_signals, watched, strict=True))
     for name in ("noise_scale", "gradient_variance"):
         assert same(replayed[name], found[0][0][name])
 

@@ -78,10 +78,7 @@ def built_and_later():
     ("given", "message"),
     [
         (lambda: (keras.Sequential([keras.layers.Dense(1)], name="unborn"), keras.optimizers.SGD()), "'unborn'"),
-        (
-            lambda: (Pair(), keras.optimizers.SGD()),
-            "'pair', whose layers have 1 weights, but which was never called as",
-        ),
+        (lambda: (Pair(), keras.optimizers.SGD()), "'pair', whose layers have 1 weights, but which was never called"),
         (built_and_later, r"of 2 optimizers \['later'\]"),
         (lambda: (keras.optimizers.SGD(), linear_model()), "was given SGD as its model.* the optimizer second"),
         (lambda: (tf.Module(), keras.optimizers.SGD()), "was given Module as its model"),

@@ -68,10 +68,7 @@ def test_a_global_batch_size_that_a_rule_sets_is_what_the_next_steps_take(after,
 
 
 def test_a_learning_rate_moves_on_a_line_and_ends_where_the_ramp_ends():
-    run, _ = run_with(
-        lambda training: control.every(2).until(training.step > 2).set_learning_rate(2.0, over_steps=4),
-        optimizer=keras.optimizers.SGD(1.0),
-    )
+    run, _ = run_with(lambda training: control.every(2).until(training.step > 2).set_learning_rate(2.0, over_steps=4))
     np.testing.assert_allclose(rates(run, steps=9), [1, 1, 1, 1, 1.25, 1.5, 1.75, 2, 2], rtol=1e-6)
 
 

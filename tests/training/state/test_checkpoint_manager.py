@@ -231,9 +231,8 @@ def regrouped(lost: int) -> BarrierResult:
     before, left = (Peer(0, "a:0"), Peer(1, "a:1"), Peer(2, "a:2")), [peer for peer in (0, 1, 2) if peer != lost]
     after = View(3, tuple(before[peer] for peer in left))
     decided = Decision(View(1, before), Terms()), Decision(after, Terms())
-    return BarrierResult(
-        *decided, 1, recovery=LossRecovery({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1)
-    )
+    recovery = LossRecovery({lost: "killed by SIGKILL"}, "rank 0 died", 0)
+    return BarrierResult(*decided, 1, recovery=recovery, sources=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -286,9 +285,8 @@ def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
     membership.mark_state_complete = lambda: heard.append(held["counter"])
     record = replace(run.training._run, attachment=(attachment := Answering()), standing=Standing(rank=1, size=2))
     before, after = (Decision(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), Terms()) for number in (2, 4))
-    left_pending(
-        record, BarrierResult(before, after, 1, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
-    )
+    recovery = LossRecovery({2: "gone"}, "died", 0)
+    left_pending(record, BarrierResult(before, after, 1, recovery=recovery, sources=(0,)), step=4)
     with pytest.raises(PeerFailure):
         complete_pending(record)
     assert heard == []

@@ -276,9 +276,8 @@ def test_a_rate_that_a_callback_has_set_and_a_momentum_that_is_a_variable_are_st
 
 def test_a_large_array_is_not_made_a_list() -> None:
     large = keras.layers.Embedding(1000, 100, embeddings_initializer=keras.initializers.Constant(np.zeros((1000, 100))))
-    assert [shown for shown, _ in model_entries(SimpleNamespace(_flatten_layers=lambda: [large]))] == [
-        f"{large.name} = Embedding"
-    ]
+    entries = model_entries(SimpleNamespace(_flatten_layers=lambda: [large]))
+    assert [shown for shown, _ in entries] == [f"{large.name} = Embedding"]
 
 
 PROGRAM = """
