@@ -2,77 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, event_in, row_in
 from kungfu.event_log.events import AnyEvent, RecordEvent
+from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import Job
 
-# The maximum number of bytes per read: the record of a week is read in many small parts.
-_CHUNK_BYTES = 1 << 20
 _NEWEST_BYTES = 1 << 20
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading; another user's record may contain a pipe or a device, which would block.
-
-    Raises:
-        OSError: The file cannot be opened, or is not a regular file.
-    """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "is no regular file", str(path))
-    return file
-
-
-class GrowingFile:
-    """A reader of the new complete lines of a file; an incomplete line is left for the next read. The first read covers
-    only the complete lines in the last ``at_first_bytes`` of the file.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "events.jsonl")
-    ...     _ = path.write_bytes(b"one" + bytes([10]) + b"tw")
-    ...     GrowingFile(path).read()
-    ([b'one'], False)
-    """
-
-    def __init__(self, path: Path, *, at_first_bytes: int | None = None) -> None:
-        self._path, self._offset, self._rest = path, 0, b""
-        self._at_first_bytes, self._is_cut = at_first_bytes, False
-
-    def read(self) -> tuple[list[bytes], bool]:
-        """The next non-empty lines, and True if there may be more."""
-        try:
-            with open_regular(self._path) as file:
-                if self._at_first_bytes is not None:
-                    self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # and the newline before
-                    self._at_first_bytes, self._is_cut = None, self._offset > 0
-                file.seek(self._offset)
-                chunk = file.read(_CHUNK_BYTES)
-        # The file does not exist yet.
-        except FileNotFoundError:
-            return [], False
-        self._offset += len(chunk)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if self._is_cut and lines:
-            lines, self._is_cut = lines[1:], False
-        return [line for line in lines if line.strip()], len(chunk) == _CHUNK_BYTES
-
-    def read_all(self) -> Iterator[bytes]:
-        """All lines that are complete by now, read in parts."""
-        has_more = True
-        while has_more:
-            lines, has_more = self.read()
-            yield from lines
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
-from kungfu.event_log.record_follower import GrowingFile, JobWatcher, NewRecords, RecordFollower
+from kungfu.event_log.growing_file import GrowingFile
+from kungfu.event_log.record_follower import JobWatcher, NewRecords, RecordFollower
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import write_record as write
 

@@ -14,9 +14,9 @@ from kungfu.cli.console.screens import decision_words
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.errors import KungfuError
 from kungfu.event_log.codec import event_in
+from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import fold
 from kungfu.event_log.progress import TrainingProgress
-from kungfu.event_log.record_follower import GrowingFile
 from kungfu.runtime.job_api.status import JobMetrics, JobStatus
 
 # The bytes at the end of the events that are searched for the last decision.

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from kungfu.errors import UsageError
-from kungfu.event_log.record_follower import open_regular
+from kungfu.event_log.growing_file import open_regular
 
 NAME = "job.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
