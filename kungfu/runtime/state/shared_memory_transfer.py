@@ -88,8 +88,8 @@ def receive_over_memory(
             return
         library = load_state()
         ring = _request(connection, part, context, library.kungfu_transfer_ring_bytes())
-        what, how_far = in_words(part), "{} of {} bytes came"
-        _transfer(library.kungfu_receive_range, buffers, part, connection, ring, context, what=what, how_far=how_far)
+        outcome, done = _transfer(library.kungfu_receive_range, buffers, part, connection, ring, context)
+    _raise_for(outcome, part.source, in_words(part), f"{done} of {part.stop - part.start} bytes came", context)
 
 
 def _request(connection: socket.socket, part: SourceSlice, context: TransferContext, ring_bytes: int) -> int:
@@ -157,8 +157,9 @@ def _send(connection: socket.socket, buffers: Buffers, context: TransferContext)
     except PeerFailure:
         os.close(ring)  # the receiver is gone, and with it the only other user
         raise
-    what, how_far = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state", "it has {} of {} bytes"
-    _transfer(library.kungfu_send_range, buffers, part, connection, ring, context, what=what, how_far=how_far)
+    outcome, done = _transfer(library.kungfu_send_range, buffers, part, connection, ring, context)
+    what = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state"
+    _raise_for(outcome, rank, what, f"it has {done} of {part.stop - part.start} bytes", context)
 
 
 def _transfer(
@@ -168,24 +169,25 @@ def _transfer(
     connection: socket.socket,
     ring: int,
     context: TransferContext,
-    *,
-    what: str,
-    how_far: str,
-) -> None:
-    """Carries a part by compiled code. Errors name ``what``, and fill two numbers of bytes into ``how_far``."""
+) -> tuple[int, int]:
+    """Transfers a part by compiled code; returns the code's outcome and the number of bytes transferred."""
     done, table = ctypes.c_int64(), buffers.table
     memory = table.ctypes.data, len(table), part.start, part.stop
     try:
         outcome = carry(*memory, ring, connection.fileno(), context.deadline_s, ctypes.byref(done))
     finally:
         os.close(ring)
-    said = how_far.format(done.value, part.stop - part.start)
+    return outcome, done.value
+
+
+def _raise_for(outcome: int, rank: int, what: str, how_far: str, context: TransferContext) -> None:
+    """Raises the error for an outcome of the compiled code; ``rank`` is the peer at the other end."""
     # The process at the other end has ended, or has given up.
     if outcome == _HUNG_UP:
-        raise PeerFailure(f"lost {what}: it hung up; {said}", ranks=[part.source], view=context.view.version)
+        raise PeerFailure(f"lost {what}: it hung up; {how_far}", ranks=[rank], view=context.view.version)
     # The process at the other end is alive but makes no progress.
     if outcome == _LATE:
-        raise _late(part.source, f"{what}: {said}", context.deadline_s, context)
+        raise _late(rank, f"{what}: {how_far}", context.deadline_s, context)
     if outcome != 0:
         raise InternalError(f"the memory shared with {what} cannot be mapped")
 
