@@ -133,7 +133,8 @@ class HostRecorder:
             for fields in metrics:
                 audience.status(fields)
         # Followers count too, so that a new leader continues the count.
-        for event in [one for row in metrics for one in self._undefined.after_step(row) if leads]:
+        undefined = [event for row in metrics for event in self._undefined.after_step(row)]
+        for event in undefined if leads else ():
             self.event(event, shown=True)
             events.append(event)
         return NewRecords(tuple(events), tuple(metrics))
