@@ -290,13 +290,12 @@ def _fit_function(attached: Attached) -> Callable[..., Any]:
             arguments = bound_arguments(own, model, args, kwargs)
             if read_settings() is not None:
                 return fit_in_job(attached, arguments)
-            # A subclass's own method may have other arguments.
-            refuse_samples(arguments.get("validation_data"), to="model.fit(validation_data=...)")
-            attached.first_epoch = arguments.get("initial_epoch", 0)
+            refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
+            attached.first_epoch = arguments["initial_epoch"]
             if attached.policies:
                 _let_policies_see_steps(attached)
             # Keras does not know the samples of kf.data: it is given batches of them.
-            if is_source(arguments.get("x")):
+            if is_source(arguments["x"]):
                 args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=attached.seed)
             return own(model, *args, **kwargs)
         finally:

@@ -155,6 +155,10 @@ def test_alone_a_fit_of_the_programs_own_runs_as_without_attach():
     model = compiled(model_of(OwnFit))
     kf.keras.attach(model)
     assert model.fit(X, Y, epochs=2, verbose=0).epoch == [0, 1]
+    given = kf.data.records(range(50), lambda row: (X[row], Y[row]))
+    assert model.fit(given, batch_size=10, epochs=3, initial_epoch=1, verbose=0).epoch == [1, 2]
+    with pytest.raises(UsageError, match=r"validation_data"):
+        model.fit(X, Y, validation_data=given)
 
 
 def test_a_policy_of_the_job_that_excludes_one_of_the_program_is_refused(monkeypatch):

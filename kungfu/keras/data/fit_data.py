@@ -37,10 +37,21 @@ _INSTEAD = (
 
 
 def bound_arguments(method: Callable[..., Any], model: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of a model's method by name, including Keras' defaults."""
-    bound = inspect.signature(method).bind(model, *args, **kwargs)
+    """The arguments of a call of a model's method by name, including Keras' defaults.
+
+    If a subclass overrides the method, the values of ``*args`` and ``**kwargs`` count as arguments of Keras' method.
+    """
+    overridden, of_keras = inspect.signature(method), inspect.signature(getattr(keras.Model, method.__name__))
+    defaults = {name: one.default for name, one in of_keras.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    bound = overridden.bind(model, *args, **kwargs)
     bound.apply_defaults()
-    return {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
+    named = dict(bound.arguments)
+    for name, parameter in overridden.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            named |= zip([*defaults][len(bound.args) - len(named[name]) :], named.pop(name), strict=False)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(name)
+    return {name: value for name, value in (defaults | named).items() if name != "self"}
 
 
 def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tuple[Any, Any, Any] | None]:
