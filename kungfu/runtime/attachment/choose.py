@@ -1,4 +1,4 @@
-"""Attachments by name. Only this module knows all of them; it imports the library of an attachment only on request."""
+"""Attachments by name, and that of a lone program; other attachments and their libraries are imported on request."""
 
 from __future__ import annotations
 

@@ -44,8 +44,19 @@ from kungfu.runtime.core.next_membership import BarrierInput, Decision, JoinerOf
 from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, meant_size
 from kungfu.runtime.core.view import View, is_slow
 
-# The values of the decision are part of this module's interface.
-# mypy: implicit-reexport
+__all__ = [
+    "Adjust",
+    "BarrierInput",
+    "BarrierResult",
+    "Decision",
+    "JoinerOffer",
+    "LossRecovery",
+    "apply_settings",
+    "as_decided",
+    "decide",
+    "with_requests",
+    "with_settings",
+]
 
 
 @dataclass(frozen=True)
