@@ -6,11 +6,13 @@ import json
 import os
 import zlib
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kungfu import native
+from kungfu.runtime.checkpoints.folder import find
 from tests.jobs.harness import Ended, asked, awaited, job_results, left_in, ran, started
 from tests.jobs.programs.keras_fit import SAMPLES
 from tests.soak import SOAK
@@ -41,7 +43,7 @@ def largest_batches(ended: Ended) -> dict[int, int]:
 
 def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_path):
     ended, found = trained(
-        tmp_path, "-np", 2, "--max", 3, epochs=70, schedule={"0": 2, "20": 3, "400": 1}, patient_at=2
+        tmp_path, "-np", 2, "--max", 3, epochs=70, schedule={"0": 2, "20": 3, "400": 1}, patient_at=2, every=100
     )
     assert ended.sizes == [2, 3, 1]
     assert_exact(found, epochs=70)
@@ -61,6 +63,10 @@ def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_
     assert grown["stop_s"] < grown["parts"]["spawn_s"] + grown["parts"]["ready_s"], "they trained while it started"
     assert [event["asked"] for event in ended.all_of("decision")] == [3, 1]
     assert largest_batches(ended) == {2: 12, 3: 18, 1: 6}
+    written = ended.all_of("checkpoint")
+    assert len(written) > 1
+    assert {event["rule"] for event in written} == {"keeping"}
+    assert find(ended.folder / "checkpoints") == Path(written[-1]["path"])
 
 
 @SOAK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -55,6 +56,10 @@ def test_limits_give_the_nearest_size_within(minimum: int, more: int, size: int)
     clipped = limits.clip(size)
     assert minimum <= clipped <= minimum + more
     assert abs(clipped - size) == min(abs(allowed - size) for allowed in range(minimum, minimum + more + 1))
+
+
+def test_deadlines_are_finite_unless_asked_otherwise() -> None:
+    assert 0 < Deadlines().wait_s < Deadlines().ready_s < math.inf
 
 
 @pytest.mark.parametrize("agent", ["10.0.0.7:4000", "10.0.0.7"])

@@ -35,6 +35,8 @@ def test_samples_that_were_left_out_or_used_twice_are_counted() -> None:
 
 
 def test_a_step_beyond_the_end_of_its_epoch_is_a_problem() -> None:
+    check = check_steps([CountedStep(step, 12 * (step - 1), 12, 24) for step in range(1, 6)])
+    assert (check.samples, check.problems, check.notes) == (60, (), ()), "each second step ends an epoch"
     (beyond,) = check_steps([CountedStep(1, 0, 12, 20), CountedStep(2, 12, 12, 20)]).problems
     assert beyond == "step 2 went beyond the end of its epoch of 20 samples"
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.report.curves import MOST_CURVES, Curves
+from kungfu.cli.report.curves import MOST_CURVES, MOST_GROUPS, Curves
 
 Points = dict[str, Any]
 KEYS = ("low", "values", "high")
@@ -47,6 +47,15 @@ def test_updates_come_to_the_same_as_the_whole(bursts: list[int], data: st.DataO
         known = applied(known, curves.changed())
         assert known == curves.all()
     assert curves.changed() is None
+
+
+def test_the_times_of_joined_steps_are_in_order_and_end_with_that_of_the_last_step() -> None:
+    curves, last = Curves(), 5 * MOST_GROUPS - 1
+    for step in range(1, last + 1):
+        curves.add(row(step))
+    times = curves.all()["times"]
+    assert times == sorted(times)
+    assert times[-1] == row(last)["time"]
 
 
 def test_steps_that_are_done_again_replace_what_they_were() -> None:

@@ -2,7 +2,7 @@
 
 Each peer leaves DIR/PEER.json: how often it trained on each sample, its traces, its metric and the job's, and digests
 of its state. With as many peers as ``--patient-at`` says each step takes 40 ms more; ``--max-local`` is the largest
-micro-batch.
+micro-batch. With ``--every`` a policy asks for a checkpoint every so many steps.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
+from tests.jobs.programs.kept import keeping
 from tests.jobs.programs.program_parts import descending, digest, leave, options
 
 
@@ -49,13 +50,15 @@ def build() -> keras.Model:
 
 def main() -> None:
     amounts = {"samples": 100, "batch_size": 12, "epochs": 1, "max_local": None}
-    given = options(results=Path(), schedule={}, keep="local_batch_size", patient_at=0, **amounts)
+    given = options(results=Path(), schedule={}, keep="local_batch_size", patient_at=0, every=0, **amounts)
 
     x = np.random.default_rng(0).normal(size=(given.samples, 4)).astype(np.float32)
     data = (x, x.sum(axis=1, keepdims=True), np.arange(given.samples))
     model, optimizer = build(), keras.optimizers.Adam(0.01)
     sizes = given.schedule
-    training = kf.attach(model, optimizer, policies=[schedule(sizes, keep=given.keep)] if sizes else [])
+    rules = [schedule(sizes, keep=given.keep)] if sizes else []
+    rules += [keeping(every=given.every)] if given.every else []
+    training = kf.attach(model, optimizer, policies=rules)
     seen, counter, drawn = tf.Variable(tf.zeros([given.samples], tf.int64)), tf.Variable(0), tf.Variable(0.0)
     training.register("counter", counter)
     ids, heard = {"mean": np.array([float(training.peer)])}, list[list[Any]]()

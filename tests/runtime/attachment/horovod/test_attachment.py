@@ -17,6 +17,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import HorovodAttachment
 from kungfu.runtime.ipc.handshake import Credentials
 from tests.runtime.attachment.peer_process import DEADLINE_S, PeerProcess
+from tests.runtime.expiring import expired_at
 
 pytest.importorskip(
     "horovod.tensorflow", reason="horovod is not installed; `python -m kungfu.native.horovod` builds it"
@@ -217,6 +218,18 @@ def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(clust
     open_view(peers[:2])
     assert [answer["sums"] for answer in ask(peers[:2], "constants")] == [[[2.0, 4.0]] * 2] * 2
     ask(peers[:2], "close")  # an engine that waits for messages is busy
+
+
+def test_a_peer_that_does_not_come_to_a_view_is_named_after_the_deadline_of_open() -> None:
+    attachment = HorovodAttachment()
+    given = {"addresses": ARGUMENTS["addresses"], "rendezvous": attachment.prepare(2)}
+    try:
+        _, error = expired_at(
+            "for rank 1 of 2 to come to view 5", lambda deadline_s: attachment.open(ME, deadline_s=deadline_s, **given)
+        )
+        assert error.waited_s < 60
+    finally:
+        attachment.close()
 
 
 @pytest.mark.parametrize(

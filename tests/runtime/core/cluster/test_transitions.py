@@ -202,7 +202,8 @@ def test_a_peer_that_left_by_decision_may_end_as_it_likes() -> None:
 def test_who_finishes_dismisses_those_who_would_still_join() -> None:
     cluster, commands = after(growing(2, 4), ready(2), TrainingFinished(0, leaving=False))
     assert commands == [Kill(2, "training is over"), Kill(3, "training is over")]
-    killed, _ = after(cluster, ProcessEnded(2, -9), ProcessEnded(3, -9))
+    killed, commands = after(cluster, ProcessEnded(2, -9), ProcessEnded(3, -9))
+    assert commands == []
     _, commands = after(killed, TrainingFinished(1, leaving=False), ProcessEnded(1, 0), ProcessEnded(0, 0))
     assert commands == [Done()]
 
