@@ -101,7 +101,7 @@ def own_index(
 
     Args:
         hosts: The hosts of the job.
-        named: The user's choice, by name; ``None`` to find the host whose name resolves to a local address.
+        named: The host chosen by the user, by name; ``None`` to find the host whose name resolves to a local address.
         local_addresses: The addresses of this machine; loopback addresses always count as local too.
         resolve: Returns the addresses of a name.
 

@@ -1,9 +1,9 @@
 """SIGTERM as a preemption notice: the platform will soon end this process, so the process asks to leave the job.
 
 Python runs a signal's handler between two instructions of the main thread, and that thread may be in an op of the
-graph for seconds. So a separate thread reads a wake-up descriptor, to which Python's C code writes as soon as the
-kernel delivers the signal. Python's handler writes to the same socket, in case the descriptor belongs to another
-library.
+graph for seconds. So a separate thread reads from a socket. The socket's other end is Python's wake-up descriptor, to
+which Python's C code writes as soon as the kernel delivers the signal. The signal's handler writes to the socket too,
+in case another library has set the descriptor.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NO_DESCRIPTOR = -1
 
 
 def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
-    """Makes the first SIGTERM call ``on_notice`` in a separate thread, and the second one end this process.
+    """Makes the first SIGTERM call ``on_notice`` in a separate thread, and the second SIGTERM end this process.
 
-    It has no effect outside the main thread, where Python allows no handlers, or once the program handles or ignores
-    SIGTERM itself. SIGTERM ends forked children as before.
+    The call has no effect outside the main thread, where Python allows no handlers, or if the program itself handles or
+    ignores SIGTERM. SIGTERM ends forked children as before.
 
     Args:
-        on_notice: Asks to leave the job. Its error is printed as one line on standard error, except after the end of
-            the job, when the connection is closed.
+        on_notice: Asks to leave the job. An error that it raises is printed as one line on standard error, except after
+            the end of the job, when the connection is closed.
 
     Returns:
         A function that restores the default: SIGTERM ends the process at once.
@@ -52,13 +52,13 @@ class _PreemptionSignal:
         self._sender.setblocking(False)
         signal.signal(signal.SIGTERM, self._handle)
         before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        if before != _NO_DESCRIPTOR:  # for example an event loop's: the handler has to suffice
+        if before != _NO_DESCRIPTOR:  # set by an event loop, for example: the handler has to suffice
             signal.set_wakeup_fd(before)
         os.register_at_fork(after_in_child=self._forked)
         threading.Thread(target=self._listen, name="kungfu-notice", daemon=True).start()
 
     def close(self) -> None:
-        """Restores the default of SIGTERM; from another thread, makes the next SIGTERM end this process. Idempotent."""
+        """Restores the default of SIGTERM; in another thread, makes the next SIGTERM end the process. Idempotent."""
         self._over = True
         if threading.current_thread() is threading.main_thread():
             self._restore()
@@ -80,7 +80,7 @@ class _PreemptionSignal:
             signal.set_wakeup_fd(current)
 
     def _forked(self) -> None:
-        """Restores the default in a child: its signals are not notices, and must not reach the parent's socket."""
+        """Restores the default in a forked child: its signals are no notices and must not reach the parent's socket."""
         if not self._over:
             self._over = True
             self._restore()
@@ -88,7 +88,7 @@ class _PreemptionSignal:
     def _listen(self) -> None:
         delivered = handled = noticed = 0
         while numbers := self._receiver.recv(64):
-            # The handler runs some time after each delivery; without this descriptor, only the handler reports it.
+            # The handler runs some time after each delivery; without this descriptor, only the handler reports signals.
             delivered += numbers.count(signal.SIGTERM) if self._is_ours() else 0
             handled += numbers.count(_HANDLED)
             while noticed < max(delivered, handled):

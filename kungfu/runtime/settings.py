@@ -1,4 +1,4 @@
-"""The settings that the launcher gives to a peer; only this module reads them."""
+"""The settings that the launcher passes to a peer; only this module reads them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Settings:
         limits: The limits of the job's size.
         deadlines: The longest waits.
         policies: The policies named on the command line, in order.
-        recording: The content of the trace.
+        recording: The content of the trace: every step, or nothing.
         checkpoints: The folder for checkpoints, and the checkpoint to resume from.
         report_s: Seconds between two reports of steps.
         compare_every: Steps between two comparisons of the state that must be the same on all peers.
@@ -110,7 +110,7 @@ class Settings:
         return self.agent.partition(":")[0]
 
     def to_json(self) -> bytes:
-        """The settings as text for ``parse_settings``; a path may contain bytes that are not valid UTF-8."""
+        """Serializes the settings for ``parse_settings``; a path may contain bytes that are not valid UTF-8."""
         return json.dumps(msgspec.to_builtins(self)).encode()
 
     def to_environment(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ class Settings:
 
 
 def parse_settings(text: str | bytes) -> Settings:
-    """The settings in the output of ``to_json``; raises ``ValueError`` for other text, and for an unknown field."""
+    """Parses the output of ``to_json``; raises ``ValueError`` for any other text, and for an unknown field."""
     fields = json.loads(text)
     settings = msgspec.convert(fields, Settings)
     if unknown := _keys(fields) - _keys(msgspec.to_builtins(settings)):

@@ -88,7 +88,7 @@ class Agent:
         self._deferred: deque[Any] = deque()  # messages of the leader that came before its admission reply
 
     def run(self) -> Ending:
-        """Runs this host's part of the job, leaves no process behind, and returns its ending."""
+        """Runs this host's part of the job, and returns the ending of this part; leaves no process behind."""
         server = self._server = self._serve(self._context)
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
@@ -114,7 +114,7 @@ class Agent:
             if isinstance(self._role, Leader):
                 self._role.close(ending)
             if ending is None:
-                server.stop()  # this agent has failed: the others continue at once, as if it was killed
+                server.stop()  # this agent has failed: the others continue at once, as if it had been killed
             self._context.supervisor.close()
             if ending is not None and ending.failure is not None:
                 self._record_exits()
@@ -140,14 +140,14 @@ class Agent:
         self._context.host_events.put(ended)
 
     def _report_host_events(self) -> None:
-        """Reports the events of this host to the leader, in order, each until it is confirmed."""
+        """Reports the events of this host to the leader, in order; repeats each event until the leader confirms it."""
         outbox, consensus = self._context.host_events, self._context.consensus
         while (event := outbox.first()) is not None:
             # This agent leads.
             if consensus.is_leader:
                 self._context.put(event)
                 outbox.remove_first()
-            # The leader is on another host. If it is lost before it confirms, the next leader gets the event again.
+            # The leader is on another host. If the leader is lost before it confirms, the next leader gets the event.
             elif consensus.await_leader(_TICK_S) is not None and self._leader_client.report(event):
                 outbox.remove_first()
 
@@ -201,7 +201,7 @@ class Agent:
         return leader.begin()
 
     def _claim_checkpoints(self, settings: Settings) -> None:
-        """Reserves an explicitly named checkpoint folder for this job; raises ``FolderInUse`` if another job has it.
+        """Reserves an explicitly named checkpoint folder for this job; raises ``FolderInUse`` if another job uses it.
 
         The default folder, in the folder of the record, is created and claimed by the writer of the first checkpoint.
         """

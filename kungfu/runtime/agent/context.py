@@ -159,7 +159,7 @@ class AgentContext:
 
 
 def name_of(peer: int, cluster: Cluster) -> str:
-    """The name of a peer in messages: its rank if it has one.
+    """The name of a peer in messages: its rank, or its id if it has no rank.
 
     Args:
         peer: The id of the peer.

@@ -26,7 +26,7 @@ class Follower:
 
     @property
     def is_idle(self) -> bool:
-        """True if no deadline is near; always True, because the leader keeps the deadlines."""
+        """True if no deadline is near; always True, because only the leader checks deadlines."""
         return True
 
     def handle(self, event: Any) -> Ending | LeaderLost | None:

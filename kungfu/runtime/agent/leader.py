@@ -112,8 +112,8 @@ class Leader:
         return self._controller.handle(event)
 
     def close(self, ending: Ending | None) -> None:
-        """Notifies the followers that the job has ended, or that this agent leaves and they must elect another leader:
-        ``ending`` is the end of this host's part of the job, ``None`` if this agent has failed."""
+        """Notifies the followers that the job has ended, or that this agent leaves and they must elect another leader.
+        ``ending`` is the ending of this host's part of the job; ``None`` if this agent has failed."""
         end = None
         # The whole job has ended, not only this host's part of it.
         if ending is not None and not ending.leaves:
@@ -147,7 +147,7 @@ class Leader:
         if not refusal and host.number not in known:
             ending = self._admit(host, anew=not is_same)
         # The command line differs; or another agent appears on a member's host, and its predecessor may still run. (The
-        # same agent, already a member, has only lost the reply, and gets it again.)
+        # same agent, already a member, has only lost the reply, and receives it again.)
         elif refusal or not is_same:
             requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal, retry=not refusal))
             return None
@@ -221,7 +221,7 @@ class Leader:
         return self._controller.handle(decided.ProcessEnded(event.peer, event.code))
 
     def _on_signal(self, host: int, number: int) -> Ending | None:
-        """Treats a first SIGTERM or SIGHUP to one of several agents as a preemption notice; others end the job."""
+        """Treats the first SIGTERM or SIGHUP to one of several agents as a preemption notice; others end the job."""
         hosts, named = self.cluster.hosts, signal.Signals(number).name
         # The host was released, and ends.
         if self._controller.has_begun and host not in hosts.known:
@@ -274,11 +274,11 @@ class Leader:
         # The job has ended with the leader, or has not begun to train: no request was possible yet.
         if ending is not None or self.cluster.view is None:
             return ending
-        # Requests with a barrier under the previous leader are completed.
+        # The request under way is completed if the view is as requested, and sent again otherwise.
         return self._controller.handle_request(decided.ViewStarted(self.cluster.view))
 
     def _reconcile(self, event: HostReported) -> None:
-        """Completes the last decisions of the previous leader for one host, if they were not performed."""
+        """Performs the last decisions of the previous leader for one host, if they were not performed yet."""
         # The leader that founded the job has performed all its decisions.
         if self._elected is None:
             return

@@ -1,9 +1,9 @@
 """The adaptive deadline: the maximum time that peers wait for a running peer, computed from past step times.
 
-A process that has ended or is frozen is detected independently, at once or within the heartbeat's limit. The deadline
-concerns a program that runs but does not reach the others' exchange: it may hang, validate, write a checkpoint or wait
-for a disk. Giving up a healthy job costs far more than waiting for a minute, so the floor is generous, and each pause
-that ended well lengthens the deadline for the next pause.
+A process that has ended or is frozen is detected without this deadline, at once or within the heartbeat's limit. The
+deadline is for a program that runs but does not reach the exchange of the other peers: the program may hang, validate,
+write a checkpoint or wait for a disk. Giving up a healthy job costs far more than waiting for a minute. So the floor is
+generous, and a long pause that ended well lengthens the deadline for later pauses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-# With fewer steps in a view the deadline is the ceiling; steps before the window are forgotten.
+# With fewer known steps in a view, the deadline is the ceiling. Only the last ``WINDOW_STEPS`` steps are remembered.
 KNOWN_STEPS = 16
 WINDOW_STEPS = 256
 
@@ -22,11 +22,11 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
     """The deadline, in seconds, of a wait for a running peer.
 
     The deadline is ``max(5 median + 30 mad, 2 longest)`` of the times between the ends of recent steps, clipped to the
-    floor and the ceiling; ``mad`` is the median absolute deviation. With fewer than 16 steps it is the ceiling. Equal
-    floor and ceiling fix the deadline.
+    floor and the ceiling; ``mad`` is the median absolute deviation. With fewer than 16 steps, the deadline is the
+    ceiling. If floor and ceiling are equal, the deadline is fixed.
 
     Args:
-        steps_s: Seconds from step to step in this view, including user code between steps, at most the last 256.
+        steps_s: The seconds between the ends of consecutive steps of this view, including user code; at most 256.
         longest_s: The longest such time since the view began, including times that are no longer in ``steps_s``.
         floor_s: The smallest deadline.
         ceiling_s: The largest deadline; it applies while fewer than 16 steps are known.
@@ -40,7 +40,7 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
     """
     ceiling_s = max(floor_s, ceiling_s)
     if len(steps_s) < KNOWN_STEPS:
-        # The view is young: its steps may trace, or fill caches.
+        # The view is new: its first steps may trace the graph, or fill caches.
         return ceiling_s
     typical = median(steps_s)
     spread = median(abs(step - typical) for step in steps_s)
@@ -50,7 +50,7 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
 def noted_after_s(deadline_s: float) -> float:
     """The seconds after which a wait is reported to the user: a quarter of its deadline, clipped to 2 to 15 s.
 
-    The local attachment repeats these numbers in C++ (``group_barrier.cc``).
+    The local attachment repeats these constants in C++ (``group_barrier.cc``).
 
     Args:
         deadline_s: The deadline of the wait.

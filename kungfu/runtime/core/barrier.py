@@ -2,11 +2,11 @@
 
 `decide` first merges the requests (see ``core.request``), then chooses the next view (see
 ``core.next_membership``), then applies the settings that rules request to the terms. Real peers and the model of
-``kungfu.testing`` both call it at their barriers.
+``kungfu.testing`` both call `decide` at their barriers.
 
 A request that can be carried out at once does not wait for joiners. The table shows the effect of a request at the
-next barrier of three peers while two joiners are under way: they are starting, they are offered to this barrier, or
-they will join the survivors of a loss.
+next barrier of three peers. In its last three columns, two joiners are under way: they are starting, are offered to
+this barrier, or will join the survivors of a loss.
 
 | a rule or hook requests | nothing under way | joiners start         | joiners offered       | after a loss          |
 | ----------------------- | ----------------- | --------------------- | --------------------- | --------------------- |
@@ -28,10 +28,10 @@ they will join the survivors of a loss.
 | a peer to replace       | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
 |                         |                   | start                 | start                 | start                 |
 
-"Joiners come" means that they stay under way and are offered again to the next barrier. Requests of a barrier that was
-broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one step: a
-rule that requests a size, a batch, a rate or a call is not evaluated in a step whose barrier may admit joiners or
-remove peers (the source ``change_due``), since the size is about to change.
+"Joiners come" means that the joiners stay under way and are offered again to the next barrier. Requests of a barrier
+that was broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one
+step: a rule that requests a size, a batch, a rate or a call is not evaluated in a step whose barrier may admit joiners
+or remove peers (the source ``change_due``), since the size is about to change.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class BarrierResult:
     """The result of a barrier, or of the entry into a view, on one peer."""
 
     before: Decision | None  # the decision that was in force before; ``None`` for a joiner
-    after: Decision  # the decision in force now; only the coordinator knows its ``superseded`` and ``slow``
+    after: Decision  # the decision in force now; only the coordinator sets ``superseded`` and ``slow``
     peer: int
-    # The agent's offer on which the coordinator decided; only the coordinator knows it.
+    # The agent's offer on which the coordinator decided; ``None`` on all other peers.
     offer: JoinerOffer | None = None
     parts: Mapping[str, float] = field(default_factory=dict)  # the seconds that each part of the barrier took, by name
     recovery: LossRecovery | None = None  # the recovery of this peer, if others were lost
@@ -88,7 +88,7 @@ class BarrierResult:
         return self.after.view.rank_of(self.peer)
 
 
-# Computes the terms from the view before a barrier and from its decision.
+# Computes the terms from the view before a barrier and from the barrier's decision.
 Adjust = Callable[[View, Decision], Terms]
 
 
@@ -147,14 +147,14 @@ def with_settings(
     position: RunPosition,
     on_rescale: Callable[[int, int], Sequence[request.Asked]],
 ) -> Terms:
-    """Applies the settings for a rescale, then the decision's own settings, to its terms; returns the new terms.
+    """Applies the settings for a rescale, then the settings of the decision; returns the new terms of the decision.
 
     ``on_rescale`` returns the settings that rules choose for a rescale, given the sizes before and after."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
     terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)
     if any(isinstance(one.what, request.SetBatch) for one in on_rescale_settings):
-        # The next rescale starts from the same batch as this one, so that growing and shrinking back restores it.
+        # The next rescale starts from the same batch as this one, so growing and shrinking back restores the batch.
         batch, peers = before[1].base(previous)
         terms = replace(terms, base_batch=batch, base_size=peers)
     return apply_settings(terms, decision.settings, position, size=size)
@@ -165,7 +165,7 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
     Args:
         terms: The terms without the settings.
-        settings: The settings. A batch is clipped to between one sample per peer and the samples of an epoch. A
+        settings: The settings. A batch has at least one sample per peer and at most the samples of an epoch. A
             learning rate starts to change at the next step, from its current value.
         position: The position of the job.
         size: The number of peers.
@@ -194,7 +194,7 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
 
 def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
-    """The terms without outdated refusals: `Retry` clears all refusals, a request from outside that of replacements."""
+    """Clears outdated refusals: a `Retry` clears all, a request from outside only the refusal of replacements."""
     if any(isinstance(one.what, request.Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and request.changes_membership(one) for one in requests)
@@ -208,7 +208,7 @@ def _without_joiners(decision: Decision, *, preparing: bool) -> Decision:
 
 
 def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> int:
-    """The number of joining peers that replace others and do not enlarge the job."""
+    """The number of joining peers that replace others instead of enlarging the job."""
     joined = sum(before[0].rank_of(peer) is None for peer in after[0].ids)
     return joined - min(joined, max(0, meant_size(*after) - meant_size(*before)))
 

@@ -1,7 +1,7 @@
 """The exit of a peer's program, and the root cause among several failures.
 
-A program reports its exit before its process ends, so that the agent need not parse its output. Of several failures,
-the user must read the root cause first.
+A program reports its exit before its process ends, so that the agent need not parse the program's output. If there
+are several failures, the user must read the root cause first.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class Exit:
     """The exit of a peer's program from its training."""
 
     # "loop" if the program left the training loop and continues, "exit" at the end of the script or after ``sys.exit``
-    # (the exit code says which), "usage" for a request that cannot work, "loss" and "deadline" for the loss of other
-    # peers or an expired wait for them, and "exception" for any other exception.
+    # (the exit code distinguishes success from failure), "usage" for a request that cannot work, "loss" for the loss of
+    # other peers, "deadline" for an expired wait for other peers, and "exception" for any other exception.
     kind: ExitKind
     step: int = 0  # the number of steps done
     name: str = ""  # the class of the exception; empty without an exception
     error: str = ""  # the exception with its message
-    where: str = ""  # the file and the line of the program that raised the exception
+    where: str = ""  # the program's file and line at which the exception was raised
 
     def repeats(self, other: Exit) -> bool:
-        """True if two programs raised the same class of exception at the same line."""
+        """True if both programs raised the same class of exception at the same line."""
         return self.kind == other.kind == "exception" and (self.name, self.where) == (other.name, other.where)
 
 
 def kind_of(error: BaseException) -> ExitKind:
-    """The kind of a program's exit by an uncaught exception.
+    """The kind of an exit that an uncaught exception has caused.
 
     Args:
         error: The uncaught exception.
@@ -54,7 +54,7 @@ def kind_of(error: BaseException) -> ExitKind:
 
 
 def described(exit: Exit) -> str:
-    """The program's exit in words.
+    """The exit of a program as text.
 
     Args:
         exit: The exit of the program from its training.
@@ -64,7 +64,7 @@ def described(exit: Exit) -> str:
     """
     after = f"after step {exit.step}"
     if exit.kind == "loop":
-        # Its process continues, and may return for the last barrier.
+        # The process continues, and the program may return for the last barrier.
         return f"it left its training loop {after}, before the end of training"
     if exit.kind == "exit":
         # The script ended without an error.
@@ -95,8 +95,8 @@ _CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 
 @dataclass(frozen=True)
 class Failure:
-    """The root cause in one line, with the last output of its peer; ``code`` is the exit code of the job, and
-    ``chosen`` is True if the program chose it."""
+    """The root cause as one line of text, with the last output of its peer. ``code`` is the exit code of the job;
+    ``chosen`` is True if the program chose this code."""
 
     peer: int
     text: str
@@ -116,12 +116,12 @@ def find_root_cause(
 ) -> Failure:
     """The failure of the peer whose end is not explained by the end of another peer.
 
-    A peer that was killed, or whose program raised an exception, precedes peers that only report the loss of others,
-    and these precede an expired wait.
+    Peers that were killed, or whose programs raised an exception, come first, then peers that only report the loss of
+    others, then peers that only report an expired wait.
 
     Args:
-        ended: The end of each peer that has ended, in words, by id; -1 is the agent itself.
-        tails: The last lines of each peer's output, by id: only for display, never the basis of the decision.
+        ended: A description of the end of each peer that has ended, by id; -1 is the agent itself.
+        tails: The last lines of each peer's output, by id; they are only displayed, and never decide.
         ranks: The ranks of the peers that are in the view, by id.
         first: The id of the peer whose end was seen first.
         late: True if a deadline of the job has expired.
@@ -134,7 +134,7 @@ def find_root_cause(
     """
     kinds: dict[int, ExitKind] = {peer: exit_kinds.get(peer, "exception") for peer in ended}
     if _AGENT in ended:
-        kinds[_AGENT] = "loss"  # the agent itself fails only by losing others
+        kinds[_AGENT] = "loss"  # the agent itself fails only because it has lost others
     root = min(ended, key=lambda peer: (_CONSEQUENCE.get(kinds[peer], 0), peer != first, peer))
     said = headline(tails.get(root, ()))
     text = ended[root] + (f": {said}" if said and said not in ended[root] else "")
@@ -143,7 +143,7 @@ def find_root_cause(
 
 
 def named(peer: int, text: str, rank: int | None) -> str:
-    """The text after the name of its peer; the text alone if it concerns no peer.
+    """Puts the name of a peer before a text; returns the text unchanged if it concerns no peer.
 
     Args:
         peer: The id of the peer; -1 for no peer.

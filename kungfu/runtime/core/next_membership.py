@@ -23,7 +23,8 @@ The decision is a pure function of a `BarrierInput`; ``core.barrier`` is its onl
 A view always keeps a member of the previous view, to hold the state: a joiner holds all of the state only after its
 first step.
 
-A change under way has a size *and* peers to exchange, and one wave of joiners serves both. A rule or a hook adds to it:
+A change under way has a size *and* peers to exchange, and one wave of joiners serves both. A request of a rule or a
+hook is added to the change under way:
 
 | under way            | a rule or hook requests | result                                                           |
 | -------------------- | ----------------------- | ---------------------------------------------------------------- |
@@ -41,8 +42,8 @@ the slot that it takes, and a slow peer costs the job more than a missing peer. 
 peer under exchange stays until its replacement has come.
 
 A request from outside replaces the whole change under way; only a notice keeps the exchanges. An offer that does not
-account for exactly the peers requested last was made for an older request, and some of its peers may have been
-dismissed: the agent is asked for a new offer, and keeps the joiners under way.
+account for exactly the peers requested last was made for an older request, and some of the offered peers may
+have been dismissed: the agent is asked for a new offer, and keeps the joiners under way.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class JoinerOffer:
     reason: str = ""
     # The seconds that each part of the preparation took, by name: ``spawn`` and ``ready``.
     parts: Mapping[str, float] = field(default_factory=dict)
-    # The number that the leading agent assigns, so that the later of two offers counts; 0 before it is sent.
+    # The number that the leading agent assigns, so that the later of two offers counts; 0 in an offer not yet sent.
     number: int = field(default=0, compare=False)
 
 
@@ -147,8 +148,8 @@ def next_membership(at: BarrierInput) -> Decision:
 def is_under_way(asked: Asked, at: BarrierInput) -> bool:
     """True if a request of a rule or a hook does not affect the change under way.
 
-    Either it requests the size under way, or the present size while joiners come for a command: a rule that is
-    satisfied with the present size does not undo a command.
+    The request is either for the size under way, or for the present size while joiners come for a command: a rule that
+    is satisfied with the present size does not undo a command.
     """
     terms = at.terms
     if asked.is_outside or not isinstance(asked.what, Resize) or not terms.target_size:
@@ -161,7 +162,7 @@ def is_under_way(asked: Asked, at: BarrierInput) -> bool:
 
 
 def _resize(at: BarrierInput, request: Resize) -> Decision:
-    """Handles a request for a size only: it replaces the size under way."""
+    """Handles a request for a size only: the requested size replaces the size under way."""
     preparing, asked = at.terms.target_size > 0, _under_way(at.view, at.terms)
     terms = replace(at.terms, target_size=0, leaving=at.exchanged)
     terms, target = _with_reachable_size(request, terms, at.limits)
@@ -171,7 +172,7 @@ def _resize(at: BarrierInput, request: Resize) -> Decision:
 
 
 def _change_size(at: BarrierInput, target: int, *, asked: int, preparing: bool) -> Decision:
-    """Changes the size to ``target`` peers; ``asked`` joiners are under way if the agent was ``preparing`` any."""
+    """Changes the size to ``target`` peers. If ``preparing``, the agent is preparing ``asked`` joiners already."""
     view, terms, offer = at.view, at.terms, at.offer
     if target < view.size:
         # A shrink needs no joiners.
@@ -245,13 +246,13 @@ def _admit_offered(at: BarrierInput, target: int, offer: JoinerOffer) -> Decisio
         # No holder of the state would remain, so the coordinator stays until the next barrier.
         leads = view.ids[0]
         terms, going = replace(terms, departing=(leads,)), [peer for peer in going if peer != leads]
-    # The agent is notified when the view trains. Given a size earlier, it would offer the joining peers again.
+    # The agent is notified when the view trains. If notified now, it would offer the joining peers again.
     return Decision(*_with_batch_of_size(view, view.changed(leave=going, join=welcome), terms))
 
 
 def _accounts_for(offer: JoinerOffer, asked: int, view: View) -> bool:
-    """True if an offer matches the ``asked`` joiners. An offer with a member of the view is outdated: peers were lost
-    since, and others were requested."""
+    """True if an offer matches the ``asked`` joiners. An offer with a member of the view is outdated: since then,
+    peers were lost and others were requested."""
     joined = any(view.rank_of(peer.id) is not None for peer in offer.ready)
     return not joined and len(offer.ready) + len(offer.missing) == asked
 
@@ -287,7 +288,7 @@ def _let_named_leave(at: BarrierInput) -> Decision:
         # The size follows from the number of peers that leave.
         wanted = _size_after_named_leave(at, lead, named)
         if not named.noticed_only and (named.now or named.kept):
-            # The size without peers that the minimum keeps is out of reach; older refusals are void.
+            # The size without the peers that the minimum requires is out of reach; older refusals are void.
             terms = replace(terms, refused_size=view.size - len(named.now) - named.kept if named.kept else 0)
         if not named.now and not named.replaced:
             # No named peer is in the view, or all must stay: the change under way continues.
@@ -374,7 +375,7 @@ def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:
-    """Clips a size to the job's limits and, if the global batch is fixed or limited, to its number of samples."""
+    """Clips a size to the job's limits and, if the global batch is fixed or limited, to the samples of the batch."""
     target = limits.clip(size)
     if terms.keep == "global_batch_size" and terms.global_batch_size:
         # Every peer needs a sample of the batch.

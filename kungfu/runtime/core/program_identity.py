@@ -1,8 +1,8 @@
 """The parts of a peer's program that must be the same on all peers, compared by hashes.
 
 Peers with different plans would compute different "agreed" numbers, and peers with different models cannot share one
-state. So each peer describes its program before it is admitted to a view. The agent compares the short digests of the
-descriptions; it fetches the parts only if two digests differ, to report the difference.
+state. So a peer describes its program before the peer is admitted to a view. The agent compares the short digests of
+the descriptions. Only if two digests differ, it fetches the parts, to report the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def installed_version() -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """The digest of the description of a peer's program, and its machine in words."""
+    """The digest of the description of a peer's program, and a description of the peer's machine."""
 
     program: str = ""
     machine: str = ""
@@ -38,9 +38,9 @@ class Identity:
 class ProgramPart:
     """One part of a program that must be the same on all peers."""
 
-    section: str  # the section of the description that it belongs to
-    shown: str  # the part in words, for display; empty for a part that is derived from other parts
-    content: str  # a hash; two parts are equal if their hashes are
+    section: str  # the section of the description that contains the part
+    shown: str  # the part as text, for display; empty for a part that is derived from other parts
+    content: str  # a hash; two parts are equal if their hashes are equal
 
     @classmethod
     def of(cls, section: str, shown: str, content: str | None = None) -> ProgramPart:
@@ -66,7 +66,7 @@ class Description:
 
     @property
     def digest(self) -> str:
-        """The hash of all contents in their order; empty for a description without parts.
+        """The hash of the sections and contents of all parts, in their order; empty for a description without parts.
 
         >>> one = ProgramPart.of("model", "dense/kernel", "(2, 2)")
         >>> other = ProgramPart.of("model", "dense_1/kernel", "(2, 2)")
@@ -76,7 +76,7 @@ class Description:
         return hash_of(" ".join(f"{one.section} {one.content}" for one in self.parts), size=16) if self.parts else ""
 
 
-# The description of a peer that does not describe its program; two such peers are equal.
+# The description of a peer that does not describe its program; two such descriptions are equal.
 NOTHING_SAID = Description()
 
 
@@ -109,7 +109,7 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
 
 
 def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
-    """Describes the first part that only one program has: the cause, since a part follows the parts it depends on."""
+    """Describes the first part that only one program has: the cause, since each part follows its dependencies."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
         # All displayed parts are equal; only parts derived from them differ.

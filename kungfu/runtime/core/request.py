@@ -1,9 +1,9 @@
 """Requests of rules, hooks, people, schedulers and agents to a job, and the merge of the requests of one barrier.
 
 A `Request` is the requested change; `Asked` adds who requests it, when and why. Both stay unchanged until the barrier
-that carries them out. A barrier carries out one size, any named peers (which leave now, or once their replacements
-have come), one batch, one learning rate, one content of each registered value, a checkpoint, and the end of training.
-``merge`` chooses among several requests.
+that carries them out. A barrier can carry out one size, one batch, one learning rate, one content of each registered
+value, a checkpoint and the end of training. It can also remove any number of named peers, now or once their
+replacements have come. ``merge`` chooses among several requests.
 
 | requested together                     | result                                                                  |
 | -------------------------------------- | ----------------------------------------------------------------------- |
@@ -80,14 +80,14 @@ class Leave(Struct, frozen=True, tag=True):
 
 
 class ScaleOut(Struct, frozen=True, tag=True):
-    """The number of peers to add; the leading agent converts it to a `Resize`."""
+    """The number of peers to add; the leading agent converts this request to a `Resize`."""
 
     count: int
     keep: Keep = "global_batch_size"
 
 
 class Migrate(Struct, frozen=True, tag=True):
-    """A replacement for ``peer`` on the host with this name; the leading agent converts it to a `Leave`."""
+    """A replacement for ``peer`` on the host with this name; the leading agent converts this request to a `Leave`."""
 
     peer: int
     host: str
@@ -96,7 +96,7 @@ class Migrate(Struct, frozen=True, tag=True):
 class Profile(Struct, frozen=True, tag=True):
     """The throughput of every size from ``minimum`` to ``maximum``, measured over ``steps`` steps each.
 
-    The leading agent converts it to one `Resize` for each size, and one back to the initial size.
+    The leading agent converts this request to one `Resize` for each size, and one back to the initial size.
     """
 
     minimum: int
@@ -120,7 +120,7 @@ class SetRate(Struct, frozen=True, tag=True):
 
 
 class SetValue(Struct, frozen=True, tag=True):
-    """A new content of a registered value of the program; each peer sets it locally, and no message carries it."""
+    """A new content of a registered value of the program; each peer sets the value locally, without a message."""
 
     name: str
     value: Any
@@ -140,7 +140,7 @@ class Retry(Struct, frozen=True, tag=True):
 
 Membership = Resize | Leave
 Setting = SetBatch | SetRate | StopTraining
-# The requests that can come from outside the training graph, and so travel in messages.
+# The requests that can come from outside the training graph, and are therefore sent in messages.
 Request = Membership | ScaleOut | Migrate | Profile | Setting | SaveCheckpoint | Retry
 
 
@@ -155,9 +155,9 @@ class Asked:
         inputs: The values that the rule read, by name.
         won: The candidates whose target was chosen, if the rule was merged from several rules.
         lost: The candidates whose target was not chosen.
-        id: The id that a requester outside the training graph chose: a repeated id is not carried out again. `AGENT`
+        id: The id that a requester outside the training graph chose: a request with a known id has no effect. `AGENT`
             for the leading agent itself; empty for a rule or a hook.
-        if_view: The version of the view in which the request is valid; it is refused in other views. ``None`` for any.
+        if_view: The version of the view in which the request is valid; other views refuse it. ``None`` for any view.
         superseded_by: The rule, or the command from outside, that a barrier carried out instead; empty before the
             barrier, or if the request is carried out.
         number: The number that the leading agent assigns when it sends the request; repetitions keep the number.
@@ -189,11 +189,11 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
     """Chooses among requests according to the table of this module.
 
     Args:
-        requests: The requests in the order of the policies; the newest first of the requests from outside.
+        requests: The requests of rules in the order of the policies; the requests from outside, with the newest first.
 
     Returns:
-        Each request once. The requests to carry out come first, led by the request for a size, if there is one; the
-        others have ``superseded_by``.
+        Each request once. The requests to carry out come first, led by the request for a size, if there is one. In
+        all others, ``superseded_by`` is set.
 
     >>> grow, rate = Asked(Resize(4), "grow", 7), Asked(SetRate(0.1), "rate", 7)
     >>> merged = merge([rate, grow, Asked(Resize(3), "hook", 7), Asked(SetRate(0.2), "hook", 7)])
@@ -233,7 +233,7 @@ def _subject(asked: Asked) -> tuple[Any, ...]:
 
 
 def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked | None) -> Asked | None:
-    """The request that supersedes this one; ``None`` if it can be carried out together with the others.
+    """The request that supersedes ``one``; ``None`` if ``one`` can be carried out together with the others.
 
     Args:
         one: The request.
@@ -247,7 +247,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
         return outside
     match one.what:
         case Resize():
-            # A command removes peers or moves them to a host: a size would bring joiners in their place, or there.
+            # A command removes peers or moves them to a host: a size would start joiners in their place or on the host.
             if leave is not None and (leave.host is not None or leave.when == "now"):
                 return outside
             # The first of two sizes wins; training that ends needs no other size.

@@ -54,7 +54,7 @@ def shuffled(samples: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]
 def slice_indices(
     position: Position, *, samples: int, seed: int | None, global_batch_size: int, size: int, rank: int
 ) -> NDArray[np.int64]:
-    """The indices of this peer's slice of the next step; empty if there are fewer samples than peers.
+    """The indices of this peer's slice of the next step; may be empty if the step has fewer samples than peers.
 
     Args:
         position: The agreed position.

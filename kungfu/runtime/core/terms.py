@@ -16,7 +16,7 @@ class Ramp:
     """A ramp of the learning rate.
 
     ``lr_t = start + (t - since) / over * (target - start)`` for ``since <= t < since + over``, and ``target`` from
-    then on. (The paper's algorithm ends the ramp at ``over``, its equation at ``since + over``, as here.)
+    then on. (In the paper, the algorithm ends the ramp at ``over``, but the equation at ``since + over``, as here.)
     """
 
     start: float  # the learning rate at the beginning of the ramp
@@ -45,7 +45,7 @@ class Terms:
     """The agreed values of a view besides its members."""
 
     global_batch_size: int = 0  # the samples of a step over all peers
-    # The intended samples per step and peer; a fraction if the global batch is not a multiple.
+    # The intended samples per step and peer; not an integer if the peers cannot share the batch evenly.
     batch_per_peer: float = 0.0
     target_size: int = 0  # the number of peers of the job once the joiners under way have come; 0 if none are under way
     refused_size: int = 0  # the size that was requested last, if it is out of reach; else 0
@@ -60,20 +60,20 @@ class Terms:
     # ``batch_per_peer`` times the number of peers.
     max_global_batch: int = 0
     replaced_peers: int = 0  # the number of peers replaced so far by request
-    # True if no joiner came for the last peers to replace; reset when the view changes, joiners are dismissed, or a
-    # host with free slots comes.
+    # True if no joiner came when replacements for peers were last requested; reset when the view changes, joiners are
+    # dismissed, or a host with free slots joins.
     replacement_refused: bool = False
     by_command: bool = False  # True if the size under way, or the last requested size, was requested from outside
-    # The batch per peer that a policy or attach had set, if a command has changed it since; else 0. The next change of
-    # size by a policy restores it.
+    # The batch per peer that a policy or attach had set, if a command has changed the batch per peer since; else 0. The
+    # next change of size by a policy restores this value.
     policy_share: float = 0.0
-    # The global batch size from which rules on a rescale compute theirs, as last set by attach or by a rule in a step;
-    # 0 if no rule on a rescale has changed the batch since.
+    # The global batch size from which rules on a rescale compute the next one: the size last set by attach or by a rule
+    # in a step. 0 if no rule on a rescale has changed the batch since.
     base_batch: int = 0
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The base of rules on a rescale: a global batch, and the size for which it was set (default: ``size``)."""
+        """The global batch from which rules on a rescale start, and the size for which it was set (or ``size``)."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 

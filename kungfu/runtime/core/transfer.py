@@ -2,12 +2,12 @@
 
 Each peer that lacks the state receives it from the *nearest* holders. Peers of one host share its memory, so peers
 with holders on their host receive slices from several of them, all at the same time. Between two hosts the peers would
-share the link, so a link carries one transfer at a time. Hence *turns*: in each turn, every host that holds the state
-sends it to at most one host that lacks it, namely to the first peer there; from the next turn on, that peer also sends
-it, to the other peers of its host and to further hosts. So the number of hosts with the state doubles every turn. If
-there are many holders, the slices of one peer come from several of them.
+share the link, so a link carries one transfer at a time. Hence there are *turns*: in each turn, every host that holds
+the state sends it to the first peer of at most one host that lacks it. From the next turn on, that peer also sends the
+state: to the other peers of its host, and to further hosts. So the number of hosts with the state doubles every turn.
+If there are many holders, one peer receives slices from several of them.
 
-Xie et al., *Elan*, section IV: nearest neighbour, in parallel where links differ, in turn where they would be shared.
+Xie et al., *Elan*, section IV: from the nearest neighbour, in parallel over different links, in turn over a shared one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
     for host in [host for host in lacking if host in holders]:
         for index, rank in enumerate(lacking.pop(host)):
             transfers[rank] = Transfer(0, _parts(_from(holders[host], index), total_bytes))
-    # The other hosts receive the state in turns: each host that holds it serves one of them.
+    # The other hosts receive the state in turns: each host that holds the state serves one of them.
     turn, waiting = 0, list(lacking)
     while waiting:
         served, waiting = waiting[: len(holders)], waiting[len(holders) :]
@@ -103,7 +103,7 @@ def _from(holders: Sequence[int], index: int) -> list[int]:
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
-    """The sources for each of ``count`` hosts; no host serves two, and sources alternate to use all hosts' links."""
+    """The sources for each of ``count`` receiving hosts; no host serves two; successive sources alternate hosts."""
     hosts = list(holders.values())
     rows = [zip_longest(*hosts[first::count]) for first in range(count)]
     return [[rank for row in group for rank in row if rank is not None] for group in rows]

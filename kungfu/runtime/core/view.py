@@ -32,7 +32,6 @@ class Peer:
 class View:
     """A numbered membership.
 
-
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])
     View(version=2, peers=(Peer(id=0, address='a:1'), Peer(id=3, address='b:1')), begins_phase=False)
@@ -49,7 +48,7 @@ class View:
 
     @property
     def begins(self) -> bool:
-        """True if the job, or one of its phases, begins with this view: no peer has trained in it before."""
+        """True if the job, or one of its phases, begins with this view: no peer has trained in either before."""
         return self.version <= 1 or self.begins_phase  # version 0: a program that runs alone
 
     @property

@@ -1,8 +1,8 @@
-"""Converts the values that peers and agents exchange to messages, and back; no other module handles both.
+"""Converts between the values that peers and agents exchange and their messages; no other module handles both.
 
-A record converts to a message with fields of the same names according to the types of the fields. It is a dataclass or
-a struct of `msgspec`. A word of a ``Literal`` is sent as a value of its field's enum, a tuple as a repeated field, a
-record as a nested message, a union of records as a ``oneof``, and ``None`` as an unset field.
+A record is a dataclass or a `msgspec` struct. It converts to a message with fields of the same names; the type of each
+field determines how its value is sent: a word of a ``Literal`` as a value of the field's enum, a tuple as a repeated
+field, a record as a nested message, a union of records as a ``oneof``, and ``None`` as an unset field.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def converters(
 
     Args:
         kind: The class of the records.
-        message: Its message class, which may have further fields. A field of ``kind`` that the message lacks is not
-            sent, and gets its default.
+        message: The message class, which may have further fields. A field of ``kind`` that the message lacks is not
+            sent, and receives its default.
         unspecified: The words for the zero value of an enum, by field, also within nested records. In other fields, the
             zero value raises a ``UsageError``, as does an unknown value of a newer version.
     """
@@ -181,7 +181,7 @@ _from_decision, to_decision = _of_its_name(Decision, keep="local_batch_size")
 
 def from_decision(decision: Decision) -> Any:
     """The message of a decision; raises ``UsageError`` if its batch size does not fit into a message."""
-    # A rule may ask for any number of samples if the number in an epoch is not known.
+    # A rule may request any number of samples if the number in an epoch is not known.
     if (samples := decision.terms.global_batch_size) not in _INT64:
         raise UsageError(
             f"a rule asks for steps of {float(samples):g} samples; hold what it asks for within what the job can do, "
@@ -191,7 +191,7 @@ def from_decision(decision: Decision) -> Any:
 
 
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
-# An external request must not change the training unless it says so: by default, it keeps the global batch size.
+# An external request may change the training only explicitly: by default, it keeps the global batch size.
 from_asked, to_asked = _of_its_name(Asked, keep="global_batch_size", when="now", unit="steps")
 from_offer, to_offer = _of_its_name(JoinerOffer)
 from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)

@@ -2,8 +2,8 @@
 
 The caller sends its rank, the size of its view and a nonce. The listener answers with its nonce and its proof: an HMAC
 under the job's secret over both nonces and everything that the two must agree on. The caller checks the proof and sends
-its own. The proofs differ in their first word, so neither can be sent back as the other; fresh nonces make old proofs
-useless. Only two integers of fixed length are parsed before the proof, and neither is trusted before it.
+its own proof. The two proofs differ in their first word, so neither can be sent back as the other; fresh nonces make
+old proofs useless. Only two integers of fixed length are parsed before the proof, and neither is trusted until then.
 
     caller                                   listener
       | -- rank, size, nonce ------------------> |

@@ -1,4 +1,4 @@
-"""The joiners that are getting ready on a host, in a memory page that its agent and its peers share.
+"""The joiners that are getting ready on a host, in a memory page shared by the host's agent and peers.
 
 A joiner takes processor time from the other peers of its host, which then look slow. So each peer checks in each step
 whether its host has a joiner; reading memory costs the step almost nothing.
@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from kungfu.runtime.ipc import memfd
 
-_BYTES = 4096  # peers with distant ids may share a byte; the older one is ready by then
+_BYTES = 4096  # peers with distant ids may share a byte; the older peer is ready by then
 _NOBODY, _ON_ITS_WAY = 0, 1
 _MARK = b"\x01"
 
@@ -70,7 +70,7 @@ class JoinerPage:
             self._mark(peer, _NOBODY)
 
     def count(self) -> int:
-        """The number of joiners that are getting ready; takes 0.1 µs if there are none."""
+        """The number of joiners that are getting ready; the call takes 0.1 µs if there are none."""
         try:
             return 0 if self._memory.find(_MARK) < 0 else self._memory[:].count(_MARK)
         except ValueError:  # the page is closed

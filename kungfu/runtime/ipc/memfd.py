@@ -1,7 +1,7 @@
 """The memory that the peers of one machine share: one peer creates it and passes it to the others over sockets.
 
-It has no name, so no other process can open it and no file is left behind; it does not use ``/dev/shm``, which is small
-in containers. It is sealed against shrinking, so that no peer can cause a memory fault in another peer.
+The memory has no name, so no other process can open it and no file is left behind. It is outside ``/dev/shm``, which is
+small in containers. It is sealed against shrinking, so that no peer can cause a memory fault in another peer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make(bytes_: int, *, name: str = "kungfu") -> int:
-    """Creates ``bytes_`` zeroed bytes; returns the descriptor, which the caller closes. ``/proc`` shows ``name``."""
+    """Creates ``bytes_`` zero bytes, called ``name`` in ``/proc``; returns the descriptor, which the caller closes."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, bytes_)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
@@ -24,7 +24,7 @@ def make(bytes_: int, *, name: str = "kungfu") -> int:
 
 
 def has_fixed_size(descriptor: int, bytes_: int) -> bool:
-    """True if these are ``bytes_`` sealed bytes; memory that is smaller or can shrink could end a process by SIGBUS."""
+    """True if the memory has ``bytes_`` sealed bytes; if it is smaller or can shrink, SIGBUS may end this process."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:  # another kind of file

@@ -1,8 +1,8 @@
 """A call that outlives its connection.
 
-TCP retransmits with growing pauses while a link is down, so that after an outage a message may take as long again as
-the outage lasted. A fresh connection has no such pause. So an unanswered call is repeated over a fresh connection,
-while the first connection stays open. The first answer counts; the other end must recognize a repeated request.
+TCP retransmits with growing pauses while a link is down. So after an outage a message may be delayed for as long again
+as the outage lasted; a fresh connection has no such delay. Therefore an unanswered call is repeated over a fresh
+connection, while the first connection stays open. The first answer counts; the other end must recognize a repetition.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Persistent:
                 answer = self._first(attempts, news, began, until=time.monotonic() + self.again_s)
                 if answer is not None:
                     return answer
-                # This thread may have been frozen, so only an attempt made after that time proves that no answer comes.
+                # This thread may have been frozen, so only an attempt after ``patience_s`` proves that no answer comes.
                 if last:
                     waited_s = time.monotonic() - began
                     raise DeadlineExceeded(f"waited {waited_s:.1f} s for {self._address}", waited_s=waited_s)

@@ -42,7 +42,7 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),  # for a host that comes back
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # gRPC's name for the time of one connection attempt, long enough for a slow network or a machine under load.
+    # In gRPC, this names the time of one connection attempt: long enough for a slow network or a machine under load.
     ("grpc.min_reconnect_backoff_ms", 3000),
 ]
 
@@ -78,7 +78,7 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
         return None if handler is None else self._noting(handler)
 
     def _noting(self, handler: Any) -> Any:
-        """Wraps the handler of a method so that it records the caller's port, which only the call itself knows."""
+        """Wraps the handler of a method to record the caller's port, which is available only during a call."""
         kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
         answer = getattr(handler, kind)
 
@@ -103,8 +103,8 @@ class Server:
 
         Args:
             per_address: The number of connections without the secret that each address may keep.
-            silent_s: Age in seconds before a connection without any received byte counts: its bytes may be on the way.
-            spoken_s: Idle seconds before a connection with received bytes counts: a call may wait for a thread.
+            silent_s: Seconds for which a connection without any received byte is kept: its bytes may be on the way.
+            spoken_s: Idle seconds for which a connection with received bytes is kept: its call may wait for a thread.
 
         Cost:
             Less than a millisecond with a hundred descriptors; no other call waits for it.
@@ -140,7 +140,7 @@ class Server:
 
 
 def _connections_at(port: int) -> Iterator[socket.socket]:
-    """Yields duplicates of this process's TCP connections at a local port, to which gRPC gives no access."""
+    """Yields duplicates of this process's TCP connections at a local port, since gRPC does not expose them."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # it was closed meanwhile, or no descriptor is free
             duplicate = os.dup(int(name))
@@ -262,7 +262,7 @@ class Channel:
 
 
 def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
-    """A channel to ``address`` (``HOST:PORT``); its first call connects.
+    """A channel to ``address`` (``HOST:PORT``); the first call opens the connection.
 
     A ``shared`` channel shares one connection with other channels of this process to this address."""
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
@@ -277,14 +277,14 @@ class ChannelPool:
         self._channels: dict[str, Channel] = {}
 
     def to(self, address: str) -> Channel:
-        """The channel to ``address``, created if there is none; its first call connects."""
+        """The channel to ``address``, created if there is none; the first call opens the connection."""
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = connect(address, secret=self._secret)
             return self._channels[address]
 
     def keep(self, addresses: Iterable[str]) -> None:
-        """Closes the channels to all other addresses."""
+        """Closes all channels except those to these addresses."""
         kept = set(addresses)
         with self._lock:
             gone = [self._channels.pop(address) for address in set(self._channels) - kept]
@@ -313,7 +313,7 @@ def call(
         what: Names the wait in errors ("rank 2 at the barrier of step 40").
         peer: The id of the called peer, for errors; ``None`` if an agent is called.
         abandoned: Called five times a second; a failure that it returns ends the wait. The failure names the lost
-            peers, which may not include the called one.
+            peers, which may not include the called peer.
 
     Returns:
         The answer.

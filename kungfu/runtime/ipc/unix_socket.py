@@ -1,7 +1,7 @@
 """Abstract Unix addresses: not files, so nothing is left to unlink. Only processes of this user are accepted.
 
-Any process on the machine may bind a name. So the names of a job follow from its secret: other users cannot predict
-them, and a process that has bound one name does not stop a peer from listening under the next.
+Any process on the machine may bind an address. So a job derives its addresses from its secret: other users cannot
+predict them, and a process that has bound one address of a peer does not stop the peer from listening at the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def listen(job: str, name: str, *, secret: bytes, who: str, backlog: int) -> soc
     Args:
         job: The name of the job.
         name: A name unique within the job.
-        secret: The job's secret, from which the addresses follow.
+        secret: The job's secret, from which the addresses are derived.
         who: The name of this peer in errors.
         backlog: The maximum number of connections waiting to be accepted.
 
@@ -59,7 +59,7 @@ def _bound(listening: socket.socket, address: str) -> bool:
 
 
 def connect(job: str, name: str, *, secret: bytes, timeout_s: float) -> socket.socket | None:
-    """A connection to the peer that listens as ``name``; ``None`` if it is busy or no process of this user listens."""
+    """A connection to the peer that listens as ``name``; ``None`` if no process of this user accepts."""
     for address in addresses(job, name, secret=secret):
         connection = _connected(address, timeout_s)
         if connection is not None:
@@ -75,7 +75,7 @@ def _connected(address: str, timeout_s: float) -> socket.socket | None:
         try:
             connection.connect(address)
             refuse_other_users(connection)
-        # No process listens there, the listener is busy, or another user has bound the name.
+        # No process listens there, the listener is busy, or another user has bound the address.
         except (ConnectionRefusedError, BlockingIOError, TimeoutError, PeerFailure):
             return None
         undo.pop_all()

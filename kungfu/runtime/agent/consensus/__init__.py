@@ -13,14 +13,14 @@ and changes seldom: a message carries it only after a change, and a state withou
 **Replication** (`replication`). The leader numbers its messages and sends them to each follower in order, from one
 thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat. The
 consequences of an event are performed only when every reachable follower has acknowledged the state that includes the
-event or, if some are late or lost, a quorum has. A state that all followers acknowledged is *committed*; the next
-message informs the followers of the commit, and they drop earlier states.
+event or, if some followers are late or lost, when a quorum has acknowledged it. A state that all followers have
+acknowledged is *committed*; the next message informs the followers of the commit, and they drop earlier states.
 
 **Election** (`election`). A follower that has not heard the leader for `lost_after_s`, or finds that the leader's port
-refuses connections, starts a *pre-vote*, which binds no agent: it learns which other agents have lost the leader, and
-which logs are newest. The agent with the lowest host number among them is the *candidate*. It increments the term,
-votes for itself, and requests votes. With a quorum it adopts the newest log among its voters and leads. Without a
-quorum it repeats the election until a deadline; then its host stops with `NoQuorum`.
+refuses connections, starts a *pre-vote*, which binds no agent: the follower learns which other agents have lost the
+leader, and which logs are newest. The agent with the lowest host number among these agents is the *candidate*. It
+increments the term, votes for itself, and requests votes. With a quorum, the candidate adopts the newest log among its
+voters and leads. Without a quorum, it repeats the election until a deadline; then its host stops with `NoQuorum`.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The agent of host
 0 founds the job if no other host is in a job; all others ask the leader to admit them, as do hosts that return. A
@@ -56,19 +56,19 @@ on states that a quorum holds, a leader that yields to a later term, commands th
 Not like Raft:
 
 - A quorum is a majority of *peers*, not of agents: hosts that run most of the peers of the view continue, because
-  the training is there. Of two equal halves, the half with rank 0 continues. Membership is part of the state, so while
-  the commit of a new view is uncertain, a quorum is required under every state that is not known to be superseded
-  (`FollowerLog.uncommitted`), as in Raft's joint consensus.
+  most of the training runs there. Of two equal halves, the half with rank 0 continues. Membership is part of the state,
+  so while the commit of a new view is uncertain, a quorum is required under every state that is not known to be
+  superseded (`FollowerLog.uncommitted`), as in Raft's joint consensus.
 - Before the first view there is no quorum: no agent can be elected, and hosts that lose the leader stop.
 - A voter does not refuse a candidate with an older log. The reply carries the voter's log, and the candidate adopts the
   newest log; so the agent with the lowest host number can win with any log.
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
-- No timeout is randomized. The lowest number among agents that hear each other is candidate, so votes rarely split.
+- No timeout is randomized. Of the agents that hear each other, the lowest number is candidate: votes rarely split.
 - A minority does not wait: its hosts end their peers and exit, because the other hosts continue to train and the
   minority would only occupy machines.
-- A host that is lost for ``--heartbeat`` is removed from the job by a decision of the leader, and is notified of it
-  (`fenced`) when it returns.
+- A host that is lost for ``--heartbeat`` is removed from the job by a decision of the leader. If the host returns, it
+  is notified of the removal (`fenced`).
 
 The states of a host
 --------------------

@@ -19,7 +19,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
 _REPLY_S = 4.0
-# Host events remain messages in the queue of an agent; the words are only for its errors.
+# Host events remain messages in the queue of an agent; the words appear only in errors.
 _, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
 
 
@@ -117,5 +117,5 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
 
 def may_be_up(host: Host) -> bool:
-    """True if the agent of a host may be running; only a refused connection proves that it is not."""
+    """True if the agent of a host may be running; only a refused connection proves that it does not run."""
     return not rpc.is_refused(host.address)

@@ -85,7 +85,7 @@ def elect(
         ``is_over``.
 
     Cost:
-        At most twice ``--heartbeat`` after the start or the last vote for another agent, and six times in total.
+        Ends within twice ``--heartbeat`` of the start or the last vote for another agent, and within six times in all.
     """
     others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
     began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
@@ -130,7 +130,7 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     granted = {number: vote for number, vote in votes.items() if vote.granted}
     log, voters = consensus.log, frozenset({consensus.host, *granted})
     newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
-    # A voter holds a newer state: the candidate adopts it before it counts the quorum.
+    # A voter holds a newer state: the candidate adopts this state before counting the quorum.
     if newest is not None and (newest.term, newest.version) > (log.term, log.version):
         log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
     snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)
@@ -144,7 +144,7 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
 
 
 def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozenset[int]:
-    """The hosts that were not declared lost; a lost host may answer again, but has no peers in the job."""
+    """The hosts in ``numbers`` that were not declared lost; a lost host may answer, but has no peers in the job."""
     return frozenset(numbers) if snapshot is None else snapshot.cluster.hosts.known & frozenset(numbers)
 
 

@@ -1,6 +1,6 @@
 """Admits an agent to its job.
 
-All agents of a job get the same command line; the agent on the first host founds the job.
+All agents of a job are started with the same command line; the agent on the first host founds the job.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class LeaderProxy:
         stub: The generated class that calls the same service on another host.
         client: Calls the leader on another host.
         consensus: The consensus state of this agent, which names the leader.
-        deadline_s: Seconds that a call waits for a leader and its answer.
+        deadline_s: The seconds for which a call waits for a leader and the leader's answer.
     """
 
     def __init__(

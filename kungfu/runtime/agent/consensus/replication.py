@@ -38,9 +38,8 @@ def retry_after_s(deadlines: Deadlines) -> float:
 
 
 def lost_after_s(deadlines: Deadlines) -> float:
-    """The seconds of silence after which followers declare a leader lost. The last message may have come just before
-    the link failed; if the link is back within ``--heartbeat``, the next message waits for the leader's next attempt.
-    """
+    """The seconds of silence after which followers declare a leader lost. This includes the pause between messages
+    before a link fails, and the wait for the leader's next attempt after the link is back within ``--heartbeat``."""
     return HEARTBEAT_EVERY_S + deadlines.heartbeat_s + retry_after_s(deadlines)
 
 
@@ -59,7 +58,7 @@ class FollowerLink:
         number: The number of the follower's host.
         host: The host, with the address of its agent.
         settings: The settings of the job; their deadlines define when the follower is lost.
-        stamp: Fills in the fields that every message has, at the time of sending.
+        stamp: Sets the fields that every message has; called when a message is sent.
         put: Queues ``HostReported``, and ``HostLost`` with a description of the loss.
         count: The number of messages that were already sent to the follower in this term.
     """
@@ -150,7 +149,7 @@ class FollowerLink:
             return message
 
     def _send(self, message: pb.ReplicateRequest) -> pb.ReplicateReply | None:
-        """Sends a message and returns the reply; queues ``HostLost`` and returns ``None`` if there is none."""
+        """Sends a message and returns the reply; queues ``HostLost`` and returns ``None`` if no reply comes."""
         began = time.monotonic()
 
         def stamped() -> pb.ReplicateRequest:
@@ -164,7 +163,7 @@ class FollowerLink:
             # The host is stopped, or the network loses all packets.
             how = "its agent does not answer"
         except grpc.RpcError as error:
-            # The follower has a later leader, so this leader has lost it, and stops if it has no quorum without it.
+            # The follower has a later leader, and is lost for this leader, which stops if the others are no quorum.
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self._put(HostLost(self.number, f"its agent takes no orders from here: {error.details()}"))
                 return None
@@ -176,7 +175,7 @@ class FollowerLink:
 
 def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateRequest:
     """Cuts a message after the record that reaches ``most_bytes``, and returns a new message with the later records.
-    The end of the job moves with them, because a follower that knows of the end accepts no more records."""
+    The end of the job moves to the new message, since a follower that knows the end accepts no more records."""
     rest, size, kept = pb.ReplicateRequest(), 0, 0
     while size < most_bytes and kept < len(message.reports):
         size, kept = size + message.reports[kept].ByteSize(), kept + 1
@@ -198,9 +197,9 @@ class Replicator:
         hosts: All hosts of the job, by number.
         leader: The number of this host.
         term: The term of this leader.
-        clock: The leader's clock, in seconds; its time is sent with every message.
+        clock: The leader's clock, in seconds; the time is sent with every message.
         put: Queues the events of the links.
-        version: The version of the state that this leader starts from; new states continue its count.
+        version: The version of the state that this leader starts from; new states continue this count.
     """
 
     def __init__(
@@ -282,7 +281,7 @@ class Replicator:
         deadline, links = time.monotonic() + limit_s, list(self._links.values())
         for link in links:
             link.await_acknowledged(self._version, deadline=deadline)
-        # Some followers are late: each will acknowledge or be lost, but a quorum need not wait for them.
+        # Some followers are late: each will acknowledge the state or be lost, but a quorum need not wait for them.
         while (late := [one for one in links if one.is_late(self._version)]) and not is_enough(self.acknowledged_by):
             late[0].await_acknowledged(self._version, deadline=time.monotonic() + _LOOK_S)
         # Every follower holds the state: no earlier state counts any more.

@@ -44,7 +44,7 @@ class JobSnapshot:
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
-    """Serializes the state as MessagePack; messages carry the bytes without decoding them, like a snapshot in Raft."""
+    """Serializes the state as MessagePack; messages carry the bytes undecoded, like a snapshot in Raft."""
     return msgspec.msgpack.encode(snapshot)
 
 
@@ -72,7 +72,7 @@ class RequestLogEncoder:
 
 
 def parse_request_log(encoded: bytes) -> RequestLog:
-    """Decodes a request log; empty bytes mean that no log was sent, and give an empty log."""
+    """Decodes a request log; empty bytes mean that no log was sent, and decode to an empty log."""
     return msgspec.msgpack.decode(encoded, type=RequestLog) if encoded else RequestLog()
 
 
@@ -87,7 +87,7 @@ class FollowerLog:
         encoded: The state as bytes, as received.
         requests: The request log of the state as bytes, as last received; decoded only when this agent leads.
         uncommitted: The last state known to be acknowledged by every follower, then every later state, each as its
-            version and its cluster. Until a later state commits, a quorum is required under each of them.
+            version and its cluster. Until a later state commits, a quorum is required under each of these states.
     """
 
     term: int = 0
@@ -167,7 +167,7 @@ class ConsensusState:
                 self._changed.notify_all()
 
     def append(self, request: pb.ReplicateRequest) -> str:
-        """Adopts the term, the clock and the state of a leader's message; returns the reason to refuse it, or ""."""
+        """Adopts the term, clock and state of a leader's message; returns the reason to refuse the message, or ""."""
         with self._changed:
             # A message of another job: two jobs share a host and a port by mistake.
             if self.job and request.job != self.job:

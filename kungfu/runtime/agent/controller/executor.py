@@ -20,7 +20,7 @@ from kungfu.runtime.ipc.convert import from_spawn
 
 
 class Executor:
-    """Performs commands, and keeps the addresses, the process ids and the last output of peers.
+    """Performs commands, and stores the addresses, the process ids and the last output of peers.
 
     Args:
         context: The context of the agent.

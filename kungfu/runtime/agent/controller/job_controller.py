@@ -94,7 +94,7 @@ class JobController:
         return None
 
     def apply(self, outcome: Transition) -> Ending | None:
-        """Adopts the decided state, replicates it, then performs its commands."""
+        """Adopts the decided state, replicates it, then performs the decided commands."""
         before, (self.cluster, commands) = self.cluster, outcome
         # A command may only be performed once a quorum knows of the decision.
         if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:
@@ -198,7 +198,7 @@ def root_cause(
         tails: The last lines that each ended peer printed, by peer.
 
     Returns:
-        The failure at the root, with the exit code of the job and the last output of that peer.
+        The root failure, with the exit code of the job and the last output of the failed peer.
 
     Cost:
         At most three seconds; none if a deadline has expired, since then no peer has ended.
@@ -209,7 +209,7 @@ def root_cause(
     if command.kind is not None:
         exit_kinds[command.peer] = command.kind
     awaited = cluster.alive - set(command.others)
-    # If the cause is known, only its end, with the last output, is awaited; else the ends of all others.
+    # If the cause is known, only the end of that peer, with its last output, is awaited; else the ends of all others.
     awaited = awaited & {command.peer} if command.code is not None else awaited - {command.peer}
     deadline = time.monotonic() + _ROOT_CAUSE_S
     while awaited and not command.late and (left := deadline - time.monotonic()) > 0:
@@ -237,5 +237,5 @@ def root_cause(
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
-    """True if the end of this process may have caused other ends; before the first view, any end may have."""
+    """True if the end of this process may have caused other ends; before the first view, any end may be the cause."""
     return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

@@ -56,7 +56,7 @@ class FormationFailed:
 
 @dataclass(frozen=True)
 class NotifyFailed:
-    """A peer did not acknowledge a message, so the message is repeated; other events report the end of a peer."""
+    """A peer did not acknowledge a message, so the message is repeated. The end of a peer is a separate event."""
 
     peer: int
     error: str
@@ -107,7 +107,7 @@ class PeerClient:
             cluster = self._known()
             return not cluster.phases.is_forming or cluster.view != view or self._has_ended(peer)
 
-        # If it is over before rank 0 answers, another view was formed meanwhile, or will be.
+        # If this view is over before rank 0 answers, another view was formed meanwhile, or will be.
         self._in_thread(lambda: self._admit(view, (0,), pb.Admission(target=command.target), is_over))
 
     def compare(self, command: decided.ComparePrograms) -> None:
@@ -118,7 +118,7 @@ class PeerClient:
             try:
                 reference, its = self._first_described(command.references)
                 how = difference(its, self._described(other), names=(f"peer {reference.id}", f"peer {other.id}"))
-            # The programs differ in any case; only the difference is not known.
+            # The programs differ in any case; only a description of the difference is missing.
             except KungfuError as error:
                 how = f"in what could not be found out ({error})"
             self._put(decided.ProgramDiffers(other.id, how))
@@ -168,8 +168,8 @@ class PeerClient:
             self._send(peer, "AnnounceFailure", failure, is_over=partial(is_over, peer))
 
     def send_to_rank_0(self, command: JoinerOffer | Asked) -> None:
-        """Asks rank 0, the coordinator, to hold a barrier for this command; the command replaces an earlier command of
-        its kind. If another peer becomes rank 0, the agent repeats the commands that are not carried out yet."""
+        """Asks rank 0, the coordinator, to hold a barrier for this command; the command replaces an earlier command
+        of the same kind. If another peer becomes rank 0, the agent repeats the commands not carried out yet."""
         rank_0, number = self._rank_0(), next(self._numbers)
         assert rank_0 is not None
         method, message, kind = _in_wire_form(replace(command, number=number))
@@ -204,7 +204,7 @@ class PeerClient:
         self, view: View, sources: Sequence[int], fields: pb.Admission, is_over: Callable[[Peer], bool],
         patience_s: float = math.inf,
     ) -> bool:  # fmt: skip
-        """Admits all peers to a view, with more ``fields``; ``False`` if rank 0 does not prepare it in time."""
+        """Admits all peers to a view, with more ``fields``; ``False`` if rank 0 does not prepare the view in time."""
         until, rank_0 = time.monotonic() + patience_s, view.peers[0]
 
         def is_too_late() -> bool:

@@ -1,8 +1,8 @@
 """The files in the job's folder: decisions, metrics, the peers' output.
 
-``events.jsonl`` has the version of the record, then one object per decision and change (`kungfu.event_log`);
-``metrics.jsonl`` has one object per step of rank 0; ``peers/peer-N.log`` has the whole output of a peer;
-``trace.jsonl`` has the inputs of the policies in each step, on every peer.
+``events.jsonl`` contains the version of the record, then one object per decision and change (`kungfu.event_log`);
+``metrics.jsonl`` contains one object per step of rank 0; ``peers/peer-N.log`` contains the whole output of a peer;
+``trace.jsonl`` contains the inputs of the policies in each step, on every peer.
 
 No failure of these files ends the job. Lines that could not be written are reported once on the screen, and recorded as
 an event ``gap`` as soon as the record can be written again.
@@ -36,15 +36,15 @@ class Journal:
 
     Args:
         folder: The folder of the job.
-        trace_limit_bytes: The limit of the trace; before the first line beyond it, the trace ends with a line about the
-            limit. 0 for no trace.
+        trace_limit_bytes: The size limit of the trace; in place of the first line beyond the limit, the trace ends with
+            a line about the limit. 0 for no trace.
         clock: Returns the seconds since 1970.
 
     Attributes:
         notify: Called with an event when lines are being lost, and with another event after the loss.
 
     Raises:
-        UsageError: The folder holds a record already, or cannot be written.
+        UsageError: The folder contains a record already, or cannot be written.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Calls ``write`` to write a small file of the folder; after an ``OSError``, again with each later line."""
+        """Calls ``write`` to write a small file of the folder; after an ``OSError``, retries with each later line."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()

@@ -34,7 +34,7 @@ class LogGap:
 
 
 def merged(first: LogGap | None, second: LogGap) -> LogGap:
-    """Merges two gaps of a file, between which nothing could be recorded."""
+    """Merges two gaps of a file, if nothing could be recorded between them."""
     return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
 
 
@@ -48,8 +48,8 @@ class LogFile:
         head: The first line of the file, written together with the second.
 
     Attributes:
-        gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, the file is
-            tried again at most once a second.
+        gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, writing to
+            the file is retried at most once a second.
         is_open: True if the file was not closed.
     """
 

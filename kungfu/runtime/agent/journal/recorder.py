@@ -1,8 +1,8 @@
 """Records events: writes them to the journal, shows them to people, and replicates them to the other hosts.
 
 The recorder also detects named signals of policies that are not finite in many steps; nothing else reports them. A
-policy that waits for a noise scale requests nothing while it is NaN. Steps before the first number of a signal are not
-counted: many signals are NaN until something was measured.
+policy that waits for a noise scale requests nothing while the noise scale is NaN. Steps before the first finite value
+of a signal are not counted: many signals are NaN until something was measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RecordListener(Protocol):
         """Handles a recorded event."""
 
     def status(self, fields: Mapping[str, Any]) -> None:
-        """Handles a measured step, by its line of metrics."""
+        """Handles a measured step, described by its line of metrics."""
 
 
 class Console(RecordListener, Protocol):
@@ -73,7 +73,7 @@ class HostRecorder:
         self.ended: set[int] = set()
 
     def event(self, event: LoggedEvent, *, shown: bool = False) -> pb.Records:
-        """Records an event of the leader, and shows it if ``shown``; returns the records that the other hosts get."""
+        """Records an event of the leader, and shows it if ``shown``; returns the records for the other hosts."""
         with self._lock:
             stamped = self.journal.write(event)
             self._note(stamped)
@@ -157,7 +157,7 @@ def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
 
 @dataclass
 class _Counted:
-    """The steps since the first number of a signal, the undefined steps among them, and both at the last check."""
+    """The steps since a signal's first number, the undefined steps among them, and both counts at the last check."""
 
     since: int
     steps: int = 0
@@ -173,7 +173,7 @@ class UndefinedSignals:
         self._counted: dict[str, _Counted] = {}
 
     def after_step(self, row: Mapping[str, Any]) -> list[UndefinedEvent]:
-        """Counts a step by its line of metrics; returns the events to record."""
+        """Counts the step that a line of metrics describes; returns the events to record."""
         step = row.get("step")
         if not isinstance(step, int):
             return []

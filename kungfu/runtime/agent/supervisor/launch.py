@@ -1,4 +1,4 @@
-"""Starts a peer with its share of the host, reads its output by lines, and ends it with all its descendants."""
+"""Starts a peer with its share of the host, reads its output line by line, and ends it with all its descendants."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 
 TAIL_LINES = 60
 
-# For a peer that trains, the first SIGTERM is a preemption notice, and the second ends the peer. The third is for a
-# busy machine that merged two. There are no more, because a program with a handler for the signal receives them all.
+# For a peer that trains, the first SIGTERM is a preemption notice, and the second ends the peer. The third is in
+# case a busy machine merges two signals. More are not sent, since a program with a handler for SIGTERM receives all.
 _SIGTERM_AT_S = (0.0, 0.2, 1.0)
 _LOOK_S = 0.02
 _REAPED_WITHIN_S = 5.0
@@ -183,7 +183,7 @@ def peer_environment(
     """The environment of a peer: the user's variables, with the peer's share of the host's cores and its device.
 
     Variables set by the user remain unchanged, except that each peer gets only one of the devices that they list; see
-    ``devices_of``. TensorFlow gets at least two inter-op threads, since a barrier would occupy a single thread and wait
+    ``devices_of``. TensorFlow gets at least two inter-op threads, since a barrier would occupy the only thread and wait
     forever. TensorFlow allocates device memory only as needed, since slots may share a device, and a replacement starts
     while the replaced peer still runs.
 

@@ -42,7 +42,7 @@ class ProcessListener(Protocol):
 
 
 class ProcessSupervisor:
-    """The processes of this host, by peer. Only the agent's main thread may start one.
+    """The processes of this host, by peer. Only the agent's main thread may start a process.
 
     Args:
         command: The user's program, the same for every peer.
@@ -54,7 +54,7 @@ class ProcessSupervisor:
         standby: The number of standby processes for peers that start later.
 
     Attributes:
-        joiners: Shows the peers of this host which joiners are on their way to this host.
+        joiners: Shows the peers of this host which joiners are getting ready on this host.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ProcessSupervisor:
         """
         peer = spawn.peer
         settings = replace(settings, peer=peer, joiner_page=self.joiners.path)
-        # A joiner gets the state of the others, not a checkpoint; peers on this host are slower until it is ready.
+        # A joiner gets the state of the others, not a checkpoint; other peers here are slower until it is ready.
         if spawn.joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
             self.joiners.add(peer)
@@ -111,8 +111,8 @@ class ProcessSupervisor:
 
     def keep_standby(self) -> str:
         """Starts the missing standby processes, one after the other, unless a joiner was started here recently: loading
-        takes processor time from the peers. Returns the reason once if no standby processes are started any more; else
-        an empty text."""
+        takes processor time from the peers. If no standby processes are started any more, returns the reason once; else
+        returns an empty text."""
         pool = self._standby
         # None are wanted, or the reason was already returned.
         if not pool.size:

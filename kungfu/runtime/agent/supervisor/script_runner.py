@@ -3,7 +3,7 @@
 ``kungfu-run`` lets an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
 The script then runs as under ``python script.py`` or ``python -m module``: as ``__main__``, with the same ``__file__``,
 ``sys.argv`` and ``sys.path``. Like the subreaper, this file is run as a script, and imports almost nothing. It does not
-load Keras; a finder waits until the script does. Only a standby process loads TensorFlow and Keras in advance, and
+load Keras; a finder waits until the script loads it. Only a standby process loads TensorFlow and Keras in advance, and
 runs the script when it receives the environment of its peer.
 """
 
@@ -97,7 +97,7 @@ _warned: list[str] = []
 
 def _check(model: Any) -> None:
     """Raises ``UsageError`` if the call of ``fit`` must be a mistake; prints a warning if it may be a mistake."""
-    module = sys.modules.get("kungfu.training.loop.attach")  # loaded with the first use of it
+    module = sys.modules.get("kungfu.training.loop.attach")  # loaded when attach is first used
     attached = [] if module is None else module.attached_models()
     # kungfu was not loaded: the script cannot intend to train together.
     if "kungfu" not in sys.modules:
@@ -151,7 +151,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: types.Tracebac
 
 
 def _is_shown_by_agent(error: BaseException) -> bool:
-    """True if this is only an error of a policy that was reported to the agent."""
+    """True if ``error`` is only an error in a policy, and was reported to the agent."""
     errors = sys.modules.get("kungfu.errors")
     chain, link = [error], error.__cause__
     while link is not None:
@@ -186,7 +186,7 @@ def _stand_by() -> None:
     import contextlib
     import json
 
-    # Here so that the script finds them loaded. Not kungfu: `_check` tests whether the script has loaded it.
+    # Imported so that the script finds them loaded. Not kungfu: `_check` tests whether the script has loaded it.
     import grpc  # noqa: F401
     import keras  # noqa: F401
     import tensorflow  # noqa: F401  # ruff: isort: skip

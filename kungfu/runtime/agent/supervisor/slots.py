@@ -1,4 +1,4 @@
-"""Chooses the slot of a peer on its host, and with the slot one of the host's devices."""
+"""Chooses the slot of a peer on its host; the slot determines which of the host's devices the peer uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
 
     Args:
         environment: The variables that name devices.
-        gpus: The number of GPUs that the driver shows; all of them are used if no variable names any.
+        gpus: The number of GPUs that the driver shows; all GPUs are used if no variable names devices.
 
     Returns:
         The names; empty if there are no devices, or none should be used.

@@ -1,8 +1,8 @@
 """Interpreters on standby: started before they are needed, with TensorFlow and Keras loaded, for peers that join.
 
-Loading both is the longest part of a peer's start. A standby process is the user's command under ``script_runner``,
-which loads them, reports that, and waits. When a peer starts on this host, the process receives the peer's environment,
-runs the script with it, and becomes that peer.
+Loading TensorFlow and Keras is the longest part of a peer's start. A standby process is the user's command under
+``script_runner``, which loads both, reports this, and waits. When a peer starts on this host, the process receives the
+peer's environment, runs the script in this environment, and becomes that peer.
 
 A standby process loads under the environment that a peer of this host would have. If the peer's environment differs in
 more than its settings and its device, which are read later, a new process is started instead.
@@ -38,9 +38,9 @@ class _Standby:
 
     Args:
         process: The process; its output is not read yet.
-        line: The socket to its standard input; carries its message that it has loaded, and its environment as a peer.
-        environment: The environment in which it loads.
-        has_loaded: True if it has loaded and waits.
+        line: The socket to the process's standard input; carries the process's ``LOADED``, and its peer's environment.
+        environment: The environment in which the process loads.
+        has_loaded: True if the process has loaded and waits.
     """
 
     process: PeerProcess
@@ -135,7 +135,7 @@ def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def _send_environment(line: socket.socket, environment: Mapping[str, str]) -> bool:
-    """Sends a process its environment and closes the socket; returns True if it could be sent."""
+    """Sends a process its environment and closes the socket; returns True on success."""
     try:
         with line:
             line.setblocking(True)

@@ -1,9 +1,9 @@
 """The parent of one peer: executes the user's command, reports its exit, and lets no descendant outlive the agent.
 
 This file is run as a script, not as a module, once per peer, and imports almost nothing. Over a socket to the agent, it
-sends the peer's process id and its exit code (negative: the signal), each as a line of digits. It receives single
-bytes: the number of a signal for the peer's process group, or 0 to kill all remaining processes. It also kills them
-when the socket closes, because then the agent is gone.
+sends the peer's process id and the peer's exit code (negative: the signal), each as a line of digits. It receives
+single bytes: the number of a signal for the peer's process group, or 0 to kill all remaining processes. It also kills
+all remaining processes when the socket closes, because then the agent is gone.
 
 The kernel kills the peer if this process ends (a parent-death signal, ``prctl(PR_SET_PDEATHSIG)``). As subreaper of its
 descendants (``PR_SET_CHILD_SUBREAPER``), this process becomes the parent of orphaned descendants in any session or
@@ -93,7 +93,7 @@ class _Subreaper:
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to the peer's process group (SIGKILL only to the peer), unless the peer has exited."""
-        if self.peer_exited or number == _KILL_ALL:  # until it is reaped, no other process can get its id
+        if self.peer_exited or number == _KILL_ALL:  # until then, no other process can get the peer's id
             return
         # The descendants of the peer are killed afterwards.
         if number == signal.SIGKILL:
@@ -106,7 +106,7 @@ class _Subreaper:
 
 
 def _begin_session() -> None:
-    """Gives the forked child a new session and the default signals; the kernel kills the child with its parent."""
+    """Gives the forked child a new session and default signal handlers; the kernel kills the child with its parent."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):

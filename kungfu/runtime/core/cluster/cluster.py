@@ -36,14 +36,14 @@ class JobLimits:
 class Starting:
     """A joiner: a peer on its way into the job. Times are seconds of the agent's clock."""
 
-    since: float  # the time at which it was spawned
-    attached: float | None = None  # the time at which it called ``attach``
-    ready: float | None = None  # the time at which it was ready to be admitted
-    # Its report that it is ready, with its program and phase; its program is compared before ``ready`` is set.
+    since: float  # the time at which the joiner was spawned
+    attached: float | None = None  # the time at which the joiner called ``attach``
+    ready: float | None = None  # the time at which the joiner was ready to be admitted
+    # The joiner's report that it is ready, with its program and phase. ``ready`` is set once the program is compared.
     said: PeerProgressed | None = None
-    replaces: int | None = None  # the id of the lost peer that it replaces; ``None`` for a joiner that was requested
-    # The time of its last report of a delay (reading data up to the others' position, or compiling); 0 without a
-    # report.
+    replaces: int | None = None  # the id of the lost peer that the joiner replaces; ``None`` for a requested joiner
+    # The time of the joiner's last report of a delay (reading data up to the others' position, or compiling); 0 without
+    # a report.
     reads: float = 0.0
 
     @property
@@ -100,7 +100,7 @@ class Hosts:
     goal: int = 0  # the size that the job would have if it had lost no peer
     # The host and the time of removal of each peer that a decision has removed: the host may be slow.
     departures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    # The threads per peer on each host with which the job began.
+    # The threads per peer on each of the hosts with which the job began.
     shares: Mapping[int, int] = field(default_factory=dict)
     # The request times of the joiners that wait for the slots of members with a notice.
     queue: tuple[float, ...] = ()
@@ -143,7 +143,7 @@ class Losses:
     noticed: frozenset[int] = frozenset()  # the members that were given notice of a preemption
     # The failures of scripts after the end of their training, by id.
     broken_after: Mapping[int, str] = field(default_factory=dict)
-    # The peers that have reported the exits of their programs, while they run or are in the view.
+    # The peers that have reported the exits of their programs, as long as they run or are in the view.
     exiting: Mapping[int, Departure] = field(default_factory=dict)
     # The exits of the peers that were lost to an exception of their program, by id.
     raised: Mapping[int, Exit] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Regrouping:
     reports: Mapping[int, LossReport] = field(default_factory=dict)
     formed: View | None = None  # the view to which the survivors were admitted; each of them may report again
     stuck: int = 0  # the number of consecutive views that broke before they trained
-    killed: frozenset[int] = frozenset()  # the members that were killed for being late, once each
+    killed: frozenset[int] = frozenset()  # the members that were killed because they were late; none is killed twice
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def mark_to_kill(cluster: Cluster, peers: Iterable[int]) -> Cluster:
 
 
 def exit_in_words(code: int) -> str:
-    """An exit code in words.
+    """An exit code as text.
 
     Args:
         code: The code; if negative, the number of a signal.

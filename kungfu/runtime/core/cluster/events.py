@@ -1,7 +1,7 @@
 """The events that the agent receives, and the commands that it performs: values only.
 
-As commands, a request (`Asked`) and an offer of joiners (`JoinerOffer`) are sent to the coordinator of the view, which
-carries them out at a barrier. The decision of such a barrier (`Decision`) is an event if it changes the number of
+The commands `Asked` (a request) and `JoinerOffer` (an offer of joiners) are sent to the coordinator of the view, which
+carries them out at a barrier. The decision of that barrier (`Decision`) is an event if it changes the number of
 processes.
 """
 
@@ -19,7 +19,7 @@ from kungfu.runtime.core.view import Peer, View
 
 @dataclass(frozen=True)
 class PeerProgressed:
-    """A joiner attached, or (with ``ready``) waits to be admitted, and reports its program.
+    """A joiner has attached or, if ``ready``, waits to be admitted and reports its program.
 
     A former member also reports that it is ready, before each phase after the first. ``phase`` is the phase for which
     the peer is ready.
@@ -33,7 +33,7 @@ class PeerProgressed:
 
 @dataclass(frozen=True)
 class ProgramDiffers:
-    """A joiner does not run the program of the job; ``how`` is the difference in words."""
+    """A joiner does not run the program of the job; ``how`` describes the difference."""
 
     peer: int
     how: str
@@ -65,10 +65,10 @@ class LossReport:
     error: str  # the error by which the peer noticed the loss
     suspects: tuple[int, ...] = ()  # the ids of the peers that the error names
     late: bool = False  # True if a deadline expired; else a connection ended
-    # The stage between that step and the next: 0 in the barrier of that step, 1 after it, plus one for each exchange of
-    # the peers that began since, and one for each that ended.
+    # The stage between ``step`` and the next step: 0 in the barrier of ``step``, 1 after this barrier, plus one for
+    # each exchange of the peers that has begun since, and one for each exchange that has ended.
     stage: int = 0
-    # The checksum of the replicated state once an exchange has begun, since the peers' states may differ.
+    # The checksum of the replicated state once an exchange has begun, since the peers' states may then differ.
     digest: int = 0
 
 
@@ -171,10 +171,10 @@ class Spawn:
     """Starts a peer."""
 
     peer: int
-    host: int = 0  # the number of the host that starts it
+    host: int = 0  # the number of the host that starts the peer
     leaving: tuple[int, ...] = ()  # the leaving peers of that host, whose processors the new peer may use
     joins: bool = True  # True if the peer joins a view, and so receives the state from others instead of a checkpoint
-    threads: int = 0  # the threads of every peer of the job within an op; 0 for the default of its host
+    threads: int = 0  # the threads of every peer of the job within an op; 0 for the default of the host
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class ComparePrograms:
 
 @dataclass(frozen=True)
 class ReportMachines:
-    """Notifies the user of the machines of ``others``, by peer id, which may round differently from the usual one."""
+    """Notifies the user that the machines of ``others`` differ from the ``usual`` one and may round differently."""
 
     usual: str
     others: Mapping[int, str]
@@ -229,7 +229,7 @@ class AdmitSurvivors:
 
 @dataclass(frozen=True)
 class AnnounceFailure:
-    """Notifies peers, with the reason ``how``: ``peer`` is lost (-1: none), and views up to ``version`` are broken."""
+    """Notifies peers that ``peer`` (-1: no peer) is lost and views up to ``version`` are broken, because of ``how``."""
 
     peer: int
     version: int
@@ -247,8 +247,8 @@ class Fail:
     others: Mapping[int, str] = field(default_factory=dict)
     code: int | None = None  # the exit code of the job, if it is known; then no other cause is searched for
     chosen: bool = False  # True if the program chose the code, by ``sys.exit``
-    # The kind of failure of a peer whose process still runs. If it lost other peers, for example, their end is the root
-    # cause.
+    # The kind of failure of a peer whose process still runs. If that peer lost others, for example, the end of the
+    # lost peers is the root cause.
     kind: ExitKind | None = None
 
 

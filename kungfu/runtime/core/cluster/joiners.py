@@ -18,7 +18,7 @@ from kungfu.runtime.core.view import View
 
 UNLIKE_CODE = 2
 _ANOTHER = "its program is not that of the job"
-# The number of consecutive replacements that never train after which none is started: the cause is persistent.
+# After this many consecutive replacements that never trained, no more are started: the cause is persistent.
 CRASH_LOOP = 3
 
 
@@ -36,8 +36,8 @@ def spawn(
         cluster: The cluster.
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
-        host: The host on which the peers should run; without it, the first with a free slot, see `host_for`.
-        leaving: The peers that the new peers will replace; their hosts are used only after other free slots.
+        host: The host on which the peers should run; ``None`` for the first with a free slot, see `host_for`.
+        leaving: The peers that the new peers will replace; free slots on other hosts than theirs are preferred.
     """
     people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
@@ -49,7 +49,7 @@ def spawn(
         next_id = peer + 1
         free_host = placement.host_for(room, avoided, left=left)
         if free_host is None:
-            # The next offer reports it to the coordinator.
+            # The next offer reports the missing peer to the coordinator.
             missing[peer] = placement.NO_SLOT
             continue
         room[free_host] -= 1
@@ -69,7 +69,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
 
 
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
-    """The peers that are leaving or have left the job but still have processes on a host; they free its processors."""
+    """The peers with a process on this host that are leaving or have left the job; their processors become free."""
     staying = {*cluster.members, *cluster.starting} - {*leaving}
     return tuple(peer for peer in placement.peers_on(cluster, host) if peer not in staying)
 
@@ -81,7 +81,7 @@ def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
         # The decision needs no change, there is no coordinator yet, or training is over.
         return cluster, []
     have = len(cluster.members) + len(cluster.starting)
-    # The newest size counts: joiners that wait for a slot were requested by an older size.
+    # The newest size counts: joiners that wait for a slot were requested for an older size.
     cluster = replace(cluster, missing={}, hosts=replace(cluster.hosts, queue=()))
     if size > have:
         # Some peers are missing.
@@ -125,15 +125,15 @@ def on_peer_progressed(cluster: Cluster, event: events.PeerProgressed, now: floa
         entry = replace(entry, attached=now) if entry.attached is None else replace(entry, reads=now)
         return offer_if_ready(cluster.with_joiner(event.peer.id, entry))
     if cluster.view is not None and event.phase != cluster.phases.number:
-        # The joiner is ready for another phase: it finds out, and gets ready for the present one.
+        # The joiner is ready for another phase: it will notice, and get ready for the present phase.
         return cluster, []
     entry = replace(entry, said=event)
     if cluster.view is not None and entry.identity.program != cluster.identity.program:
-        # The joiner does not count as ready; the difference is looked up first. First peers are compared together.
+        # The joiner does not count as ready: the difference is determined. The first peers are compared together.
         cluster = cluster.with_joiner(event.peer.id, entry)
         return cluster, compare_waiting(cluster)
     usual, machine = cluster.identity.machine, entry.identity.machine
-    # A machine that differs from the job's first is reported; for the first view all are reported together.
+    # A machine unlike that of the job's first peer is reported; for the first view, all are reported together.
     differs = cluster.view is not None and machine != usual
     remarks = [events.ReportMachines(usual, {event.peer.id: machine})] if differs else []
     return offer_if_ready(cluster.with_joiner(event.peer.id, replace(entry, ready=now)), remarks)
@@ -148,7 +148,7 @@ def offer_if_ready(cluster: Cluster, commands: Sequence[events.Command] = ()) ->
         # Some joiners are still on their way, or wait for a slot.
         return cluster, [*commands]
     if cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming:
-        # There is no coordinator at the moment: the view after the recovery, or of the next phase, gets the offer.
+        # There is no coordinator at the moment: the view after the recovery, or the next phase, gets the offer.
         return cluster, [*commands]
     if cluster.view is None:
         # The first peers are all ready.
@@ -174,7 +174,7 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """Handles a joiner that will not come: a replacement is started again, a requested joiner is reported missing."""
+    """Handles a joiner that will not come: a replacement is started again; a requested joiner is reported missing."""
     entry = cluster.starting[peer]
     cluster = cluster.without_joiners([peer])
     if entry.replaces is None:
@@ -255,6 +255,6 @@ def fail_as_different(how: str) -> events.Fail:
 
 
 def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
-    """Dismisses a joiner with a different program; it is not replaced, since a replacement would run the same."""
+    """Dismisses a joiner with a different program; a replacement would run that program as well, so none is started."""
     cluster = replace(cluster.without_joiners([peer]), missing={**cluster.missing, peer: _ANOTHER})
     return mark_to_kill(cluster, [peer]), [events.Kill(peer, f"{_ANOTHER}: {how}")]

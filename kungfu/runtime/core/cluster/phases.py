@@ -1,9 +1,9 @@
 """The phases of a job: the consecutive trainings of its program.
 
-A phase ends like the training of a job: its peers hold a last barrier, and each reports that it has finished. It is
-then unknown if the program trains again. The next phase begins like the job: each peer that reaches it reports that it
-is ready; when all are ready, they form a view and begin with the state of its rank 0. Between two phases a peer is in
-no barrier, and only this module waits for it.
+A phase ends like the training of a job: its peers hold a last barrier, and each peer reports that it has finished. It
+is then unknown whether the program trains again. The next phase begins like the job: each peer that reaches the phase
+reports that it is ready; when all are ready, they form a view and begin with the state of rank 0. Between two phases a
+peer is in no barrier, and only this module waits for the peer.
 
 | event                             | reaction                                                                        |
 | --------------------------------- | ------------------------------------------------------------------------------- |
@@ -40,14 +40,14 @@ def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transi
         # The report is repeated: the next phase is under way.
         return cluster, []
     if not phases.is_over:
-        # The first report. Joiners were getting ready for this phase: they find out, and get ready for the next.
+        # The first report. Joiners were getting ready for this phase: they notice its end, and get ready for the next.
         unready = {id_: replace(entry, since=now, ready=None, said=None) for id_, entry in cluster.starting.items()}
         cluster = replace(cluster, starting=unready, phases=replace(phases, is_over=True))
     return replace(cluster, processes=replace(people, finished=people.finished | {peer})), []
 
 
 def on_peer_ready_for_phase(cluster: Cluster, event: events.PeerProgressed, now: float) -> Transition:
-    """Handles a former member or a joiner that is ready, between two phases."""
+    """Handles a former member or a joiner that has reported, between two phases, that it is ready."""
     peer, phases = event.peer.id, cluster.phases
     if event.phase != phases.number + 1:
         # The joiner does not know yet that the phase is over.
@@ -116,7 +116,7 @@ def _with_view(cluster: Cluster, reports: Sequence[events.PeerProgressed], now: 
         left = f"{view.size} peer{'' if view.size == 1 else 's'} came to phase {cluster.phases.number + 1}"
         reason = f"{lost.pop(root, '')}; ".lstrip("; ") + f"{left}, fewer than --min {cluster.limits.minimum}"
         return cluster, [events.Fail(root, reason, others=lost)]
-    # The training continues, so peers lost between the phases have not failed after its end.
+    # The training continues, so the peers lost between the phases did not fail after the end of training.
     losses = replace(losses, broken_after={})
     phases = Phases(cluster.phases.number + 1, is_forming=True, since=now, replaced=replaced)
     people = replace(cluster.processes, finished=frozenset())
@@ -138,7 +138,7 @@ def on_phase_began(cluster: Cluster, now: float) -> Transition:
 
 
 def repeat_admission(cluster: Cluster) -> list[events.Command]:
-    """Repeats the admission to the view of a phase for peers that may have missed it, if the view is forming."""
+    """Repeats the admission to a forming view of a phase, since some peers may have missed the admission."""
     view, phases = cluster.view, cluster.phases
     if not phases.is_forming or view is None:
         # No admission is to be repeated.
@@ -148,7 +148,7 @@ def repeat_admission(cluster: Cluster) -> list[events.Command]:
 
 
 def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int:
-    """The number of peers that join a view now or once it trains."""
+    """The number of peers that join after this view: joiners, replacements and joiners that wait for a slot."""
     return len(cluster.starting.keys() - {*view.ids}) + len(replaced) + len(cluster.hosts.queue)
 
 
@@ -164,14 +164,14 @@ def on_phase_differs(cluster: Cluster, peer: int, how: str) -> Transition:
 
 
 def on_lost_between_phases(cluster: Cluster, peer: int, code: int, how: str) -> Cluster:
-    """Records a failed former member: if the others continue to another phase, it is replaced; else the job fails."""
+    """Records a failed former member: if the others begin another phase, the member is replaced; else the job fails."""
     losses = replace(cluster.losses, broken_after={**cluster.losses.broken_after, peer: how})
     phases = replace(cluster.phases, lost={**cluster.phases.lost, peer: code})
     return replace(cluster, losses=losses, phases=phases)
 
 
 def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
-    """Handles the loss of a peer of the forming view: the others form another; if rank 0 is lost, the job fails."""
+    """Handles the loss of a peer of the forming view: the others form another view; without rank 0, the job fails."""
     view, phases = cluster.view, cluster.phases
     assert view is not None
     if peer == view.ids[0]:
@@ -188,12 +188,12 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
         phases = replace(phases, replaced=(*phases.replaced, peer))
     phases = replace(phases, since=now)
     cluster = replace(cluster.without_joiners([peer]), view=smaller, phases=phases, losses=losses)
-    # Peers that have begun to enter the view leave it; the others do not know of it.
+    # Peers that have begun to enter the view leave it; the other peers do not know of this view.
     return cluster, [events.AnnounceFailure(peer, view.version, how), *repeat_admission(cluster)]
 
 
 def on_reported_while_forming(cluster: Cluster, event: events.PeersLost) -> Transition:
-    """Handles a peer that could not enter the view of its phase: kills hanging peers; their ends form the next view."""
+    """Handles a peer that could not enter the view of its phase: kills hanging peers; the others form another view."""
     report, view = event.report, cluster.view
     assert view is not None
     if report.version < view.version or not report.late:

@@ -33,8 +33,8 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
 def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
     """The first host with a free slot that need not be avoided; else the first host with any free slot.
 
-    The host of a peer that leaves for the new peer comes after other hosts, since the host may have made it slow.
-    Another slot on that host still comes before a slot to avoid.
+    The host of a peer that the new peer replaces comes after other hosts, since that host may have made the replaced
+    peer slow. A slot on that host still comes before a slot to avoid.
 
     Args:
         room: The free slots of each host, by number.
@@ -88,7 +88,7 @@ def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) ->
     """True if the hosts whose agents reach each other may continue without the others.
 
     They may if they run a strict majority of the view's peers, or exactly half of them including rank 0. So two groups
-    of hosts without a connection never both continue.
+    of hosts that cannot reach each other never both continue.
 
     Args:
         view: The view in force.

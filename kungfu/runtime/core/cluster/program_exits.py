@@ -1,4 +1,4 @@
-"""Handles peers whose programs exit while other peers train: each reports its exit before its process ends.
+"""Handles peers whose programs exit while other peers train: a program reports its exit before its process ends.
 
 | exit of the program               | consequence                                                                      |
 | --------------------------------- | -------------------------------------------------------------------------------- |
@@ -10,7 +10,7 @@
 | ``break`` out of the loop         | nothing at first; if the others wait for the peer, it is lost and replaced       |
 | any of these, of a ready joiner   | the joiner is dismissed, and not offered                                         |
 
-The others do not wait for a peer that has exited. It is killed if it has not ended after ``grace_s``.
+The others do not wait for a peer whose program has exited. Its process is killed if it still runs after ``grace_s``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
     departed = {**cluster.losses.exiting, peer: departure}
     cluster = replace(cluster, losses=replace(cluster.losses, exiting=departed))
     if not departure.is_gone:
-        # The peer left its loop, and may return for the last barrier; if the others miss it, they report the loss.
+        # The peer left its loop, and may return for the last barrier; if the others wait in vain, they report the loss.
         return cluster, []
     first = next((one for one, other in cluster.losses.raised.items() if one != peer and exit.repeats(other)), None)
     if first is not None and (trains or is_between or peer in cluster.starting):
@@ -49,18 +49,18 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         # Every other peer would fail as well.
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
     if is_between and exit.kind == "exception":
-        # The others may continue to another phase without it, unless they raise the same exception.
+        # The others may continue to another phase without the peer, unless they raise the same exception.
         return replace(cluster, losses=replace(cluster.losses, raised={**cluster.losses.raised, peer: exit})), []
     if not trains:
-        # No view in force needs it.
+        # No view in force needs the peer.
         return _on_exit_outside_view(cluster, peer, exit, now)
     if cluster.phases.is_forming and cluster.view is not None:
-        # The peers that wait for it in the view of a phase are notified; the end of its process forms the next view.
+        # Peers that wait for this peer in the view of a phase are notified; its process's end leads to the next view.
         return cluster, [AnnounceFailure(peer, cluster.view.version, described(exit))]
     if exit.kind == "exit" and cluster.regrouping is None:
         # If the others continue to train, they will report its loss; if all end together, none is lost.
         return cluster, [AnnounceFailure(peer, 0, described(exit))]
-    # The peer is lost: by an exception, or because it ends in the middle of a recovery.
+    # The peer is lost: an exception was raised, or its program ends in the middle of a recovery.
     losses = cluster.losses.with_failed(peer)
     if exit.kind == "exception":
         # If another peer raises the same exception, the program is at fault.
@@ -72,9 +72,9 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
     """Handles the exit of a program outside the view: of a joiner, or of a removed or finished peer."""
     entry = cluster.starting.get(peer)
     if cluster.view is None or entry is None or entry.ready is None:
-        # The consequence is decided when its process ends.
+        # The consequence is decided when the peer's process ends.
         return cluster, []
-    # A ready joiner must no longer be offered, and peers that wait for it in a view are notified.
+    # A ready joiner must no longer be offered, and peers that wait for the joiner in a view are notified.
     cluster, commands = give_up_joiner(cluster, peer, described(exit), now)
     return cluster, [AnnounceFailure(peer, 0, described(exit)), *commands]
 
@@ -97,7 +97,7 @@ def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
 
 
 def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
-    """The failure of the job if a peer's program ended it, by ``sys.exit(n)`` or a usage error; else ``None``."""
+    """The failure of a job that a peer's program ended, by ``sys.exit(n)`` or a usage error; else ``None``."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None or departure.code is None or departure.killed:
         # The peer reported nothing, its process still runs, or it was killed.
@@ -120,7 +120,7 @@ def early_departure(cluster: Cluster, peer: int) -> Departure | None:
 
 
 def describe_departure(departure: Departure) -> str:
-    """The exit of a program in words, with the exit code of its process."""
+    """Describes the exit of a program, with the exit code of its process."""
     exit, code = departure.exit, departure.code
     return described(exit) if exit.kind != "exit" or code is None else f"{exit_in_words(code)}: {described(exit)}"
 

@@ -2,9 +2,9 @@
 
 A member that loses another member leaves the attachment, reports the loss, and waits. When all running members have
 reported, they form the next view in their old order. They adopt the state of the most advanced members, so a step that
-any of them has completed is never undone. A member that does not report in time is killed, so that it
-cannot resume in a view that has continued without it. Further losses may come before the new view trains: a report
-from a later view restarts the recovery.
+any of them has completed is never undone. A member that does not report in time is killed, so that it cannot
+resume in a view that has continued without it. Further losses may come before the new view trains: a report from a
+later view restarts the recovery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kungfu.runtime.core.view import View
 
 # The description of the end of a peer whose script ended while the other peers needed the peer.
 QUIT = "its script ended (exit code 0) while the others trained"
-# The time in which a peer named by the survivors' errors may report: its connections may have ended with the others'.
+# The time in which a peer named in the survivors' errors may report: it may be a survivor with a broken connection.
 SUSPECT_S = 2.0
 _NO_HOLDER = (
     "no survivor holds the state of the job: a joiner holds it only after it has received the registered values too, "
@@ -164,7 +164,7 @@ def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
     if coordinator not in cluster.members:
         # The coordinator is known to have ended: the next tick forms another view.
         return replace(cluster, regrouping=regrouping), []
-    # The coordinator is late, and the others wait for it, so it is killed. Its end forms the next view.
+    # The coordinator is late, and the others wait for it, so it is killed. Its end leads to the next view.
     reports = {peer: report for peer, report in regrouping.reports.items() if peer != coordinator}
     regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {coordinator})
     why = f"it did not answer when it was to lead view {view.version}"
@@ -198,7 +198,7 @@ def _is_trained(cluster: Cluster) -> bool:
 
 
 def _most_advanced(reports: Mapping[int, events.LossReport], members: tuple[int, ...]) -> list[int]:
-    """The most advanced of the members that hold the state; they need nothing from each other."""
+    """The most advanced of the members that hold the state; all of these hold the same state."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     step, stage = max((reports[peer].step, reports[peer].stage) for peer in holders)
     furthest = [peer for peer in holders if (reports[peer].step, reports[peer].stage) == (step, stage)]
@@ -214,7 +214,7 @@ def _number_coming(cluster: Cluster) -> int:
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The queued joiners, without those for lost members with a notice; these members are replaced as lost peers."""
+    """The queue without the joiners for lost members with a notice: these members are replaced as lost peers."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 
@@ -227,7 +227,7 @@ def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
 
 
 def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tuple[int, ...]:
-    """The lost peers to replace: first failed, then preempted peers, each the last ones within its budget."""
+    """The lost peers to replace: failed peers, then preempted peers. Beyond a budget, the first ones are omitted."""
     lost, limits = list(lost), cluster.limits.replacements
     failed = tuple(peer for peer in lost if peer not in losses.noticed)
     preempted = tuple(peer for peer in lost if peer in losses.noticed)
@@ -254,7 +254,7 @@ def on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> 
         # The ready joiners may have been offered to a coordinator that has left.
         return offer_if_ready(recovered) if regrouping or led_anew else (recovered, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
-        # The coordinator reported this before it lost a peer: the members of that view have yet to report.
+        # The coordinator reported this view before it lost a peer: the members of that view have yet to report.
         return cluster, []
     # The survivors train.
     recovered = replace(recovered, hosts=replace(recovered.hosts, queue=queue))

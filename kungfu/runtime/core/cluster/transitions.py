@@ -1,4 +1,4 @@
-"""The decisions of the agent: a pure function of the peers it started and the events that it receives.
+"""The decisions of the agent: a pure function of the peers that it started and the events that it receives.
 
 ``react(cluster, event, now)`` returns the next cluster and the commands to perform. A peer is *starting* from its spawn
 until it trains in a view; then it is a member, until it ends or a later view lacks it.
@@ -21,7 +21,7 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | a host is given notice            | the same for all its members; its joiners start elsewhere; the host is |
 |                                   | released when no process runs on it                                    |
 | a host is lost                    | all its peers have ended                                               |
-| a host comes                      | its slots are free; losses without a replacement are replaced          |
+| a host comes                      | its slots are free; lost peers that have no replacement are replaced   |
 | a phase of the program is over    | see ``phases``                                                         |
 | a script fails after its training | record it: the job fails when the others have ended                    |
 | no member runs                    | kill starting peers: no peer could admit them                          |
@@ -125,7 +125,7 @@ def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) ->
     left = _removed_peers(cluster, event.view)
     # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
-    # Removed peers also report this themselves, but a request right after the view must not use their slots first.
+    # Removed peers also report their removal, but a request right after the view must not use their slots before.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster = replace(cluster, hosts=hosts)
     begins = cluster.phases.is_forming and cluster.view == event.view
@@ -189,7 +189,7 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
         cluster, commands = recovery.resume(cluster, now)
         return cluster, [*kills, *commands] if cluster.alive or commands else [_job_end(cluster)]
     if not cluster.alive:
-        # All processes ended, but the previous leader could not report it.
+        # All processes ended, but the previous leader could not report this.
         return cluster, [_job_end(cluster)]
     if cluster.phases.is_over or cluster.phases.is_forming:
         # Between two phases: the admission to the next phase is repeated.
@@ -213,7 +213,7 @@ def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
     if len(cluster.members) + len(cluster.starting) < goal:
         # A lost peer is still to be replaced.
         return cluster, [Asked(Resize(goal), why, id=AGENT)]
-    # The coordinator was informed that no host had a free slot: it may request peers again.
+    # The coordinator was informed that no host had a free slot: now it may request peers again.
     return cluster, [Asked(Retry(), why, id=AGENT)] if lacked_slot else []
 
 
@@ -280,7 +280,7 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
             # If all others end in this way too, the job is done.
             cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
         if code not in PREEMPTED or not exited:
-            # The peer was lost at its report, or is lost when the others report it.
+            # The peer was lost when it reported, or will be lost when the others report its loss.
             return _end_if_nobody_trains(cluster, [])
         if _is_lost(cluster, peer):
             # The process ended by SIGTERM: only now is the preemption known.

@@ -1,4 +1,4 @@
-"""Admission of requests: accepts a request, or gives the reason why the job in its present state cannot."""
+"""Admission of requests: accepts a request, or returns the reason why the job cannot carry it out at present."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AdmissionContext:
     scaling: Scaling  # "elastic" if peers may be changed from outside
     hosts: Mapping[str, int]  # the numbers of the hosts that have an agent, by name
     patience_s: float  # seconds after which a request expires
-    end_reason: str = ""  # the reason why the job ended or is ending; empty before
+    end_reason: str = ""  # the reason why the job has ended or is ending; empty for a job that continues
     batch: int | None = None  # the global batch size, in samples; ``None`` before steps were measured
     free: Mapping[int, int] = field(default_factory=dict)  # the free slots of the hosts, by number
 

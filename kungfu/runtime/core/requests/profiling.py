@@ -1,4 +1,4 @@
-"""The survey of a profile: the next size to measure, the measurements, and the end of each size.
+"""The survey of a profile: the next size to measure, the measurements, and the end of the measurements of each size.
 
 A survey proceeds from the largest size down: a peer leaves at once, but a joiner takes seconds to get ready. So
 there are two waves of joiners (up to the largest size, and back to the initial size) instead of one for each size.
@@ -17,7 +17,7 @@ WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A measured step: the number of peers, its samples and its seconds."""
+    """A measured step: its number of peers, its samples and its seconds."""
 
     size: int
     samples: int

@@ -1,7 +1,7 @@
 """The request log: the requests to a job, their answers, and their lifecycle as a pure function of the job's events.
 
-``react(log, event, context, now)`` returns the next log and the external requests to send to the coordinator.
-A request has one of these states:
+``react(log, event, context, now)`` returns the next log and the requests to send to the coordinator, the
+*external* requests. A request has one of these states:
 
 | state       | reason                                                                                       |
 | ----------- | -------------------------------------------------------------------------------------------- |
@@ -10,9 +10,9 @@ A request has one of these states:
 | refused     | it does not fit the job; or later: the coordinator refused, the job ended, a ``stop`` came   |
 | expired     | none of these happened within the job's patience; the job may still carry it out             |
 
-One request at a time is under way; only ``stop`` does not wait, but replaces it. A repeated id has no effect, however
-old the id is. A view that is not yet as requested may have a new coordinator, so the request is sent again; a
-coordinator that has received it before recognizes the external request by its id.
+One request at a time is under way. Only ``stop`` does not wait: it replaces the request under way. A repeated id has no
+effect, however old the id is. If a new view is not yet as requested, its coordinator may be new, so the external
+request is sent again; a coordinator that has received the request before recognizes its id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RequestState = Literal["accepted", "carried out", "refused", "expired"]
 
 # The number of requests that are remembered with their answers; of older requests only the ids are remembered.
 REMEMBERED = 1000
-# The maximum number of ids of older requests: two megabytes, reached after three weeks of a request every ten seconds.
+# The maximum number of ids of older requests: two megabytes, reached in three weeks with a request every ten seconds.
 MOST_FORGOTTEN = 200_000
 _DIGEST_BYTES = 8
 _LINE = 12  # characters of a digest and its line end
@@ -68,7 +68,7 @@ class LoggedRequest:
     """A request with its answers and its remaining work."""
 
     request: Asked
-    first: Answer  # the first answer to the sender; a repeated request receives it again
+    first: Answer  # the first answer to the sender; a repeated request receives this answer again
     newest: Answer
     asked_at: float  # the time of the request, in seconds of the agent's clock
     until: float  # the time at which the request expires
@@ -83,8 +83,8 @@ class RequestLog:
     # The remembered requests by id, in the order of their arrival.
     entries: Mapping[str, LoggedRequest] = field(default_factory=dict)
     under_way: str | None = None  # the id of the request under way
-    # A line with the digest of the id of each older request, so that none is carried out again during the job. It is
-    # one text, since it is sent to all agents with every change of the job's state.
+    # The digests of the ids of older requests, one per line, so that no older request is carried out again. They form
+    # one text, since they are sent to all agents with every change of the log.
     forgotten: str = ""
 
     @property
@@ -110,7 +110,7 @@ class StepsMeasured:
     steps: tuple[TimedStep, ...]
 
 
-# A submitted request, news of the request under way, and the events of the cluster for which it may wait.
+# A submitted request, news of the request under way, and the events of the cluster for which that request may wait.
 Event = Asked | CoordinatorReplied | StepsMeasured | ViewStarted | TrainingFinished | Tick
 
 
@@ -120,7 +120,7 @@ def current(log: RequestLog) -> LoggedRequest | None:
 
 
 def first_answer(log: RequestLog, request: Asked) -> Answer | None:
-    """The first answer to a request with this id; a refusal if the id belongs to a different request."""
+    """The first answer to this request; a refusal if another request has its id; ``None`` if the id is new."""
     entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
         # The id is new, or the request is a repetition.
@@ -158,7 +158,7 @@ def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
 
 
 def _digest(name: str) -> str:
-    """The line of an id. All lines have the same length, so that a search matches only at the beginning of a line."""
+    """The line for an id. All lines have the same length, so that a search matches only at the beginning of a line."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"
 
@@ -215,7 +215,7 @@ def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, no
 
 
 def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None:
-    """The reason why the request under way blocks this one; ``None`` if it does not."""
+    """The reason why the request under way blocks this request; ``None`` if this request need not wait."""
     other = current(log)
     if other is None:
         # No request is under way.
@@ -290,7 +290,7 @@ def _on_coordinator_replied(
         # The answer is to an older request.
         return log, []
     if event.refusal:
-        # The coordinator cannot carry it out: the disk for a checkpoint is full, for example.
+        # The coordinator cannot carry out the request: the disk for a checkpoint is full, for example.
         return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
     if not isinstance(entry.external.what, SaveCheckpoint):
         # The view, or the end of training, shows when other requests are carried out.
@@ -329,7 +329,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
 
 
 def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
-    """The request that returns the job of an unfinished profile to its initial size."""
+    """The request that returns the job to its initial size after an unfinished profile; empty for other requests."""
     if entry.survey is None or entry.external is None or not isinstance(entry.external.what, Resize):
         # Only a profile changes the size temporarily.
         return []
