@@ -84,7 +84,7 @@ class BarrierResult:
 
     @property
     def rank(self) -> int | None:
-        """The rank of the peer in the new view; ``None`` if it was removed."""
+        """The rank of the peer in the new view; ``None`` if the peer was removed."""
         return self.after.view.rank_of(self.peer)
 
 

@@ -121,7 +121,7 @@ def find_root_cause(
 
     Args:
         ended: A description of the end of each peer that has ended, by id; -1 is the agent itself.
-        tails: The last lines of each peer's output, by id; they are only displayed, and never decide.
+        tails: The last lines of each peer's output, by id; only for display, never a basis of the decision.
         ranks: The ranks of the peers that are in the view, by id.
         first: The id of the peer whose end was seen first.
         late: True if a deadline of the job has expired.
@@ -143,7 +143,7 @@ def find_root_cause(
 
 
 def named(peer: int, text: str, rank: int | None) -> str:
-    """Puts the name of a peer before a text; returns the text unchanged if it concerns no peer.
+    """Puts the name of a peer before a text; returns the text alone if it concerns no peer.
 
     Args:
         peer: The id of the peer; -1 for no peer.

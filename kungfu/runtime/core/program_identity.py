@@ -1,8 +1,8 @@
 """The parts of a peer's program that must be the same on all peers, compared by hashes.
 
 Peers with different plans would compute different "agreed" numbers, and peers with different models cannot share one
-state. So a peer describes its program before the peer is admitted to a view. The agent compares the short digests of
-the descriptions. Only if two digests differ, it fetches the parts, to report the difference.
+state. So each peer describes its program before the peer is admitted to a view. The agent compares the short digests
+of the descriptions. It fetches the parts only if two digests differ, to report the difference.
 """
 
 from __future__ import annotations

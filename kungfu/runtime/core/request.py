@@ -150,7 +150,7 @@ class Asked:
 
     Args:
         what: The request.
-        by: The name of the rule, or the command from outside in the words of the leading agent.
+        by: The name of the rule, or the command from outside as the leading agent describes it.
         step: The step after which the request was made; for a request from outside, the step before the barrier.
         inputs: The values that the rule read, by name.
         won: The candidates whose target was chosen, if the rule was merged from several rules.

@@ -48,7 +48,7 @@ class View:
 
     @property
     def begins(self) -> bool:
-        """True if the job, or one of its phases, begins with this view: no peer has trained in either before."""
+        """True if this view begins the job or one of its phases: no peer has trained in the job or phase before."""
         return self.version <= 1 or self.begins_phase  # version 0: a program that runs alone
 
     @property

@@ -35,7 +35,7 @@ def converters(
     Args:
         kind: The class of the records.
         message: The message class, which may have further fields. A field of ``kind`` that the message lacks is not
-            sent, and receives its default.
+            sent; the receiver sets its default.
         unspecified: The words for the zero value of an enum, by field, also within nested records. In other fields, the
             zero value raises a ``UsageError``, as does an unknown value of a newer version.
     """
@@ -57,7 +57,7 @@ def converters(
 
 
 def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any], Message], Callable[[Message], Any]]:
-    """The `converters` of a union of records; its message is a ``oneof``."""
+    """The `converters` of a union of records, whose message has one ``oneof``."""
     wire: Any = message
     encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
     return lambda value: message(**encode(value)), decode

@@ -4,9 +4,9 @@ A joiner takes processor time from the other peers of its host, which then look 
 whether its host has a joiner; reading memory costs the step almost nothing.
 
 The page has a byte per peer, which is 1 while that peer is getting ready. The agent sets the byte when it starts a
-joiner, and clears it when the joiner's process has ended. The joiner clears its byte when it is ready, and so does
-every peer of the host that enters a view with the joiner. Each change stores one byte, so no lock is needed, and no
-change is lost.
+joiner, and clears the byte when the joiner's process has ended. When the joiner is ready, it clears the byte, and so
+does every peer of the host that enters a view with the joiner. Each change stores one byte, so no lock is needed, and
+no change is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK = b"\x01"
 
 
 class JoinerPage:
-    """The page of one host; its memory is freed once no process has it open.
+    """The page of one host; the memory is freed once no process has the page open.
 
     Args:
         descriptor: The file descriptor of the memory, which the page owns; ``None`` for memory of this process alone.

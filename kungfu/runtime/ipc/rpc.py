@@ -320,7 +320,7 @@ def call(
 
     Raises:
         DeadlineExceeded: No answer arrived in time.
-        PeerFailure: The wait was abandoned, the other side has ended, or it answers with an error.
+        PeerFailure: The wait was abandoned, or the other side has ended or answers with an error.
     """
     until, pause_s = time.monotonic() + deadline_s, _SOON_S
     while True:

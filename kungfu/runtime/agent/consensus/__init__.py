@@ -60,7 +60,7 @@ Not like Raft:
   so while the commit of a new view is uncertain, a quorum is required under every state that is not known to be
   superseded (`FollowerLog.uncommitted`), as in Raft's joint consensus.
 - Before the first view there is no quorum: no agent can be elected, and hosts that lose the leader stop.
-- A voter does not refuse a candidate with an older log. The reply carries the voter's log, and the candidate adopts the
+- A voter does not refuse a candidate with an older log. The voter's reply carries its log, and the candidate adopts the
   newest log; so the agent with the lowest host number can win with any log.
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.

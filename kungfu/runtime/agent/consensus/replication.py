@@ -45,7 +45,7 @@ def lost_after_s(deadlines: Deadlines) -> float:
 
 @dataclass(frozen=True)
 class HostReported:
-    """The agent of ``host`` received this leader's first message; ``started`` lists the peers that it ever started."""
+    """The agent of ``host`` received this leader's first message; ``started`` are the peers ever started there."""
 
     host: int
     started: tuple[int, ...]
@@ -88,7 +88,7 @@ class FollowerLink:
         self._thread.start()
 
     def send(self, request: pb.ReplicateRequest) -> None:
-        """Adds ``request`` to the next message; if it replaces an unsent state, only the new state is sent."""
+        """Adds ``request`` to the next message; of two unsent states, only the newer is sent."""
         with self._changed:
             self._pending.MergeFrom(request)
             self._changed.notify_all()
@@ -266,8 +266,8 @@ class Replicator:
                 acknowledged; twice ``--heartbeat`` by default.
 
         Returns:
-            True if every follower has acknowledged the state, which is then committed. ``False`` if only a quorum has,
-            or some followers are lost: the caller then checks that there is a quorum.
+            True if every follower has acknowledged the state, which is then committed. ``False`` if only some
+            followers have acknowledged it: the caller then checks that there is a quorum.
         """
         # A new state is sent to all followers, with the request log only if the log has changed.
         if (state, requests) != (self._state, self._requests):

@@ -122,7 +122,7 @@ class ConsensusState:
         term: The term of the leader that this agent follows.
         leader: The host of the leader; ``None`` while the leader is lost or not known yet.
         log: The log of the job on this agent.
-        voted_at: The time of this agent's last vote for another agent, on its clock.
+        voted_at: The time of this agent's last vote for another agent, on this agent's clock.
     """
 
     def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -192,9 +192,9 @@ def root_cause(
     """Waits briefly for the ends of other peers, then returns the failure that caused the others.
 
     Args:
-        context: The context of the agent; the awaited ends come from its queue.
+        context: The context of the agent; the awaited ends are read from the agent's queue.
         command: The failure that was noticed first.
-        cluster: The state of the job at that time.
+        cluster: The state of the job when this failure was noticed.
         tails: The last lines that each ended peer printed, by peer.
 
     Returns:

@@ -143,7 +143,7 @@ class PeerClient:
         is the only survivor, the general deadline of waits applies.
 
         Args:
-            command: The command, with the view that its rank 0 forms.
+            command: The command, with the view of the survivors.
         """
         view, deadlines = command.view, self._settings.deadlines
         patience_s = deadlines.wait_s if view.size == 1 else min(deadlines.wait_s, 2 * deadlines.heartbeat_s)

@@ -94,7 +94,7 @@ class LogFile:
         return ended
 
     def end_gap(self, line: Callable[[LogGap], bytes]) -> LogGap | None:
-        """Ends a gap with a line about it and returns the gap; ``None`` if the line cannot be written now."""
+        """Ends a gap with a line about the gap and returns the gap; ``None`` if the line cannot be written now."""
         gap = self.gap
         if gap is None or not self.is_open or not self._is_due():
             return None

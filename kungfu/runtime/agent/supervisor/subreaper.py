@@ -35,7 +35,7 @@ class _Subreaper:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def run(self, command: list[str]) -> None:
-        """Runs the command until it and all its descendants have exited or have been killed."""
+        """Runs the command until the peer and all its descendants have exited or have been killed."""
         parent = os.getpid()
         self.peer = os.fork()
         if self.peer == 0:

@@ -48,7 +48,7 @@ class Starting:
 
     @property
     def peer(self) -> Peer | None:
-        """The id and address of the joiner, once it has reported that it is ready."""
+        """The id and address of the joiner, once the joiner has reported that it is ready."""
         return self.said.peer if self.said else None
 
     @property
@@ -158,7 +158,7 @@ class Losses:
         return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
 
     def with_ended(self, peer: int, code: int) -> Losses:
-        """The losses with a peer whose process has ended; SIGTERM means that it was preempted."""
+        """The losses with a peer whose process has ended; an end by SIGTERM counts as a preemption."""
         return self.with_preempted(peer) if code in PREEMPTED else self.with_failed(peer)
 
 
@@ -200,7 +200,7 @@ class Cluster:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The peers of the view that still train and were not removed; each must report if the view breaks."""
+        """The peers of the view that still train and were not removed; each of them must report if the view breaks."""
         if self.view is None:
             # No peer trains yet.
             return ()

@@ -48,7 +48,7 @@ class ViewStarted:
 
 @dataclass(frozen=True)
 class TrainingFinished:
-    """A peer's training is over: it is complete, or a view removed the peer."""
+    """A peer's training is over: training is complete, or a view removed the peer."""
 
     peer: int
     leaving: bool  # True if a view removed the peer
@@ -229,7 +229,7 @@ class AdmitSurvivors:
 
 @dataclass(frozen=True)
 class AnnounceFailure:
-    """Notifies peers that ``peer`` (-1: no peer) is lost and views up to ``version`` are broken, because of ``how``."""
+    """Notifies peers that ``peer`` (-1: none) is lost and views up to ``version`` are broken; ``how`` is the reason."""
 
     peer: int
     version: int

@@ -87,7 +87,7 @@ def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
 
 
 def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
-    """The cluster with the exit code of a peer, if it has reported the exit of its program."""
+    """The cluster with the exit code of a peer, if the peer has reported the exit of its program."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None:
         # The peer was killed, or its script ended without a report.
@@ -126,7 +126,7 @@ def describe_departure(departure: Departure) -> str:
 
 
 def kill_late_exits(cluster: Cluster, now: float) -> Transition:
-    """Kills the processes of members that have not ended ``grace_s`` after their programs exited."""
+    """Kills the members whose processes still run ``grace_s`` after the exits of their programs."""
     departed, grace_s = dict(cluster.losses.exiting), cluster.limits.deadlines.grace_s
     kills: list[Command] = []
     for peer, one in cluster.losses.exiting.items():

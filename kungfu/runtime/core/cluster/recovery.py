@@ -50,7 +50,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
 
 
 def _nobody_left(cluster: Cluster) -> events.Fail | None:
-    """The end of a job whose last member was lost while it trained; ``None`` if others are left."""
+    """The end of a job whose last member was lost while it trained; ``None`` if other members are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _is_trained(cluster):
         # Members are left, or nothing is left to train.
@@ -137,7 +137,7 @@ def _admit_survivors(cluster: Cluster, view: View) -> events.AdmitSurvivors:
 
 
 def resume(cluster: Cluster, now: float) -> Transition:
-    """Resumes a recovery that another agent began: repeats its announcements or its admission."""
+    """Resumes a recovery that another agent began: repeats the announcements or the admission."""
     regrouping = cluster.regrouping
     assert regrouping is not None
     if (failed := _nobody_left(cluster)) is not None:
@@ -155,7 +155,7 @@ def resume(cluster: Cluster, now: float) -> Transition:
 
 
 def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
-    """Handles a coordinator that does not answer in a formed view: another view is formed without this peer."""
+    """Handles a coordinator that does not answer in a formed view: another view is formed without this coordinator."""
     regrouping, coordinator = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
         # Another view has been formed since.
