@@ -162,7 +162,7 @@ class Leader:
         if anew:
             self._controller.last_events.pop(host.number, None)  # an agent counts its events from its start
         self._controller.replicator.add_follower(host.number, anew=anew)
-        if not self._controller.has_begun:  # its record begins with the hosts admitted before
+        if not self._controller.has_begun:  # the record begins with the hosts admitted before
             self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
         self._record_host(host.number, host.pid)
         return self._add_host(host.number, host.threads)

@@ -76,7 +76,7 @@ class BarrierResult:
     before: Decision | None  # the decision that was in force before; ``None`` for a joiner
     after: Decision  # the decision in force now; only the coordinator sets ``superseded`` and ``slow``
     peer: int
-    # The agent's offer on which the coordinator decided; ``None`` on all other peers.
+    # The agent's offer on which the coordinator decided, if there was one; ``None`` on all other peers.
     offer: JoinerOffer | None = None
     parts: Mapping[str, float] = field(default_factory=dict)  # the seconds that each part of the barrier took, by name
     recovery: LossRecovery | None = None  # the recovery of this peer, if others were lost

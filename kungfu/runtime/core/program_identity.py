@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 # A model may have many variables: parts beyond this number are compared as one part.
 MOST_PARTS = 20_000
-_MOST_SHOWN = 240  # characters of a part
-_MOST_SECTIONS = 3  # named in a difference
+_MOST_SHOWN = 240  # displayed characters of a part
+_MOST_SECTIONS = 3  # sections named in a difference
 
 
 def installed_version() -> str:

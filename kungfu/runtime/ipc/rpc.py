@@ -142,7 +142,7 @@ class Server:
 def _connections_at(port: int) -> Iterator[socket.socket]:
     """Yields duplicates of this process's TCP connections at a local port, since gRPC does not expose them."""
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # it was closed meanwhile, or no descriptor is free
+        with suppress(OSError):  # the descriptor was closed meanwhile, or none is free
             duplicate = os.dup(int(name))
             try:
                 one = socket.socket(fileno=duplicate)

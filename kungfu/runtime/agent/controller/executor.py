@@ -79,7 +79,7 @@ class Executor:
                 self._peers.send_to_rank_0(command)
 
     def record_event(self, event: Any, cluster: Cluster) -> None:
-        """Records an event of a peer; ``cluster`` is the state before this event. Commands are recorded when performed."""
+        """Records an event of a peer; ``cluster`` is the state before it. Commands are recorded when performed."""
         if isinstance(event, decided.ViewStarted):
             self._record(events.ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
         elif isinstance(event, decided.ProcessEnded):

@@ -93,7 +93,7 @@ class PeerClient:
                 admission = self._admission(view, (0,), self._settings.deadlines.wait_s, lambda: False)
                 for peer in view.peers:
                     self._ask(peer, "Admit", admission, self._settings.deadlines.wait_s)
-            # One of the first peers has ended, or does not answer: there is no view without it.
+            # One of the first peers has ended, or does not answer: there is no view without this peer.
             except KungfuError as error:
                 self._put(FormationFailed(error))
 

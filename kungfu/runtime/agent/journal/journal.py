@@ -135,7 +135,7 @@ class Journal:
         """Closes a file; a gap at its end is final and is recorded."""
         with self._lock:
             file.close()
-            # Its last lines could not be written.
+            # The last lines of the file could not be written.
             if file.gap is not None:
                 self._end_gap(file, file.gap)
                 self._write_gaps()

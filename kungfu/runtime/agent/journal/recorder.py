@@ -157,7 +157,7 @@ def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
 
 @dataclass
 class _Counted:
-    """The steps since a signal's first number, the undefined steps among them, and both counts at the last check."""
+    """The steps since a signal's first number, the undefined ones among them, and both counts at the last check."""
 
     since: int
     steps: int = 0
@@ -180,7 +180,7 @@ class UndefinedSignals:
         events = list[UndefinedEvent]()
         for name, value in row.items():
             number = as_float(value)
-            # It is no number of a policy, or the signal has not had a number yet.
+            # The value is no number of a policy, or the signal has not had a finite value yet.
             if name in _REPORTED_ELSEWHERE or number is None or not (name in self._counted or math.isfinite(number)):
                 continue
             one = self._counted.setdefault(name, _Counted(step))

@@ -176,7 +176,7 @@ def main() -> None:
     try:
         run()
     except Exception as error:
-        if os.getpid() == process:  # else it is a child that the script has forked
+        if os.getpid() == process:  # otherwise this is a child that the script has forked
             _report(error)
         raise
 

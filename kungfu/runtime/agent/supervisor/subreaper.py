@@ -93,7 +93,7 @@ class _Subreaper:
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to the peer's process group (SIGKILL only to the peer), unless the peer has exited."""
-        if self.peer_exited or number == _KILL_ALL:  # until then, no other process can get the peer's id
+        if self.peer_exited or number == _KILL_ALL:  # until the peer is reaped, its id is not reused
             return
         # The descendants of the peer are killed afterwards.
         if number == signal.SIGKILL:
@@ -137,7 +137,7 @@ def _kill_children(spared: bytes = _TRACKER) -> None:
                 if parent == own and not (spared and _runs(entry, spared)):
                     os.kill(int(entry), signal.SIGKILL)
             except OSError:
-                continue  # it has just exited
+                continue  # the process has just exited
 
 
 def _runs(pid: str, word: bytes) -> bool:

@@ -125,7 +125,7 @@ class Departure:
     since: float  # the time of the report, in seconds of the agent's clock
     trained: bool = False  # True if the peer was a member at that time
     killed: bool = False  # True if the peer was killed for taking too long to end
-    code: int | None = None  # the exit code of its process; ``None`` while it runs
+    code: int | None = None  # the exit code of the peer's process; ``None`` while the process runs
 
     @property
     def is_gone(self) -> bool:

@@ -196,7 +196,7 @@ class AdmitFirstView:
 class AdmitPhase:
     """Admits these peers to the first view of a phase."""
 
-    view: View  # the view; all its peers begin with the state of its rank 0
+    view: View  # the view; all its peers begin with the state of rank 0
     number: int
     target: int  # the size of the job once the joiners on their way have come; 0 if there are none
 

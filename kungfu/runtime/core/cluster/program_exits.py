@@ -55,10 +55,10 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         # No view in force needs the peer.
         return _on_exit_outside_view(cluster, peer, exit, now)
     if cluster.phases.is_forming and cluster.view is not None:
-        # Peers that wait for this peer in the view of a phase are notified; its process's end leads to the next view.
+        # The peers that wait for this peer in the view of a phase are notified. They form a view when its process ends.
         return cluster, [AnnounceFailure(peer, cluster.view.version, described(exit))]
     if exit.kind == "exit" and cluster.regrouping is None:
-        # If the others continue to train, they will report its loss; if all end together, none is lost.
+        # If the others continue to train, they will report the loss of this peer; if all end together, none is lost.
         return cluster, [AnnounceFailure(peer, 0, described(exit))]
     # The peer is lost: an exception was raised, or its program ends in the middle of a recovery.
     losses = cluster.losses.with_failed(peer)

@@ -78,7 +78,7 @@ def on_peers_lost(cluster: Cluster, event: events.PeersLost, now: float) -> Tran
         stuck = regrouping.stuck + 1
         regrouping = replace(regrouping, since=now, formed=None, reports={}, stuck=stuck)
     elif regrouping.formed is not None:
-        # The report was sent before its peer was admitted to the view of the survivors.
+        # The report was sent before the reporting peer was admitted to the view of the survivors.
         return cluster, []
     # Members whose programs exited unnoticed now count as lost.
     exits, departed = cluster.losses.exiting, [id_ for id_ in _departed_members(cluster) if id_ not in regrouping.lost]
@@ -148,7 +148,7 @@ def resume(cluster: Cluster, now: float) -> Transition:
         # A view broke although no process has ended.
         gone = [events.AnnounceFailure(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
-        # The view is formed: its coordinator may not know of its role.
+        # The view is formed: the coordinator may not know of its role.
         return cluster, [_admit_survivors(cluster, regrouping.formed)]
     cluster, commands = form_view(cluster, now)
     return cluster, [*gone, *commands]
@@ -204,7 +204,7 @@ def _most_advanced(reports: Mapping[int, events.LossReport], members: tuple[int,
     furthest = [peer for peer in holders if (reports[peer].step, reports[peer].stage) == (step, stage)]
     if stage <= _AFTER_STEP:
         return furthest
-    # During an exchange between two steps the peers may hold different states: only one of these counts.
+    # During an exchange between two steps the peers may hold different states: only one of these states counts.
     return [peer for peer in furthest if reports[peer].digest == reports[furthest[0]].digest]
 
 

@@ -147,7 +147,7 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
     """Handles the end of a peer's training."""
     people = cluster.processes
     if leaving:
-        # A view removed the peer. If its platform preempts it, its host is not slow.
+        # A view removed the peer. If the peer was preempted by its platform, the host is not slow.
         noticed = peer in cluster.losses.noticed
         hosts = cluster.hosts if noticed else placement.with_departures(cluster.hosts, [peer], now)
         return replace(cluster, hosts=hosts, processes=replace(people, released=people.released | {peer})), []
@@ -231,7 +231,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     cluster = placement.close_host(cluster, host, leaving=True)
     there = placement.peers_on(cluster, host)
     if cluster.view is None:
-        # There is no coordinator that could remove its peers.
+        # There is no coordinator that could remove the host's peers.
         return cluster, [events.Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
@@ -245,7 +245,7 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
     there = placement.peers_on(cluster, host)
     cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:
-        # The first view cannot be formed without its peers.
+        # The first view cannot be formed without the host's peers.
         return cluster, [events.Fail(-1, how)]
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
     commands: list[events.Command] = []
