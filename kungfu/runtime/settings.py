@@ -38,7 +38,7 @@ class Deadlines:
         wait_s: The longest wait for a peer during training.
         longest_wait_s: The longest wait in a step for a peer that is alive but late, if the measured steps make such a
             delay plausible; see ``plausible_wait_s``.
-        heartbeat_s: The longest time without a heartbeat of a process.
+        heartbeat_s: The time without a heartbeat after which a process counts as lost.
         grace_s: The longest wait for the exit of a process whose program has ended while the others train.
     """
 

@@ -27,7 +27,7 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
 
     Args:
         steps_s: The seconds between the ends of consecutive steps of this view, including user code; at most 256.
-        longest_s: The longest such time since the view began, including times that are no longer in ``steps_s``.
+        longest_s: The longest of these times since the view began, even if it is no longer in ``steps_s``.
         floor_s: The smallest deadline.
         ceiling_s: The largest deadline; it applies while fewer than 16 steps are known.
 

@@ -32,7 +32,7 @@ class SourceSlice:
 
 @dataclass(frozen=True)
 class Transfer:
-    """The transfer to one peer: all ``parts`` at the same time, in turn ``turn`` (from 0)."""
+    """The transfer to one peer; all ``parts`` are sent at the same time, in turn ``turn`` (from 0)."""
 
     turn: int
     parts: tuple[SourceSlice, ...]

@@ -86,7 +86,7 @@ class Persistent:
         self._keep()
 
     def _send(self, request: Any, patience_s: float, news: threading.Event, *, fresh: bool) -> _Attempt:
-        """Sends a request over a new connection if ``fresh``, else over the newest open one."""
+        """Sends a request over a new connection if ``fresh``, else over the newest open connection."""
         with self._lock:
             if self._closed.is_set():
                 raise PeerFailure(f"the line to {self._address} is closed")

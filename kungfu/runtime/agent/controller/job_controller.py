@@ -27,7 +27,7 @@ _ROOT_CAUSE_S = 3.0
 
 
 class JobController:
-    """The leader's state of the job, and the handling of each event.
+    """Contains the leader's state of the job, and handles each event.
 
     Args:
         context: The context of the agent.

@@ -1,7 +1,7 @@
 """Records events: writes them to the journal, shows them to people, and replicates them to the other hosts.
 
-The recorder also detects named signals of policies that are not finite in many steps; nothing else reports them. A
-policy that waits for a noise scale requests nothing while the noise scale is NaN. Steps before the first finite value
+The recorder also detects policies' named signals whose values are not finite in many steps; nothing else reports them.
+A policy that waits for a noise scale requests nothing while the noise scale is NaN. Steps before the first finite value
 of a signal are not counted: many signals are NaN until something was measured.
 """
 

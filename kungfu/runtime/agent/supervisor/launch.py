@@ -146,7 +146,7 @@ def start(
 
 
 def kill_and_reap(process: PeerProcess) -> None:
-    """Kills a peer, if it still runs, and its descendants in all sessions, and waits until they have ended."""
+    """Kills a peer and its descendants in all sessions, if they still run, and waits until all have ended."""
     process.send_signal(_KILL_ALL)
     try:
         process.child.wait(_REAPED_WITHIN_S)

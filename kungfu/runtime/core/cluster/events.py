@@ -112,7 +112,7 @@ class ProcessEnded:
 
 @dataclass(frozen=True)
 class HostJoined:
-    """A host joined the job, with slots for this many peers."""
+    """A host joined the job, with slots for ``slots`` peers."""
 
     host: int
     slots: int
@@ -203,7 +203,7 @@ class AdmitPhase:
 
 @dataclass(frozen=True)
 class ComparePrograms:
-    """Finds the difference between the program of ``other`` and that of the first of ``references`` to answer."""
+    """Finds how the program of ``other`` differs from that of the first peer in ``references`` that answers."""
 
     references: tuple[Peer, ...]
     other: Peer

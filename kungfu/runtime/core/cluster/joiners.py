@@ -237,7 +237,7 @@ def form_first_view(cluster: Cluster) -> Transition:
 
 
 def compare_waiting(cluster: Cluster) -> list[events.Command]:
-    """The comparisons under way, one for each joiner that has reported ready but runs a different program."""
+    """The commands to compare programs, one for each joiner that is ready but runs a different program."""
     if cluster.view is None:
         # Before the first view all programs are compared together.
         return []

@@ -99,7 +99,7 @@ def _in_rank_order(cluster: Cluster) -> list[events.PeerProgressed]:
 
 
 def _with_view(cluster: Cluster, reports: Sequence[events.PeerProgressed], now: float) -> Transition:
-    """Begins the next phase with these peers in its first view."""
+    """Begins the next phase, with the peers that sent these reports in its first view."""
     assert cluster.view is not None
     view = View(cluster.view.version + 1, tuple(report.peer for report in reports), begins_phase=True)
     losses = cluster.losses

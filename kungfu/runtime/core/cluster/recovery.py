@@ -262,7 +262,7 @@ def on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> 
 
 
 def _is_untouched(regrouping: Regrouping, view: View) -> bool:
-    """True if the view does not contain the lost peers, so the loss does not affect it."""
+    """True if the view does not contain the lost peers, so that the loss does not affect the view."""
     return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
 
 

@@ -56,12 +56,12 @@ _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
 def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
-    """Starts a job of ``size`` peers on ``hosts``, which must have slots for them; by default on a single host."""
+    """Starts a job of ``size`` peers on ``hosts``, which must have enough slots; by default, on a single host."""
     return joiners.spawn(Cluster(limits, hosts=hosts or Hosts()), [None] * size, now)
 
 
 def react(cluster: Cluster, event: events.Event, now: float) -> Transition:
-    """The next cluster, and the commands to perform, in this order; ``now`` is in seconds of the agent's clock."""
+    """The next cluster, and the commands to perform, in order; ``now`` is in seconds of the agent's clock."""
     cluster, commands = _react(cluster, event, now)
     # The programs are compared once, when the last peer is ready.
     may_form = not isinstance(event, events.Tick | events.ProgramDiffers)

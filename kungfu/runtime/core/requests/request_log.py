@@ -1,6 +1,6 @@
 """The request log: the requests to a job, their answers, and their lifecycle as a pure function of the job's events.
 
-``react(log, event, context, now)`` returns the next log and the requests to send to the coordinator, the
+``react(log, event, context, now)`` returns the next log and the requests to send to the coordinator, which are called
 *external* requests. A request has one of these states:
 
 | state       | reason                                                                                       |
