@@ -42,7 +42,7 @@ class Follower:
         return event if isinstance(event, LeaderLost) and self._context.consensus.leader is None else None
 
     def _on_signal(self, number: int) -> Ending | None:
-        """Reports a signal to the leader, which decides if this host leaves or the job ends."""
+        """Reports a signal to the leader, which decides whether this host leaves or the job ends."""
         # The leader has not confirmed the previous signal and may be lost: this signal ends the host's part of the job.
         if self._context.host_events.holds(pb.HOST_EVENT_KIND_SIGNALLED):
             return Ending(128 + number)

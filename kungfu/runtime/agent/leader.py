@@ -221,7 +221,7 @@ class Leader:
         return self._controller.handle(decided.ProcessEnded(event.peer, event.code))
 
     def _on_signal(self, host: int, number: int) -> Ending | None:
-        """Treats the first SIGTERM or SIGHUP to one of several agents as a preemption notice; others end the job."""
+        """Treats a first SIGTERM or SIGHUP to one of several agents as a preemption notice; any other ends the job."""
         hosts, named = self.cluster.hosts, signal.Signals(number).name
         # The host was released, and ends.
         if self._controller.has_begun and host not in hosts.known:

@@ -103,8 +103,8 @@ class Server:
 
         Args:
             per_address: The number of connections without the secret that each address may keep.
-            silent_s: Seconds for which a connection without any received byte is kept: its bytes may be on the way.
-            spoken_s: Idle seconds for which a connection with received bytes is kept: its call may wait for a thread.
+            silent_s: Seconds for which every connection without a received byte is kept: bytes may be on the way.
+            spoken_s: Idle seconds for which every connection with received bytes is kept: a call may wait for a thread.
 
         Cost:
             Less than a millisecond with a hundred descriptors; no other call waits for it.

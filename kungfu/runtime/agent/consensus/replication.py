@@ -266,8 +266,8 @@ class Replicator:
                 acknowledged; twice ``--heartbeat`` by default.
 
         Returns:
-            True if every follower has acknowledged the state, which is then committed. ``False`` if only some
-            followers have acknowledged it: the caller then checks that there is a quorum.
+            True if every follower has acknowledged the state, which is then committed. ``False`` if not every
+            follower has acknowledged it: the caller then checks that there is a quorum.
         """
         # A new state is sent to all followers, with the request log only if the log has changed.
         if (state, requests) != (self._state, self._requests):

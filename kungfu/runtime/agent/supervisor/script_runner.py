@@ -139,7 +139,7 @@ def _refusal(text: str) -> Exception:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """Shows an error like Python, without the traceback lines of this file.
+    """Shows an error as Python does, but without the traceback lines of this file.
 
     An error in a policy is shown once, by ``kungfu-run``, not by each peer; its message names the lines to fix.
     """

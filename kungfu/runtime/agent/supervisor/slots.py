@@ -76,8 +76,8 @@ def choose_slot(
     Args:
         used: The slots of the processes that run, by peer.
         slots: The number of slots of the host.
-        leaving: The peers that will leave; if all slots are used, the new peer shares one of these peers' slots, and
-            keeps the slot.
+        leaving: The peers that will leave; if all slots are used, the new peer shares the slot of one of these peers,
+            and keeps that slot afterwards.
         vacated: The times at which slots were vacated, on the clock of ``now``.
         now: The present time, in seconds.
 

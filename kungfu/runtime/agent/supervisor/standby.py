@@ -4,7 +4,7 @@ Loading TensorFlow and Keras is the longest part of a peer's start. A standby pr
 ``script_runner``, which loads both, reports this, and waits. When a peer starts on this host, the process receives the
 peer's environment, runs the script in this environment, and becomes that peer.
 
-A standby process loads under the environment that a peer of this host would have. If the peer's environment differs in
+A standby process loads in the environment that a peer of this host would have. If the peer's environment differs in
 more than its settings and its device, which are read later, a new process is started instead.
 """
 
