@@ -1,4 +1,4 @@
-"""Profiling before planning: trains a program in a separate job, measures it at several sizes, and ends it.
+"""Profiling before planning: trains a program in a separate job, measures the job at several sizes, and ends the job.
 
 The job is run by `kungfu-run` and measured by `kungfu profile`, both as processes: planning shares no code with
 training.
@@ -33,8 +33,8 @@ _END_AT_ONCE_WITHIN_S = 20.0  # a platform that ends this command kills it soon 
 def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) -> Path:
     """Trains a program with ``low`` to ``high`` peers on this host, and returns the file of its profile.
 
-    The job ends before this returns, also if this raises or a signal ends this process. The job's record is kept in a
-    folder of `runs/`.
+    The job has ended when this function returns or raises, and before a signal ends this process. The job's record
+    remains in a folder of `runs/`.
 
     Args:
         command: the program as written after `kungfu-run`, such as ``python train.py --small``.
@@ -98,7 +98,7 @@ class _Signals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raises the first signal at once inside the ``with`` block; outside of it, signals are held back."""
+        """Raises the first signal at once inside the ``with`` block; outside the block, signals are held back."""
         try:
             self._raises = True
             self._raise()

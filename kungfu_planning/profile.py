@@ -83,7 +83,7 @@ def check_profile(
     batch: int | None = None,
     attachment: str | None = None,
 ) -> None:
-    """Refuses a profile of another program, batch or attachment than planned; None is not compared.
+    """Refuses a profile whose program, batch or attachment differs from the planned one; None is not compared.
 
     Args:
         profile: the measured profile.

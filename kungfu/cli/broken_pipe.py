@@ -19,7 +19,7 @@ def discard_output(stream: object) -> None:
 
 def open_closed_streams() -> list[str]:
     """Opens /dev/null in place of standard streams that were closed before the start; returns their names."""
-    # Python sets a closed stream to None; the next opened file would get its descriptor, and the output of others.
+    # Python sets a closed stream to None. The next opened file would get the stream's descriptor, and its output.
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:
         descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor

@@ -46,8 +46,8 @@ class ComparedRun:
 
     Attributes:
         count: The number of steps.
-        over: The values on each x axis of the plot, at the end of each step: seconds since training began, the number
-            of the step (the last one of a group), samples, and peer-seconds.
+        over: The values on each x axis of the plot, at the end of each step or group: seconds since training began,
+            the number of the step, samples, and peer-seconds.
         figures: The loss, the size and the samples per second, in the same groups.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
@@ -75,7 +75,7 @@ class RunFigures:
         loss: The typical loss at the end of the run.
         to_loss: Seconds, steps, samples and peer-seconds until the run reached the loss of the comparison.
         decisions: The number of sizes that each rule requested.
-        changes: The number of membership changes, in words.
+        changes: The number of membership changes, as text.
         stopped_s: Seconds for which these changes stopped training.
         note: A note on the record; empty for a complete run.
     """
@@ -137,7 +137,7 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     """Reads a run; for a repeated step, the last line counts.
 
     Raises:
-        UsageError: There is no record of this version, or it has no step.
+        UsageError: There is no record of this version, or the record has no step.
     """
     events = read_events(folder).events
     job = fold(events)

@@ -55,7 +55,7 @@ function _kungfu_run_dir
 end
 """,
 }
-# Bash splits words at ":" and "=", so that "HOST:2" is three of them.
+# Bash splits words at ":" and "=", so that "HOST:2" is three words.
 _BASH_UP_TO_PROGRAM = """
 _kungfu_run_words() {
   local place=1 valued=" @VALUED@ "
@@ -124,7 +124,7 @@ def _for_zsh(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[s
         # A value may follow an equals sign; an optional value must.
         script = re.sub(r'^(  "--[\w-]+)(\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
         script = re.sub(r'^(  \{-[\w-]+,--[\w-]+)(\}"\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
-        # Every one of repeatable words is completed, not only the first.
+        # All values of a repeatable argument are completed, not only the first.
         mended.append(script.replace('  "(*):', '  "*:'))
     commands, starts = mended
     return [commands, re.sub(rf'^(  "(?:{optional})=)', r"\1-", starts, flags=re.MULTILINE), _ZSH_UP_TO_PROGRAM]

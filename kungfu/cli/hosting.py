@@ -35,7 +35,7 @@ class Hosting:
 
     hosts: tuple[Host, ...]
     index: int
-    job: str  # its name, if this host founds it
+    job: str  # the name of the job, if this host creates the job
     secret: str  # in hexadecimal, the same on all hosts
 
     @property
@@ -43,7 +43,7 @@ class Hosting:
         return self.hosts[self.index]
 
     def folder(self, stem: Path) -> Path:
-        """The path ``stem``, with the host's name except on the first host: records of two hosts must not mix."""
+        """The path ``stem``; except on the first host, the host's name is appended, since records must not mix."""
         return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 

@@ -56,7 +56,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or an argument is wrong, 130 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns its exit code; for a user error, prints one message and returns 2."""
     open_closed_streams()
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which the commands do
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads this on import; the commands import gRPC
     words = sys.argv[1:] if arguments is None else arguments
     parser = make_parser(words)
     _check_command(parser, words[:1])

@@ -26,9 +26,9 @@ from kungfu.runtime.core.cluster.cluster import ReplacementLimits
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
-# With the millions of descriptors that some systems allow, programs that loop over all of them would take long.
+# With the millions of descriptors that some systems allow, programs that loop over all descriptors would take long.
 _MOST_DESCRIPTORS = 1 << 16
-# The minimum and the maximum of each option, and the range in words.
+# The minimum and the maximum of each option, and the range as text.
 _RANGES = {
     **dict.fromkeys(("failures", "preemptions"), (0, math.inf, "0 (replace none) or more")),
     "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
@@ -269,7 +269,7 @@ def _run(given: argparse.Namespace) -> int:
     kept = (given.checkpoints or folder / "checkpoints").absolute()
     settings = replace(settings, checkpoints=replace(settings.checkpoints, folder=str(kept)))
     _raise_descriptor_limit()
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it on import, which is below
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads this on import; the import is below
     from kungfu.cli.console.run_console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec
     from kungfu.runtime.agent.journal.journal import Journal

@@ -25,7 +25,7 @@ Form = Literal["narrative", "spans"]
 _MARGIN = 11
 _NARROW = 60
 _LINES_AT_ONCE = 500
-# Seconds from the end of a step on a peer until it is written, on a busy machine.
+# Seconds from the end of a step on a peer until the record has the step, on a busy machine.
 _REPORT_S = 5.0
 
 
@@ -44,7 +44,7 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
 
 
 def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
-    """A tree for each view of a run: its peers, the slowest first, with the durations of their spans.
+    """A tree for each view of a run: the view's peers, the slowest first, with the durations of their spans.
 
     Examples:
         >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
@@ -97,7 +97,7 @@ def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
 
 
 def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
-    """The wrapped lines of a paragraph, with the time on the left, or above on a narrow terminal."""
+    """The wrapped lines of a paragraph, with the time on the left, or above the text on a narrow terminal."""
     at = "" if paragraph.at_s is None else _moment(paragraph.at_s)
     margin = 2 if width < _NARROW else _MARGIN
     room = max(20, width - margin - 4)

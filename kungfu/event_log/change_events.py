@@ -54,13 +54,13 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
         return {"markers/refused": self.asked}
 
     def requested(self) -> str:
-        """The refused request in words: a size, replacements for some peers, or both."""
+        """The refused request as text: a size, replacements for some peers, or both."""
         others = [f"others in place of {peers_named(self.peers)}"] if self.peers else []
         size = [counted(self.asked, "peer")] if self.asked != self.size or not others else []
         return " and ".join([*size, *others])
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the decision that this refusal closes, and the result in words."""
+        """The state of the decision that this refusal closes, and a description of the result."""
         return "refused", f"refused: {self.reason}"
 
     def brief(self) -> str:
@@ -135,7 +135,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return self.rule or "in place of lost peers"
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the decision that this change carries out, and the result in words."""
+        """The state of the decision that this change carries out, and a description of the result."""
         done = f"{counted(self.after, 'peer')} after step {figure(self.step)}; training stood still for "
         return "carried out", done + duration(self.stop_s)
 
@@ -240,7 +240,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return {"markers/recovery": self.after, **_times("recovery", self)}
 
     def cause(self) -> str:
-        """The loss in words."""
+        """Describes the loss."""
         return f"loss of {counted(len(self.lost), 'peer')}"
 
     def brief(self) -> str:
@@ -331,7 +331,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
 
     Attributes:
         step: The number of steps done before the checkpoint.
-        rule: The rule or the request that asked for the checkpoint.
+        rule: The rule or the request that required the checkpoint.
         path: The folder of the checkpoint.
         size_bytes: The size of the checkpoint; None if unknown.
         error: Why writing failed; empty if it succeeded.

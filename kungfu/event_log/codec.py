@@ -42,12 +42,12 @@ def event_in(line: str | bytes) -> AnyEvent | None:
 
 
 def row_in(line: str | bytes) -> dict[str, Any] | None:
-    """The object in a line of ``metrics.jsonl``; ``None`` if the line is cut or holds no object."""
+    """The object in a line of ``metrics.jsonl``; ``None`` if the line is cut or contains no object."""
     try:
         return _row_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    # The line is damaged, or holds NaN or lone surrogates, which only Python's `json` writes.
+    # The line is damaged, or contains NaN or lone surrogates, which only Python's `json` writes.
     try:
         value = json.loads(line if isinstance(line, str) else line.decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
@@ -59,7 +59,7 @@ def pack_event(event: LoggedEvent) -> bytes:
     """Returns an event as MessagePack, which can represent numbers that are not finite."""
     try:
         return msgspec.msgpack.encode(event)
-    # An integer exceeds the 64 bits of MessagePack: a program may ask for any number of peers.
+    # An integer exceeds the 64 bits of MessagePack: a program may request any number of peers.
     except OverflowError:
         return event_to_line(event).encode()
 

@@ -83,7 +83,7 @@ class JobDecision(Struct, frozen=True):
         return self.outcome is None and self.event.is_change
 
     def result(self) -> tuple[str, str]:
-        """The state of the decision and its result in words, from the closing event or else the decision itself."""
+        """The state of the decision and a description of its result, by the closing event or else the decision."""
         return (self.outcome or self.event).outcome()
 
 
@@ -230,7 +230,7 @@ class Job(Struct, frozen=True):
         return tuple(peer for peer, one in self.peers.items() if one.host == host and not one.is_gone)
 
     def is_settled(self, size: int) -> bool:
-        """True if the view has `size` peers, all alive, and has done a step, and no joiner is on its way."""
+        """True if no joiner is on its way, and the view has `size` peers that are all alive and has done a step."""
         # A joiner has the complete state only from its first step on.
         begun = self.view_steps.get(self.view.version) if self.view else None
         has_trained = begun is not None and self.steps > begun
@@ -414,7 +414,7 @@ class Job(Struct, frozen=True):
 
     def _rescaled(self, event: events.RescaleEvent) -> Job:
         job = self if event.decided_at is None else self._closed(event, event.rule, event.decided_at)
-        # The awaited joiners have come.
+        # The awaited joiners have joined.
         job = job._without_waiting() if event.joined else job
         return replace(
             job,
@@ -426,7 +426,7 @@ class Job(Struct, frozen=True):
         )
 
     def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
-        """Closes the newest open decision of each named rule; a single rule's only if it is of ``step``, if given."""
+        """Closes the newest open decision of each named rule; for a single rule, the newest of ``step``, if given."""
         rules, decisions = rule.split(" and "), [*self.decisions]
         # One change may carry out the decisions of several rules, each of a different step.
         step = step if len(rules) == 1 else None
@@ -439,7 +439,7 @@ class Job(Struct, frozen=True):
         return replace(self, decisions=tuple(decisions))
 
     def _without_waiting(self) -> Job:
-        """Ends the waiting of all decisions: the joiners have come, or will not come."""
+        """Ends the waiting of all decisions: the joiners have joined, or will not join."""
         decisions = tuple(replace(one, is_waiting=False) if one.is_waiting else one for one in self.decisions)
         return replace(self, decisions=decisions)
 

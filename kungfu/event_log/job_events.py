@@ -103,7 +103,7 @@ class HostEvent(LoggedEvent, frozen=True, kw_only=True):
 
     @property
     def named(self) -> str:
-        """The host in words."""
+        """The host as text."""
         return f"host {figure(self.host)} ({self.name})"
 
 

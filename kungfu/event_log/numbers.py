@@ -53,7 +53,7 @@ def as_whole(value: object) -> int | None:
 
 
 def step_seconds(figures: Mapping[str, Any]) -> float | None:
-    """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` if it was not timed.
+    """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` if the step was not timed.
 
     Examples:
         >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})

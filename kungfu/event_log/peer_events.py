@@ -28,7 +28,7 @@ class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
 
     @property
     def named(self) -> str:
-        """The peer in words."""
+        """The peer as text."""
         return f"peer {figure(self.peer)}"
 
 
@@ -110,7 +110,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     error: str
 
     def one_line(self) -> str:
-        """The end of a program in one line; a following event of a loss or of the job's end has details of an error."""
+        """The end of a program in one line; a later event of the peer's loss or the job's end describes an error."""
         peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "
@@ -212,7 +212,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
-    """A joiner has read ``batches`` batches, up to the position of the other peers, while those were training."""
+    """A joiner has read ``batches`` batches, up to the position of the other peers, which trained meanwhile."""
 
     batches: int
     seconds: float
@@ -224,7 +224,7 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
 
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
-    """A peer has read ``samples`` samples, up to its offset in a partition that it took over, while all waited."""
+    """A peer has read ``samples`` samples, up to its offset in a partition that it took over; all peers waited."""
 
     samples: int
     seconds: float
@@ -346,7 +346,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The peers' rules made different requests (``requests``, in words, by rank) at a barrier; rank 0's counts."""
+    """The peers' rules made different requests (``requests``, as text by rank) at a barrier; rank 0's is used."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int
@@ -358,7 +358,7 @@ class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):
-    """The shadow rules of the peers would have made different requests (``shadows``, in words, by rank)."""
+    """The shadow rules of the peers would have made different requests (``shadows``, as text by rank)."""
 
     view: int
     shadows: Mapping[str, str]

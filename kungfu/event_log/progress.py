@@ -26,7 +26,7 @@ class TrainingProgress:
         samples: The samples trained on so far in the whole job.
         epoch: The epoch of the newest step, from 1, in the program's count.
         epochs: The last planned epoch.
-        samples_left: The planned samples left; of this ``fit``, if the program has several.
+        samples_left: The planned samples left; if the program calls ``fit`` several times, those of this ``fit``.
         steps_left: The steps left, at the present batch size.
         seconds_left: The seconds left, at the present pace.
         fit: The number of this ``fit`` in the program, from 1.

@@ -27,7 +27,7 @@ class NewRecords:
 class RecordFollower:
     """Reads the additions to a growing record with each call; skips ``damaged`` lines, and counts them.
 
-    The first read covers only the last ``newest_bytes`` of the metrics; ``has_more`` is True if lines are left."""
+    The first read covers only the last ``newest_bytes`` of the metrics. ``has_more`` is True if unread lines remain."""
 
     def __init__(self, folder: Path, *, newest_bytes: int | None = None) -> None:
         self._folder, self._events = folder, GrowingFile(folder / "events.jsonl")
@@ -54,7 +54,7 @@ class RecordFollower:
         found: list[AnyEvent] = []
         for line in lines:
             event = event_in(line)
-            # The first line holds the version, without which the other lines mean nothing.
+            # The first line contains the version, which the meaning of all other lines depends on.
             if not self._is_checked:
                 check_version(event, where=str(self._folder / "events.jsonl"))
                 self._is_checked = True

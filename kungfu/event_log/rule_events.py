@@ -29,7 +29,7 @@ _ACTIONS = {
 
 
 def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "target")) -> str:
-    """The values that a rule saw, by name, in words."""
+    """The values that a rule saw, as text with their names."""
     hidden = {*without}
     return ", ".join(f"{label(name)} {figure(value)}" for name, value in saw.items() if name not in hidden)
 
@@ -54,7 +54,7 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
         return (f"it saw: {saw}",) if saw else ()
 
     def requested(self) -> str:
-        """The request of the rule, in words."""
+        """The request of the rule, as text."""
         return "fired"
 
 
@@ -71,7 +71,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     Attributes:
         size: The number of peers when the rule fired.
         asked: The requested number of peers.
-        done: The result of the barrier, in words.
+        done: A description of the result of the barrier.
         won: The policies that set the target of a combined rule.
         lost: The other policies of a combined rule that had a target.
         peers: The peers that the rule named.
@@ -121,7 +121,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return " ".join(self.rule.split(" ")[:2]) if self.rule.startswith("kungfu ") else self.rule
 
     def requested(self) -> str:
-        """The request in words, with the present size.
+        """The request as text, with the present size.
 
         Examples:
             >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
@@ -154,7 +154,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return [f"{requests}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the decision before another event closes it, and its effect so far in words."""
+        """The state of a decision that no other event has closed, and a description of its effect so far."""
         return "decided" if self.is_change else "carried out", self.done
 
     def brief(self) -> str:
@@ -169,7 +169,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     Attributes:
         asked: The requested size.
         by: The rule or the request that took precedence, or superseded this request later.
-        what: The requested setting, in words; empty for a size and for peers.
+        what: The requested setting, as text; empty if a size or peers were requested.
         later: The step in which ``by`` superseded this request; None if ``by`` took precedence.
     """
 
@@ -190,7 +190,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
             >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
             'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
         """
-        # The rule has replaced its request; the later decision covers both.
+        # The rule has replaced its request; the later decision covers both requests.
         if self.by == self.rule and self.later is not None:
             return ""
         return f"step {figure(self.step)}: {self.rule} wanted {self.requested()}; {self.outcome()[1]}"
@@ -247,12 +247,12 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
         return f"it wants {counted(self.asked, 'peer')}" + (f", and {also}" if also else "")
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the request, and why it is ignored; empty if it is not."""
+        """The state of the request, and the reason why the request is ignored; the reason is empty otherwise."""
         return "called", self.ignored
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
-    """A barrier changed the setting ``what`` to ``to``, ramped over ``over`` ``unit``; "stop" ends training."""
+    """A barrier changed the setting ``what`` to ``to``, ramped over ``over`` ``unit``; setting "stop" ends training."""
 
     topic: ClassVar[Topic] = "setting"
     what: str
@@ -332,7 +332,7 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
         action: The class of the rule's action.
         asked: The requested number.
         ranks: The ranks in the request.
-        budget: The used-up budget, in words like "8 replacements in 800 steps".
+        budget: The used-up budget as text, such as "8 replacements in 800 steps".
     """
 
     topic: ClassVar[Topic] = "held back"

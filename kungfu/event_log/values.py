@@ -125,7 +125,7 @@ def sizes_passed(sizes: Sequence[int]) -> str:
 
 
 def label(name: str) -> str:
-    """The name of a field in words.
+    """The name of a field as separate words.
 
     Examples:
         >>> label("local_batch_size")
@@ -135,7 +135,7 @@ def label(name: str) -> str:
 
 
 def peers_named(peers: Sequence[object]) -> str:
-    """The ids of peers in words.
+    """The ids of peers as text.
 
     Examples:
         >>> peers_named([2]), peers_named([2, 3]), peers_named([])

@@ -184,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_asked(arguments: argparse.Namespace) -> float | None:
-    """The target of the 95th percentile in seconds, if any; raises ``UsageError`` for contradictory options."""
+    """Refuses contradictory options; returns the target of the 95th percentile in seconds, if one is given."""
     for name, value in (("TRACE", arguments.trace), ("--gpus", arguments.gpus), ("--policy", arguments.policy)):
         if not value:
             raise UsageError(f"{name} is missing; write: kungfu plan simulate TRACE --gpus 128 --policy tiresias")
@@ -232,7 +232,7 @@ def _simulated(
 
 
 def _check_used(arguments: argparse.Namespace) -> None:
-    """Refuses an option that no policy of the command uses, since the figures would seem to show its effect."""
+    """Refuses an option that no policy of the command uses, since the results would seem to depend on it."""
     names = _policies(arguments)
     for option in _USED_BY_SOME:
         users = [name for name, entry in CATALOGUE.items() if option in entry.options]
@@ -351,7 +351,7 @@ def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
 
 
 def _used(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> dict[str, Any]:
-    """The settings that a policy is simulated with."""
+    """The settings with which a policy is simulated."""
     tuning = _tuning(arguments, entry=entry)
     return {
         "pauses": asdict(_pauses(arguments, entry=entry)),
@@ -414,7 +414,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _numbers(kind: type[_Number], *, example: str) -> Callable[[str], tuple[_Number, ...]]:
-    """Returns a reader of numbers separated by commas."""
+    """Returns a parser of numbers separated by commas."""
 
     def read(text: str) -> tuple[_Number, ...]:
         try:
@@ -426,5 +426,5 @@ def _numbers(kind: type[_Number], *, example: str) -> Callable[[str], tuple[_Num
 
 
 def _each_once(read: Callable[[str], tuple[_Number, ...]]) -> Callable[[str], tuple[_Number, ...]]:
-    """Returns a reader that drops repeated numbers."""
+    """Returns a parser that drops repeated numbers."""
     return lambda text: tuple(dict.fromkeys(read(text)))

@@ -1,7 +1,7 @@
 """The throughput of a job on p GPUs: measured points, and assumptions between and beyond them.
 
-Linear between two points, flat after the last, proportional to p below the first. The papers print plots and no
-formula, so this project chose a rule that never extrapolates upwards.
+Throughput is linear between two points, flat after the last, and proportional to p below the first. The papers print
+plots and no formula, so this project chose a rule that never extrapolates upwards.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def ring_curve(communication: float, *, up_to: int = 64) -> Curve:
     """Strong scaling of a fixed batch, relative to one GPU: ``T(p) = 1 / (1/p + c (p - 1)/p + c (p - 1)/16)``.
 
     Compute shrinks with p; a ring all-reduce moves ``2 (p - 1)/p`` of the gradients and takes ``p - 1`` hops, here
-    one sixteenth of a transfer each. So the curve rises, flattens and falls like measured curves. It is a stand-in
-    for experiments, not a measurement.
+    one sixteenth of a transfer each. So the curve rises, flattens and falls like measured curves. The curve is a
+    stand-in for experiments, not a measurement.
 
     Args:
         communication: c, the time of one exchange as a fraction of one GPU's compute, at least 0.

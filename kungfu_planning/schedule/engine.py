@@ -60,13 +60,13 @@ def simulate(
         policy: decides at every event.
         pauses: the cost of adjusting a running job; nothing by default.
         keep_allocations: True if the result has the GPUs of each job over time.
-        watch: called after each event with the new state (its vectors are live views: copy those that you keep).
+        watch: called after each event with the new state; the state's vectors are live views, to be copied if kept.
 
     Returns:
         The start, the end and the GPUs of each job, and the utilisation of the cluster over time.
 
     Raises:
-        UsageError: The trace breaks a rule above, or a plan has more GPUs than the cluster.
+        UsageError: The trace violates a rule above, or a plan has more GPUs than the cluster.
         InternalError: The policy leaves jobs waiting forever on an idle cluster, or time does not advance.
 
     Cost:
@@ -173,12 +173,12 @@ _LONGEST_S = 1e9
 class Pauses:
     """The costs of elasticity for a running job: seconds without progress at an adjustment, and a constant overhead.
 
-    A job that is adjusted during a pause waits until the later end of the two pauses. Its first start costs nothing.
+    A job that is adjusted in a pause waits until the later end of the two pauses. A job's first start costs nothing.
 
     Args:
         out_s: the pause when GPUs are added, 0 to 1e9.
         in_s: the pause when GPUs are removed, 0 to 1e9.
-        overhead: the fraction of throughput that elasticity costs at all times, 0 to 0.99.
+        overhead: the constant loss of throughput due to elasticity, as a fraction, 0 to 0.99.
         resume_s: the pause of a preempted job when it gets GPUs again, 0 to 1e9, to write and read its checkpoint. The
             published simulators use 0.
 

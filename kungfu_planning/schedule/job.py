@@ -19,8 +19,9 @@ _SHORTEST_S = 1e-3
 class ClusterJob:
     """A training job: its request, and its scaling.
 
-    Its work is ``duration_s`` seconds on ``gpus`` GPUs, so in units of its curve ``duration_s * T(gpus)``; on p GPUs it
-    takes ``duration_s * T(gpus) / T(p)`` seconds. A job with ``min_gpus`` = ``max_gpus`` = ``gpus`` is inelastic.
+    Its work is ``duration_s`` seconds on ``gpus`` GPUs, which is ``duration_s * T(gpus)`` in units of its curve. On p
+    GPUs, the job takes ``duration_s * T(gpus) / T(p)`` seconds. A job with ``min_gpus`` = ``max_gpus`` = ``gpus`` is
+    inelastic.
 
     Args:
         name: unique within a trace.
@@ -30,8 +31,8 @@ class ClusterJob:
         curve: throughput by number of GPUs; perfect scaling by default.
         min_gpus: the minimum number of GPUs that it can run on, 1 to ``gpus``.
         max_gpus: the maximum number of GPUs that it can use, at least ``gpus``; ``None`` for the whole cluster.
-        runs: True if it already runs on its ``gpus`` GPUs when the trace begins, at the earliest arrival, which must be
-            ``submit_s``; ``duration_s`` is then the remaining time.
+        runs: True if the job already runs on its ``gpus`` GPUs when the trace begins. Then ``submit_s`` must be the
+            earliest arrival of the trace, and ``duration_s`` is the remaining time.
         user: the name of its user, to group jobs in tables.
         model: the name of its model, to group jobs in tables.
 
@@ -101,7 +102,7 @@ def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]
 
     Jobs that run already are before all others.
 
-    Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file has no effect.
+    Names that are whole numbers are compared as numbers. The order of simultaneous rows in a file has no effect.
 
     Raises:
         UsageError: The trace is empty, arrivals are unsorted, a name occurs twice, a job is larger than the cluster, or
@@ -167,7 +168,8 @@ def _name_key(name: str) -> tuple[int, int, str, str]:
 def with_load(jobs: Sequence[ClusterJob], *, gpus: int, load: float) -> tuple[ClusterJob, ...]:
     """The same jobs with arrival times scaled to a given load.
 
-    The load is the requested GPU seconds divided by ``gpus`` times the time from the first to the last arrival.
+    The load is the requested GPU seconds divided by the product of ``gpus`` and the time from the first to the last
+    arrival.
 
     Raises:
         UsageError: The load is outside 0.001 to 1000, or all jobs arrive at one instant.

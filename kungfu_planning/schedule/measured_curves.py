@@ -1,9 +1,9 @@
 """Measured throughput: tables by model and batch, and the curve of a batch that adapts to the number of GPUs.
 
 A table is one CSV file per model, with one row per batch size and one column per GPU count. Hybrid scaling keeps the
-batch while strong scaling still helps, and else doubles it (Xie et al., *Elan*, 2020, algorithm 1). Read literally, the
-algorithm also covers fewer workers: the loop is skipped and the batch shrinks in proportion, although the paper's text
-is about adding workers only. Both readings are available.
+batch while strong scaling still helps, and else doubles the batch (Xie et al., *Elan*, 2020, algorithm 1). Read
+literally, the algorithm also covers fewer workers: the loop is skipped and the batch shrinks in proportion, although
+the paper's text is about adding workers only. Both readings are available.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _at_batch(family: Mapping[int, Curve], *, batch: int) -> Curve:
 
 
 def staircase(curve: Curve) -> Curve:
-    """The curve without interpolation: a number of GPUs that was not measured has the rate of the next smaller one.
+    """The curve without interpolation: other numbers of GPUs have the rate of the next smaller measured number.
 
     >>> staircase(Curve((1, 4), (10.0, 30.0)))
     Curve(gpus=(1, 3, 4), rates=(10.0, 10.0, 30.0))
@@ -111,7 +111,7 @@ def read_throughputs(path: str | Path, *, measured_only: bool = False) -> Measur
     """The curves of a folder of tables, or of one profile.
 
     A table is a file ``MODEL.csv`` with the header ``global_batch_size,1,2,4,...`` and cells in iterations per second.
-    An empty cell at either end of a row was not measured; between two numbers it is a hole, and an error.
+    An empty cell at either end of a row was not measured. An empty cell between two numbers is a hole, and an error.
     ``MODEL.json`` is a profile by `kungfu profile`. A single profile instead of the folder applies to all jobs.
 
     Args:
@@ -119,7 +119,7 @@ def read_throughputs(path: str | Path, *, measured_only: bool = False) -> Measur
         measured_only: True if batches and sizes that were not measured are refused.
 
     Raises:
-        UsageError: The folder has no tables, or a cell is a hole, a zero or no number; names file, line and column.
+        UsageError: The folder has no tables, or a cell is a hole, a zero or no number; the error names the place.
     """
     path = Path(path)
     try:
@@ -214,8 +214,8 @@ def hybrid_batch(
 ) -> int:
     """The total batch size, in samples, after going from ``workers`` to ``target`` workers.
 
-    For k = 1, 2, 4, ... up to ``target / workers`` the first ``k * batch`` whose strong-scaling optimum is at least
-    ``target`` workers; if there is none, ``batch * target / workers``, rounded down and at least 1.
+    The result is the first ``k * batch``, for k = 1, 2, 4, ... up to ``target / workers``, whose strong-scaling optimum
+    is at least ``target`` workers. Without such a k, it is ``batch * target / workers``, rounded down and at least 1.
 
     Args:
         batch: total batch size before, in samples, at least 1.
@@ -254,7 +254,7 @@ def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale
     Args:
         family: curves in iterations per second by total batch size, including ``batch``.
         batch: the job's total batch size, in samples.
-        workers: the GPUs requested by its user, for which the batch is ``batch``.
+        workers: the GPUs requested by the job's user, for which the batch is ``batch``.
         scale_in: see ``hybrid_batch``; the default keeps the batch, as small batches were rarely measured.
 
     >>> family = {64: Curve((1, 2, 4), (4.0, 6.0, 5.0)), 128: Curve((1, 2, 4), (2.0, 4.0, 6.0))}

@@ -128,8 +128,8 @@ class GroupMetrics(msgspec.Struct, kw_only=True):
         jobs: Jobs in the group.
         jct_s: Seconds from arrival to end, the job completion time.
         jct_p50_s: The median of the job completion times.
-        jct_p95_s: Their 95th percentile.
-        jct_p99_s: Their 99th percentile.
+        jct_p95_s: The 95th percentile of these times.
+        jct_p99_s: The 99th percentile of these times.
         wait_s: Seconds from arrival to the first start.
         pending_s: Seconds without any GPUs.
         adjustments: Changes of the number of GPUs while the job ran.
@@ -155,10 +155,10 @@ class Summary(msgspec.Struct, kw_only=True):
         policy: The name of the policy.
         gpus: GPUs of the cluster.
         makespan_s: Seconds from the first arrival to the last end.
-        utilisation: Busy GPU seconds over GPUs times makespan, 0 to 1; None for a makespan that is indistinguishable
-            from 0 relative to the time of day.
+        utilisation: Busy GPU seconds divided by the product of GPUs and makespan, 0 to 1; None for a makespan that
+            rounding of the times makes 0.
         overall: The figures of all jobs.
-        groups: The figures of each class of `SIZE_CLASSES`, or of each user or model, the most GPU seconds first.
+        groups: The figures of each class of `SIZE_CLASSES`, or of each user or model, in order of falling GPU seconds.
     """
 
     policy: str
@@ -224,7 +224,7 @@ def _figures(result: SimulationResult, *, chosen: npt.NDArray[np.bool_]) -> Grou
 
 
 def reduction(before: float | None, *, after: float | None) -> float | None:
-    """The fraction by which ``after`` is less than ``before``; negative if more, None if either is None.
+    """The fraction by which ``after`` is less than ``before``; negative if ``after`` is more, None if either is None.
 
     Args:
         before: The reference, not 0.
@@ -240,7 +240,7 @@ def write_jobs(result: SimulationResult, *, path: Path) -> None:
     """Writes a CSV file with a row for each job; the file is complete or absent.
 
     The column ``allocation`` has the GPUs over time as ``seconds:GPUs`` separated by spaces; it is empty if the
-    simulation did not keep them.
+    simulation did not keep allocations.
 
     Raises:
         UsageError: The file cannot be written.

@@ -63,7 +63,7 @@ def _share(utilisation: float | None) -> str:
 
 
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulation of a sweep; ``load`` is None if the trace keeps its own arrivals."""
+    """One simulation of a sweep; ``load`` is None if the arrivals of the trace are unchanged."""
 
     load: float | None
     summary: Summary
@@ -82,7 +82,7 @@ class Reduction(msgspec.Struct, kw_only=True):
 class SweepAnswer(msgspec.Struct, kw_only=True):
     """The smallest cluster of the sweep for which the 95th percentile of completion times is within the target.
 
-    If no cluster of the sweep meets the target, ``gpus`` is None and ``jct_p95_s`` the smallest percentile.
+    If no cluster of the sweep meets the target, ``gpus`` is None and ``jct_p95_s`` is the smallest percentile found.
     """
 
     policy: str

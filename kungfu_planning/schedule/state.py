@@ -33,7 +33,7 @@ class Workload:
         submit_s: Arrival, seconds.
         duration_s: Seconds on the GPUs that the user requested.
         kind: The row of `rates` with the job's curve.
-        runs: True if the job runs already when it arrives.
+        runs: True if the job is already running when it arrives.
         rates: ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
     """
 

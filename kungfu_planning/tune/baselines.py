@@ -36,8 +36,8 @@ class Search:
         multiples: the multiples of the best static size from which greedy descents start, each at least 1.
         steps: the size of a greedy step.
         least_saving: the minimum dollars that a step must save, above 0.
-        confidence: the share of runs that must meet the deadline, above 0 and below 1; None requires it only of the
-            mean completion time.
+        confidence: the share of runs that must meet the deadline, above 0 and below 1; None requires
+            only that the mean completion time meets the deadline.
 
     Raises:
         UsageError: A value is out of range.
@@ -70,9 +70,9 @@ def most_gpus(simulator: Simulator, *, search: Search) -> int:
 def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: Search) -> bool:
     """True if a plan meets the deadline: by its mean completion time, or by the share of runs that the search requires.
 
-    A share is judged by 400 runs if they settle it, and near the limit by 2,500: the share of late runs must be below
-    ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that barely hold in the drawn runs would
-    be late more often in other runs.
+    The share of late runs must be below ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that
+    barely meet the deadline in the drawn runs would be late more often in other runs. The share is taken from 400 runs,
+    or from 2,500 if it is too near the limit.
     """
     limit_s = deadline_s * (1 + SLACK)
     if search.confidence is None or not simulator.is_random:
@@ -90,7 +90,7 @@ def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: S
 
 
 def judged_s(simulator: Simulator, *, found: Estimate, search: Search) -> float:
-    """The completion time to judge a plan by, in seconds: the mean, or the quantile of the confidence."""
+    """The completion time by which a plan is judged, in seconds: the mean, or the quantile at the confidence."""
     if search.confidence is None or not simulator.is_random:
         return found.seconds
     return float(np.quantile(completion_s(simulator, plan=found.gpus, runs=_JUDGED_BY[0]), search.confidence))
@@ -131,10 +131,10 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
 
 
 def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
-    """The static sizes to compare: all at which some stage's share changes.
+    """The static sizes to compare: all sizes at which some stage's share changes.
 
-    Any other size runs exactly like the next smaller of these with idle GPUs, so it cannot be cheaper: the list covers
-    all sizes from 1 to the limit.
+    Any other size runs exactly like the next smaller size in the list, with more idle GPUs, so it cannot be cheaper.
+    Therefore the list represents all sizes from 1 to the limit.
 
     Raises:
         UsageError: There are more than 200,000 sizes, or no size gives a trial as many GPUs as it needs.

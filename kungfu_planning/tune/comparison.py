@@ -48,7 +48,7 @@ def compare(simulator: Simulator, *, deadline_s: float, search: Search, bracket:
         simulator: the job and the cloud.
         deadline_s: the deadline of the search, in seconds from its start.
         search: the settings of the planner.
-        bracket: the number of the experiment among parallel ones, which have different draws.
+        bracket: the number of the experiment among parallel experiments, each of which has different draws.
 
     Raises:
         UsageError: No plan meets the deadline.
@@ -77,7 +77,7 @@ def compare_all(
 ) -> list[Comparison]:
     """The comparison of each of ``brackets`` parallel experiments.
 
-    All experiments must meet the deadline, so each must have the confidence to the power of ``1 / brackets``.
+    All experiments must meet the deadline, so each of them needs the confidence to the power of ``1 / brackets``.
     """
     if search.confidence is not None:
         search = replace(search, confidence=search.confidence ** (1 / brackets))
@@ -123,7 +123,7 @@ class ExperimentReport(msgspec.Struct):
 class TuningReport(msgspec.Struct, kw_only=True):
     """The JSON output of ``kungfu plan tuning``.
 
-    Experiments run in parallel: dollars add up, and the seconds are those of the last to end.
+    Experiments run in parallel: dollars add up, and the seconds are those of the experiment that ends last.
     """
 
     version: Literal[1] = 1
@@ -253,8 +253,8 @@ _SURVIVOR, _OTHER, _IDLE = "#3a9d5d", "#7da7d9", "#eeeeee"
 def draw_comparison(found: Sequence[Comparison]) -> Figure:
     """A figure with one row per experiment: the best static cluster left, the plan right, on the same scales.
 
-    The trial that survives to the end is green; idle GPUs are grey. The titles have means over all drawn runs, and the
-    boxes are those of the first run.
+    The trial that survives to the end is green; idle GPUs are grey. The titles show means over all drawn runs, and
+    the boxes show the first run.
 
     Reference:
         Misra et al., 2021, figure 1.

@@ -43,8 +43,8 @@ class Sampled:
 
     Attributes:
         instances: instances of each stage.
-        ready: (stages, runs) seconds from the start to the delivery of new instances, from which these are
-            billed.
+        ready: (stages, runs) seconds from the start to the delivery of new instances; their billing begins at the
+            delivery.
         ends: (stages, runs) seconds from the start to the end of the stage's synchronisation.
         dollars: (runs,) the cost of each run.
     """
@@ -67,7 +67,7 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
         plan: the GPUs of each stage, all at least 1.
 
     Raises:
-        UsageError: The plan has another number of stages, or a stage without GPUs.
+        UsageError: The plan and the job differ in the number of stages, or a stage has no GPUs.
 
     Cost:
         About 50 us for ten stages with cached parts.
@@ -114,7 +114,7 @@ FRESH_SEEDS, FRESH_RUNS = 5, 400
 
 
 def outlook(simulator: Simulator, *, plan: AllocationPlan, first_seed: int) -> Outlook:
-    """The outlook of a plan, with seeds from ``first_seed``; a single run if nothing is random."""
+    """The outlook of a plan, with seeds from ``first_seed`` on; a single run if nothing is random."""
     seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.is_random else 1))
     drawn = [sample(redrawn(simulator, samples=FRESH_RUNS, seed=seed), plan=plan) for seed in seeds]
     return Outlook(np.stack([each.ends[-1] for each in drawn]), np.stack([each.dollars for each in drawn]))
@@ -190,8 +190,8 @@ class Tenancy:
 def tenancies(instances: Sequence[int]) -> tuple[Tenancy, ...]:
     """The instances of a plan, grouped by the first and last stage in which they are held.
 
-    A stage that needs more instances provisions the difference; a stage that needs fewer releases the oldest before it
-    starts: these are the first past their minimum bill, so no other order of release is cheaper.
+    A stage that needs more instances provisions the difference. A stage that needs fewer first releases the oldest
+    instances: these are the first past their minimum bill, so no other order of release is cheaper.
 
     Args:
         instances: The number of instances of each stage.

@@ -132,7 +132,7 @@ class ScalingCurve:
 
     Attributes:
         gpus: The measured numbers of GPUs, increasing.
-        seconds: The seconds per iteration on each of these.
+        seconds: The seconds per iteration on each of these numbers of GPUs.
         sigma_s: The standard deviation of an iteration (before truncation at 0), the same on any number of GPUs.
         measured_only: True if a trial uses the next smaller measured number of GPUs instead of an interpolation.
     """

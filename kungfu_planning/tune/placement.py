@@ -80,9 +80,9 @@ def place(
     """A placement of ``allocation`` that keeps as much as possible of the placement ``last``.
 
     A trial of at most one node's GPUs is on one node; a larger trial has whole nodes, and one more share of a node for
-    the remainder. Largest first, a trial gets the fullest node with enough room; if there is none, the node with the
-    most room is cleared of strictly smaller trials, which are then placed again. Trials placed in this round and
-    ``reserved`` trials (reassigned earlier and not yet confirmed by their workers) are never displaced.
+    the remainder. Trials are placed largest first, each on the fullest node with enough room. Without such a node,
+    the node with the most room is cleared of strictly smaller trials, which are then placed again. Trials placed in
+    this round and ``reserved`` trials (reassigned earlier and not yet confirmed by their workers) are never displaced.
 
     Args:
         allocation: the GPUs of each trial.
@@ -91,9 +91,9 @@ def place(
         reserved: trials that must not be displaced.
 
     Returns:
-        ``last`` itself if it already fits. All trials have GPUs if none is reserved, the allocations do not exceed the
-        nodes, and a node's GPUs and the allocations are powers of two (or multiples of a node); otherwise some may be
-        `unplaced`.
+        ``last`` itself if it already fits. All trials have GPUs if no trial is reserved, the allocations do not exceed
+        the nodes, and a node's GPUs and the allocations are powers of two (or multiples of a node); otherwise some may
+        be `unplaced`.
 
     Raises:
         UsageError: An allocation is below 1, or a reserved trial would have to change.
@@ -244,8 +244,8 @@ class Shrunk:
 def shrink(placement: TrialPlacement, *, nodes: Nodes, keep: int, reserved: Collection[str] = frozenset()) -> Shrunk:
     """Packs the placed trials onto ``keep`` of the nodes, with the fewest moves.
 
-    Up to 1,000 possible sets of released nodes, all are tried, and the set with the fewest moves wins (ties: the fewest
-    moved GPUs); beyond, the nodes with the fewest trials are released.
+    If there are at most 1,000 possible sets of released nodes, all sets are tried, and the set with the fewest moves is
+    chosen (ties: the fewest moved GPUs). Otherwise the nodes with the fewest trials are released.
 
     Args:
         placement: the present placement.

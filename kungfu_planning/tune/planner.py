@@ -30,7 +30,7 @@ def plan_elastic(
     """A cheap plan that meets the deadline, with a separate number of GPUs for each stage.
 
     A greedy descent runs from each warm start (the best static size and its multiples, the best naive plan, and
-    ``known`` plans), and the cheapest result is returned. It meets the deadline, in the mean or with
+    ``known`` plans), and the cheapest result is returned. This plan meets the deadline, in the mean or with
     ``search.confidence``, and is never more expensive than the best static or naive plan under the same simulator. It
     may not be optimal, and a looser deadline may give a more expensive plan: see `plan_deadlines`.
 
@@ -96,7 +96,7 @@ def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search:
 
     Each step chooses the neighbour with the largest ``(C - C') / (T' - T)``, dollars saved per second lost; a neighbour
     that saves without losing time is preferred. Neighbours that miss the deadline are excluded before the choice, while
-    the paper chooses first and stops if the choice misses it.
+    the paper chooses first and stops if the chosen plan misses the deadline.
 
     Args:
         simulator: the job and the cloud.

@@ -45,7 +45,7 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
         gpus: the GPUs of the stage.
         node: the GPUs of an instance.
         packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough that each trial
-            below ``node`` GPUs stays on one instance, and each larger one has whole instances.
+            below ``node`` GPUs stays on one instance, and each larger trial has whole instances.
 
     >>> [instances_for(Stage(10, 3), gpus=30, node=4, packing=packing) for packing in ("counted", "placed")]
     [8, 10]
@@ -67,7 +67,7 @@ def assign(seconds: list[float], *, chains: int) -> list[int]:
         chains: The number of trials that run at once, at least 1.
 
     Returns:
-        The index of the trial before each one in its chain, or -1.
+        For each trial, the index of the previous trial in its chain, or -1.
 
     >>> assign([5.0, 2.0, 1.0, 1.0], chains=2)
     [-1, -1, 1, 2]

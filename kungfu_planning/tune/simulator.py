@@ -84,7 +84,7 @@ def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -
 def redrawn(simulator: Simulator, *, samples: int, seed: int) -> Simulator:
     """The same job and cloud with other drawn runs; cached.
 
-    A search that is too large for ``samples`` runs gets as many as the bound on durations allows.
+    A search that is too large for ``samples`` runs gets as many runs as the bound on durations allows.
     """
     trials = max(stage.trials for stage in simulator.experiment.stages)
     samples = max(1, min(samples, _MOST_DRAWN // trials))

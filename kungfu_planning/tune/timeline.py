@@ -68,7 +68,7 @@ def boxes(simulator: Simulator, *, plan: AllocationPlan) -> tuple[Box, ...]:
     """Each trial's training as a box of GPUs and time.
 
     A box ends with its trial, so the rest of a stage is idle. The surviving trials are unknown during planning, and
-    represented by the first ones.
+    represented by the first trials.
 
     Args:
         simulator: the job and the cloud; its first drawn run is shown.

@@ -49,7 +49,7 @@ from kungfu.testing.faults.inject import local_hosts
 
 _LONGEST_S = 86400.0
 _CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05
-# Steps before the first fault that the report compares with.
+# The report compares the steps after a fault with up to this number of steps before the first fault.
 _STEPS_BEFORE = 200
 _EXITS = (
     "exit codes: 0 each fault was carried out and everything held, 1 otherwise, 2 the command line is wrong, or "
@@ -115,7 +115,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
-    """The faults of the command line, written or drawn."""
+    """The faults that a command line lists, or that are drawn from its seed."""
     written = [*(read_schedule(given.schedule) if given.schedule else ()), *(parse("\n".join(given.fault)))]
     if given.seed is not None and written:
         raise UsageError(f"--seed {given.seed} draws a schedule, and --fault or --schedule gives one: take one of them")
@@ -133,7 +133,7 @@ def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
 
 
 def read_schedule(path: Path) -> tuple[Fault, ...]:
-    """The faults in a file: one per line, or a list of strings in YAML or JSON; raises ``UsageError`` otherwise."""
+    """The faults in a file: one per line, or a list of strings in YAML or JSON; raises ``UsageError`` if invalid."""
     try:
         text = path.read_text()
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
@@ -174,7 +174,7 @@ def _is_confirmed(prechecked: Sequence[PrecheckedFault], folder: Path, status: J
 
 @dataclass(frozen=True)
 class _SteeredJob:
-    """The job in ``folder``; ``watcher`` follows the record there, or on another host if ``is_watched``."""
+    """The job in ``folder``; ``watcher`` follows the record there, or another host's record if ``is_watched``."""
 
     folder: Path
     watcher: JobWatcher
@@ -190,7 +190,7 @@ class _SteeredJob:
             raise UsageError(f"the job refuses it: {progress.reason}")
 
     def is_over(self) -> bool:
-        """True if the record ends, or the kungfu-run here is gone and no other host is watched."""
+        """True if the record has ended, or if the kungfu-run here is gone and no other host is watched."""
         if self.watcher.look().ending is not None:
             return True
         return not self.is_watched and not is_running(read_job_file(self.folder))
@@ -232,7 +232,7 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
 
 
 def _job_file(job: _SteeredJob) -> JobFile:
-    """The file of a job; once the record has an end, waits for the exit code, which is written last."""
+    """The file of a job; once the record has an end, waits for the exit code, which kungfu-run writes last."""
     content, deadline = job.file(), time.monotonic() + _CLEARED_WITHIN_S
     while job.is_over() and is_running(content) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -242,7 +242,7 @@ def _job_file(job: _SteeredJob) -> JobFile:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Prevents a second ``kungfu chaos`` on the same job: its faults could not be distinguished from these."""
+    """Prevents a second ``kungfu chaos`` on the same job: the faults of the two could not be distinguished."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

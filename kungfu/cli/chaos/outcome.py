@@ -1,4 +1,4 @@
-"""The outcome of a job under injected faults, from the injections and the job's record alone; and how it is printed."""
+"""Derives the outcome of a job under faults from the injections and the job's record alone, and prints it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STEPS_BEFORE, _BEFORE_S = 20, 60.0
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """The outcome of one fault; ``None`` means unknown, or that it did not happen.
+    """The outcome of one fault; ``None`` stands for an unknown value, or for an event that did not happen.
 
     Args:
         time: The time at which the fault was carried out, in seconds since 1970.
@@ -89,7 +89,7 @@ class ChaosReport:
         samples: The check of the samples against the record.
         events: The events, in the words of ``kungfu why``.
         code: The exit code of the job; ``None`` if it has not ended.
-        problems: The guarantees that did not hold, in words; empty if everything held.
+        problems: Descriptions of the guarantees that did not hold; empty if all held.
     """
 
     job: str
@@ -120,17 +120,17 @@ def report_chaos(
     """The report on a job under injected faults.
 
     Args:
-        injections: The outcome of each fault.
+        injections: The result of injecting each fault.
         events: The events of the whole run.
         rows: The lines of the metrics, from shortly before the first fault.
         job: The name of the job.
         since: The time at which the injection began, in seconds since 1970.
-        within_s: Seconds in which the job had to be whole again.
+        within_s: The limit for the job to be whole again after a fault, in seconds.
         samples: The check of the samples against the record.
         code: The exit code of the job; ``None`` if it has not ended.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
-    # Only rows with a time; the last row of each step that was done again.
+    # Rows without a time are ignored; for a repeated step, the last row counts.
     steps = [row for _, row in rows_in_order(row for row in rows if finite_number(row.get("time")) is not None)]
     faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
     problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
@@ -203,7 +203,7 @@ def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent
 def _result(
     one: Injection, at: float, change: MembershipChange | None, since: Sequence[LoggedEvent], rows: Rows
 ) -> str:
-    """The result, in words, of a fault that was carried out at the time ``at``."""
+    """Describes the result of a fault that was carried out at the time ``at``."""
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
         return change.headline()

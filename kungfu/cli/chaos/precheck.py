@@ -27,9 +27,9 @@ class PrecheckedFault:
     Args:
         when: The moment, in the words of the schedule.
         what: The action, in the words of the schedule.
-        hits: The processes, in words: peer, host and process id.
-        obstacle: The reason why it cannot be carried out; empty if it can.
-        ends_job: True if the reason is that the fault would certainly end the job.
+        hits: The processes that the fault hits, as text: peer, host and process id.
+        obstacle: The reason why the fault cannot be carried out; empty if it can.
+        ends_job: True if the obstacle is that the fault would certainly end the job.
         remark: A remark on the fault.
     """
 
@@ -51,7 +51,7 @@ def precheck(
     is_watched: bool,
     within_s: float,
 ) -> list[PrecheckedFault]:
-    """Previews each fault as if its moment were now; earlier resizes in the schedule count, losses do not.
+    """Previews each fault as if its moment were now, after the earlier resizes but without the earlier losses.
 
     Args:
         faults: The schedule.
@@ -60,7 +60,7 @@ def precheck(
         local_hosts: The hosts of the job that are this machine.
         own_agent: The process id of the kungfu-run whose record is read.
         is_watched: True if the record of another host is followed as well.
-        within_s: The time for which a peer is frozen if its fault names none.
+        within_s: The seconds for which a peer is frozen if the fault specifies no duration.
     """
     size, found = len(job.members), list[PrecheckedFault]()
     for fault in faults:
@@ -69,7 +69,7 @@ def precheck(
             hit = [peer for peer in job.members if job.peer(peer).host in what.hosts]
             ends = why_it_would_end(what, job, hit, living=job.members)
         else:
-            # Ranks are compared as if they were peers: earlier resizes may have changed the peers by then.
+            # Ranks stand for peers here: by the fault's moment, earlier resizes may have changed the peers.
             ends = why_it_would_end(what, job, getattr(what, "ranks", ()), living=range(size))
         obstacle = ends or next(
             _obstacles(what, job, status, local=local_hosts, own_agent=own_agent, is_watched=is_watched), ""

@@ -44,8 +44,8 @@ class SampleCheck:
 
     Args:
         samples: The number of samples that were checked.
-        found: The finding, in words.
-        problems: The steps at which samples were lost or used twice.
+        found: The finding as text.
+        problems: Descriptions of the steps at which samples were lost or used twice.
         notes: The questions that the record cannot answer.
     """
 
@@ -56,10 +56,10 @@ class SampleCheck:
 
 
 def trace_offset(folder: Path) -> int:
-    """A byte offset in a run's trace some steps before the newest one, since a fault may hit right afterwards."""
+    """A byte offset in a run's trace a few steps before the newest step, since a fault may follow that step at once."""
     try:
         return max(0, (folder / "trace.jsonl").stat().st_size - _BEFORE_BYTES)
-    # The run has no trace, or has not begun it.
+    # The run has no trace, or has not begun to write it.
     except OSError:
         return 0
 
@@ -138,7 +138,7 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
 
     Args:
         rows: The lines of the metrics.
-        since: Epochs with a step after this one are checked; earlier epochs give the expected number of samples.
+        since: An epoch with a step after this step is checked; earlier epochs define the expected number of samples.
 
     >>> rows = [{"step": 2 * epoch + one, "epoch": epoch, "batch": 6} for epoch in range(4) for one in (1, 2)]
     >>> check_epochs(rows, since=3).found

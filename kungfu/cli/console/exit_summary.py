@@ -37,7 +37,7 @@ def exit_summary(
         paces: The durations of steps and rescales, shown after a successful run.
         gaps: The gaps of the record.
         leaves: True if the job continues without this host.
-        raised: The program's exceptions that ended peers, by peer; the last line names the first of them.
+        raised: The program's exceptions that ended peers, by peer; the summary's last line names the first exception.
 
     >>> from kungfu.runtime.core.failure import Failure
     >>> print("\\n".join(exit_summary(1, Failure(1, "rank 1 (peer 1): killed by SIGKILL", 1), folder=Path("runs/a"))))
@@ -88,7 +88,7 @@ def fitted(line: str, *, width: int | None, style: str = "") -> Text:
 
 
 def _lost(raised: Mapping[int, str], folder: Path) -> list[str]:
-    """The last line, if peers were lost to exceptions of their programs."""
+    """The last line of the summary, if exceptions of the program ended peers."""
     if not raised:
         return []
     peer, error = next(iter(raised.items()))

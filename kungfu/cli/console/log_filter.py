@@ -42,9 +42,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def sanitize(text: str, *, encoding: str) -> str:
-    """Converts `text` to the final state of its line, without control characters, and encodable in `encoding`.
+    """Converts a line to the text that a terminal finally shows, without characters that `encoding` lacks.
 
-    Only the last state of a progress bar that overwrites itself is kept. Colours are removed.
+    Only the last state of a progress bar that overwrites itself remains. Colours and control characters are removed.
 
     >>> sanitize("10%\\r100% done", encoding="utf-8"), sanitize("\\x1b[31mred\\x1b[0m", encoding="utf-8")
     ('100% done', 'red')

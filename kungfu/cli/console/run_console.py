@@ -1,6 +1,6 @@
 """The console of a job: receives lines, events and metrics from the agent, and repaints a few times a second.
 
-Events are printed as lines, without flooding the screen if a rule sets a value in every step: see `EventLines`.
+Events are printed as lines. A rule that sets a value in every step does not flood the screen: see `EventLines`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class EventLines:
                 self._print_line(line)
 
     def print_due(self) -> None:
-        """Prints the held settings once the first of them has waited for `HOLD_S`; their runs continue."""
+        """Prints the held settings once the oldest has waited for `HOLD_S` seconds; further settings are held again."""
         with self._lock:
             if self._held and self._clock() - self._held_since >= HOLD_S:
                 self._print_held()
@@ -89,7 +89,7 @@ class RunConsole:
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._state = ScreenState()
         self._events = EventLines(self.remark)
-        self._gaps: dict[str, str] = {}  # by file; repeated at the end, so that it is not overlooked
+        self._gaps: dict[str, str] = {}  # by file; repeated at the end, so that no gap is overlooked
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
 
@@ -102,7 +102,7 @@ class RunConsole:
         self._close()
 
     def line(self, who: str, text: str) -> None:
-        """Shows a line from a peer, unless it is TensorFlow's start-up noise, which only the log file keeps."""
+        """Shows a line from a peer, unless it is TensorFlow's start-up noise, which is only in the log file."""
         if not is_startup_noise(text):
             self._state.add_line(OutputLine(who, sanitize(text, encoding=self._encoding)))
 
@@ -122,7 +122,7 @@ class RunConsole:
         self._state.add_line(OutputLine(KUNGFU, sanitize(text, encoding=self._encoding)))
 
     def ended(self, ending: Ending) -> None:
-        """Prints the end of the job below everything else: the root cause first if it failed."""
+        """Prints the end of the job below all other lines; if the job failed, the root cause comes first."""
         self._close()
         lines = exit_summary(
             ending.code, ending.failure, folder=self._folder, paces=paces(self._state.job),
@@ -148,7 +148,7 @@ class RunConsole:
     def _paint(self) -> bool:
         """Paints once; returns False if the stream no longer has a reader, so the job continues without a screen.
 
-        Output to a file on a full disk appears once there is room again.
+        Output to a file on a full disk appears once the disk has room again.
         """
         try:
             self._screen.show(self._state.update())
@@ -160,7 +160,7 @@ class RunConsole:
         return True
 
     def _close(self) -> None:
-        """Paints the rest; idempotent."""
+        """Paints the remaining lines; idempotent."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -1,6 +1,6 @@
-"""The screen of a job: its state and words, shown as a live status on a terminal, or as plain lines elsewhere.
+"""The screen of a job: its state as text, shown as a live status on a terminal, or as plain lines elsewhere.
 
-Many threads add to `ScreenState`; the painting thread reads the update.
+Many threads add to `ScreenState`, and the painting thread takes the updates from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.event_log.values import counted, duration, figure, label, rough_duration
 
-# More lines than this between two paintings cannot be read; the log files have all of them.
+# Users cannot read more lines than this between two paintings; the log files contain all lines.
 _MOST_LINES = 500
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta", "bright_yellow")
 _FIXED = "\N{NO-BREAK SPACE}"
@@ -83,11 +83,11 @@ class ScreenState:
             return self._job
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until there is news since the last ``update``, until ``wake``, or for ``timeout_s`` seconds."""
+        """Waits for news since the last ``update``, or for a call of ``wake``, but at most ``timeout_s`` seconds."""
         self._changed.wait(timeout_s)
 
     def wake(self) -> None:
-        """Ends a `wait` under way."""
+        """Ends a `wait` that is in progress."""
         self._changed.set()
 
     def update(self) -> ScreenUpdate:
@@ -101,7 +101,7 @@ class ScreenState:
 
 
 def activity_words(job: Job) -> str:
-    """The activity of a job, apart from its steps, in words."""
+    """Describes the activity of a job, apart from its steps."""
     # The programs continue after training, and may train again in a new phase.
     if job.finished:
         return "training is over, the program continues"
@@ -111,7 +111,7 @@ def activity_words(job: Job) -> str:
 
 
 def decision_words(job: Job) -> str:
-    """The last decision of a job, or its outcome; empty before the first decision."""
+    """Describes the newest decision, refusal or membership change of a job; empty before the first."""
     return job.change.brief() if job.change else ""
 
 
@@ -146,7 +146,7 @@ def _last_step(step: object, progress: TrainingProgress) -> str:
 
 
 def _progress_words(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
-    """The progress of the job in words, as far as known."""
+    """Yields the known progress of the job, as pairs of a name and a value."""
     if progress.fit is not None and progress.fit > 1:
         yield "fit", figure(progress.fit)
     if progress.epoch is not None and progress.epochs is not None:

@@ -1,1 +1,1 @@
-"""``kungfu doctor``: checks the requirements of training on this machine, with remedies for missing ones."""
+"""``kungfu doctor``: checks this machine for the requirements of training, and suggests remedies."""

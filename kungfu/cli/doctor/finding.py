@@ -22,10 +22,10 @@ class Finding:
 
     Args:
         check: The name of the check.
-        found: The finding, in words.
+        found: The finding as text.
         severity: "remark" if kungfu works, but not as well as it could; "problem" if it does not work.
         advice: The remedy; empty if there is nothing to do.
-        host: The host that the finding is about; empty for this one.
+        host: The host that the finding is about; empty for this host.
     """
 
     check: str
@@ -35,7 +35,7 @@ class Finding:
     host: str = ""
 
     def as_remark_if(self, is_scarce: bool, advice: str) -> Finding:
-        """The finding as a remark with advice if something is scarce; else unchanged."""
+        """The finding, as a remark with advice if a resource is scarce; else unchanged."""
         return replace(self, severity="remark", advice=advice) if is_scarce else self
 
 

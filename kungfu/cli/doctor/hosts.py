@@ -42,8 +42,8 @@ class HostAnswer:
     Args:
         facts: The facts that the host sent; ``None`` if it was not reached.
         error: The reason why the host was not reached.
-        ahead_s: The minimum number of seconds by which its clock is ahead of this host's; negative if it is behind.
-        has_asked: True if the host has reached this one.
+        ahead_s: The minimum seconds by which that host's clock is ahead of this host's clock; negative if behind.
+        has_asked: True if that host has reached this host.
     """
 
     facts: HostFacts | None
@@ -126,7 +126,7 @@ def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable
 
 
 def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
-    """The answer with the minimum offset of the host's clock, which was read between the request and the answer."""
+    """The answer with the minimum offset of the host's clock; the host reads it between the request and the answer."""
     ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
     return HostAnswer(facts, ahead_s=ahead_s)
 

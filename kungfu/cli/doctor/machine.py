@@ -48,7 +48,7 @@ def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
     left = int(psutil.virtual_memory().available)
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    # No container limits the memory, or an older kernel keeps these files elsewhere.
+    # No container limits the memory, or an older kernel has these files elsewhere.
     except OSError:
         return left
     return left if limit == "max" else min(left, max(0, int(limit) - int(used)))
@@ -93,7 +93,7 @@ def _descriptors(soft: int) -> Finding:
 
 
 def _folder(name: str, path: Path) -> Finding:
-    # The folder is created when needed, which its nearest existing parent must allow.
+    # The folder is created when needed, so its nearest existing parent must be writable.
     existing = next(one for one in (path, *path.parents) if one.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(name, f"{path} cannot be written", "problem", f"make it writable: ls -ld {existing}")

@@ -1,8 +1,8 @@
-"""Tries TensorFlow, the native op and Horovod in a separate process, since each may crash it.
+"""Tries TensorFlow, the native op and Horovod in a separate process, which each of them may crash.
 
 ``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each step as soon as its result is known. A processor
 without TensorFlow's instructions ends the process with SIGILL; a library of another version ends it with an error or a
-crash. The lines before show which step failed.
+crash. The last printed line shows which step failed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Probe:
 
     Args:
         known: The results of each finished step: an "error", or a value.
-        missing: The step in which the process ended; empty if it finished all steps.
-        ended: The end of the process, in words.
+        missing: The step in which the process ended; empty if the process finished all steps.
+        ended: A description of the end of the process.
     """
 
     known: Mapping[str, Mapping[str, Any]]
@@ -38,7 +38,7 @@ class Probe:
 
 
 def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", __spec__.name)) -> Probe:
-    """Runs a process that tries each step; its first use compiles the native op."""
+    """Runs a process that tries each step; the first such process on a machine compiles the native op."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with subprocess.Popen(
         list(command), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

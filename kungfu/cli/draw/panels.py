@@ -24,10 +24,10 @@ from kungfu.event_log.values import duration, figure, finite_number, label
 
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
-# The changes that are marked by a line at their step, with its colour.
+# The changes that a line marks at their step, and the colour of that line.
 CHANGES: Mapping[Topic, str] = {"rescale": GREY, "recovery": RED}
 _SMOOTH_STEPS = 25
-# Points near an end have fewer neighbours, but at least this many on one side, so that lone outliers vanish there.
+# Points near an end have fewer neighbours, but at least this many on one side, so that single outliers vanish there.
 _LEAST_AROUND = 2
 # The last batch of an epoch is smaller: the median of this many steps ignores it.
 _ODD_AMONG = 9
@@ -96,7 +96,7 @@ def draw_curve(
 
     Args:
         panel: The panel to draw in.
-        x: The x values of the points; a point's value holds for the range before it.
+        x: The x values of the points; a point's value applies to the range before the point.
         curve: The curve to draw.
         color: The color of line and band.
         line: The smoothed line, if the values jump from step to step; ungrouped values are then drawn pale.
@@ -115,7 +115,7 @@ def draw_curve(
 
 
 def _lonely(values: Series) -> list[int]:
-    """The indices of known values between unknown ones, which no line connects."""
+    """The indices of known values with unknown values on both sides, so that no line reaches them."""
     known = np.pad(~np.isnan(values), 1)
     return [*map(int, np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:]))]
 
@@ -212,7 +212,7 @@ def _typical(values: Series, *, among: int) -> Series:
 
 
 def _medians(windows: Series) -> Series:
-    """The median of the known values of each row; NaN for a row without any."""
+    """The median of the known values of each row; NaN for a row without known values."""
     rising = np.sort(windows, axis=1)  # NaN sorts last
     known, rows = np.count_nonzero(~np.isnan(rising), axis=1), np.arange(len(rising))
     medians: Series = (rising[rows, np.maximum(known - 1, 0) // 2] + rising[rows, known // 2]) / 2
@@ -230,7 +230,7 @@ def changing_signals(run: RecordedRun) -> tuple[str, ...]:
 
 
 def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The requested signals, else the first of `changing_signals`; raises ``UsageError`` for unknown or too many."""
+    """The requested signals, else the first of `changing_signals`; ``UsageError`` for unknown or too many signals."""
     if asked is None:
         return changing_signals(run)[:_USUAL]
     names = tuple(dict.fromkeys(asked))

@@ -32,7 +32,7 @@ def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | 
         signals: The names of the signals to draw; by default the first few that change.
 
     Raises:
-        UsageError: The folder has no record, step or signal of that name, or `target` cannot be written.
+        UsageError: The folder has no record, the record lacks steps or a given signal, or `target` cannot be written.
     """
     run = read_run(folder)
     chosen = panels.chosen_signals(run, signals)

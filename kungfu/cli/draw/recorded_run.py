@@ -30,13 +30,13 @@ class RecordedRun:
     """A run with its events and figures; arrays have one entry per point.
 
     Attributes:
-        steps: The step of each point, rising; the last step of a group.
+        steps: The step of each point, in rising order; for a group, its last step.
         figures: The figures of the run in groups of steps, one group per point.
         fractions: The speed of each peer as a fraction of the median's, by the peer's id.
         signals: The names of the figures that can have a separate panel, in the order of the record: the policies'
             named signals, the learning rate, and `FRACTIONS`.
         lost: The steps with a non-finite loss; only the first one of each group.
-        lost_as: The kind of the first non-finite loss, in words; empty if there is none.
+        lost_as: The kind of the first non-finite loss, as text; empty if every loss is finite.
         events: The events of the run.
     """
 
@@ -49,7 +49,7 @@ class RecordedRun:
     events: tuple[LoggedEvent, ...]
 
     def curve(self, name: str) -> DrawnCurve:
-        """The points of one figure; NaN if it is unknown at a point."""
+        """The values of one figure at all points; NaN at points where the figure is unknown."""
         return self.figures.curve(name)
 
     def happened(self, *topics: Topic) -> list[Any]:
@@ -69,7 +69,7 @@ def read_run(folder: Path) -> RecordedRun:
 def run_of_rows(
     rows: Iterable[Row], events: Iterable[LoggedEvent] = (), *, most_groups: int = MOST_GROUPS
 ) -> RecordedRun:
-    """Builds a run from lines of metrics, in at most this many groups; the last line of a repeated step counts."""
+    """Builds a run of at most ``most_groups`` groups from lines of metrics; a repeated step's last line counts."""
     curves, speeds, lost = Curves(most_groups, most_curves=math.inf), StepGroups(most_groups), StepGroups(most_groups)
     signals, lost_as = dict[str, None](), ""
     for step, row in rows_in_order(rows):

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[str]:
-    """Adds a port to a bare ``--page`` in a command line, since argparse would read the program as its value.
+    """Adds a port to a bare ``--page`` in a command line, since argparse would read the program as the port.
 
     >>> parser = argparse.ArgumentParser()
     >>> add_arguments(parser)
@@ -84,7 +84,7 @@ def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[
 
 
 def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
-    """The exports requested on a command line; raises ``UsageError`` if one is not possible."""
+    """The exports requested on a command line; raises ``UsageError`` if an export is not possible."""
     if given.tensorboard is not None:
         check_installed()
     metrics, page = (

@@ -28,7 +28,7 @@ class ListenAddress:
 
 
 def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
-    """Parses ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
+    """Parses ``[ADDRESS:]PORT``; without an address, only this machine can reach the port.
 
     Raises:
         UsageError: The text is not an address with a port; the message names the option and an example port.

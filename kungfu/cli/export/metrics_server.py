@@ -40,13 +40,13 @@ class ConnectionLimits:
 class MetricsServer:
     """Serves ``/metrics`` while the job runs; a context manager.
 
-    If it cannot listen, it reports this once, and the job continues without metrics.
+    If the server cannot listen, it reports this once, and the job continues without metrics.
 
     Args:
         registry: The metrics to serve.
         address: The address of the server.
         report: Called with remarks for the user.
-        limits: The limits of its connections.
+        limits: The limits of the server's connections.
 
     Attributes:
         port: The port of the server; 0 if it does not listen.
@@ -100,7 +100,7 @@ def _handler(registry: CollectorRegistry, listener: socket.socket, *, printed_ho
 
 
 class _Server(ThreadingHTTPServer):
-    """An HTTP server on a listening socket, which it closes at the end; limits its connections."""
+    """An HTTP server on a listening socket; limits its connections, and closes the socket at the end."""
 
     def __init__(self, listener: socket.socket, handler: Any, limits: ConnectionLimits) -> None:
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
@@ -145,7 +145,7 @@ class _Server(ThreadingHTTPServer):
         """Ignores an error in one connection, which does not concern the job."""
 
     def _end(self, connection: socket.socket) -> None:
-        """Shuts a connection down, so that its thread reads the end and closes it."""
+        """Shuts a connection down, so that the connection's thread reads the end and closes the connection."""
         self._open.pop(connection, None)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

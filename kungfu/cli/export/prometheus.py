@@ -73,14 +73,14 @@ _COUNTERS: Mapping[str, Figure] = {
 }  # fmt: skip
 # The commands that change the size or the peers.
 _COMMANDS = tuple(f"kungfu {name}" for name in ("resize", "scale-out", "scale-in", "migrate", "profile"))
-# Counters with a label: the help, the label, the kind of event, and the values that start at 0, so that a rate includes
-# the first event, too.
+# Counters with a label: the help, the label, the kind of event, and the label's values that start at 0, so that a rate
+# includes the first event.
 _TALLIES: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
     "kungfu_decisions": ("Sizes that a rule or a command asked for.", "rule", "decision", _COMMANDS),
     "kungfu_requests": ("Requests from outside, by what they came to.", "state", "request", get_args(RequestState)),
     "kungfu_checkpoints": ("Checkpoints, by outcome.", "outcome", "checkpoint", ("written", "failed")),
 }
-# From a small step on a CPU to a step of minutes; a stop takes from some milliseconds to a deadline.
+# Limits of the buckets: a step takes from 1 ms on a CPU to minutes, and a stop from some milliseconds to a deadline.
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _STOPS = ("rescale", "recovery", "checkpoint")

@@ -1,7 +1,7 @@
 """A low-priority process that follows a job's record: the writer for TensorBoard, or the server of the page.
 
-The job waits for the process only at its end, and only briefly. The process ends when its standard input closes, and
-therefore with kungfu-run, however kungfu-run ends. The lines that the process prints are remarks for the user.
+The job waits for the process only briefly, when the job ends. The process ends when its standard input closes, and
+therefore also when kungfu-run ends for any reason. The lines that the process prints are remarks for the user.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class SideProcess:
     """Runs a side process while the job runs; a context manager.
 
     Args:
-        name: The prefix of its remarks.
+        name: The prefix of the process's remarks.
         module: The Python module to run.
         arguments: The arguments of the module.
-        subject: The words for the output that stops if the process ends before the job.
+        subject: The name, in messages, of the output that stops if the process ends before the job.
         end_within_s: Seconds that the process may take after the end of the job.
         report: Called with remarks for the user, from another thread.
         late: The remark if the process takes longer; empty for none.
@@ -104,6 +104,6 @@ def begin_beside() -> None:
 
 
 def job_ends(timeout_s: float) -> bool:
-    """Waits up to ``timeout_s`` seconds for the end of standard input, to which nothing is written; True at its end."""
+    """Waits up to ``timeout_s`` seconds for the end of standard input, which carries no data; True at the end."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)

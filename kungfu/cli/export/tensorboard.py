@@ -13,7 +13,7 @@ from kungfu.cli.run_folder import check_record
 from kungfu.errors import UsageError
 
 _WRITER = "kungfu.cli.export.tensorboard_writer"
-# Seconds after the end of a job for the rest of its record.
+# Seconds after the end of a job in which to write the rest of its record.
 _END_WITHIN_S = 30.0
 
 

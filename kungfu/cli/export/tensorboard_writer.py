@@ -1,6 +1,6 @@
 """Writes a run's record as TensorBoard event files: scalars of steps, markers and texts of events.
 
-During a job, a separate process follows the record's files, so that no peer and no agent waits for it. It ends when its
+During a job, a separate process follows the record's files, so that no peer or agent waits. The process ends when its
 standard input closes, at the end of the job. If a file cannot be written, for example to a full disk, the process
 retries, and reads no more of the record until the write succeeds. Therefore nothing is lost.
 
@@ -48,7 +48,7 @@ Scalars = dict[str, float]
 
 # Peers report their steps every two seconds.
 _LOOK_EVERY_S = 1.0
-# Every step is written up to this one, then every 10th, from ten times this step every 100th, and so on.
+# Up to this step, every step is written; then every 10th step, from ten times this step every 100th, and so on.
 _ALL_STEPS = 10_000
 # The texts of these topics have separate tags; all other topics share the tag of the job.
 _TEXTS: Mapping[Topic, str] = {
@@ -73,7 +73,7 @@ def is_kept(step: int) -> bool:
 class SummaryMaker:
     """Makes TensorBoard events from the record, in its order.
 
-    An event that names no step gets the newest known step.
+    An event that names no step is assigned the newest known step.
     """
 
     def __init__(self) -> None:
@@ -208,13 +208,13 @@ class EventFile:
 def export_record(
     record: Path, target: Path, *, is_over: Callable[[float], bool], report: Callable[[str], None]
 ) -> Path | None:
-    """Writes a record for TensorBoard, with the lines that are added to it, until the run is over.
+    """Writes a record for TensorBoard, including lines that are added later, until the run is over.
 
     Args:
         record: The folder that kungfu-run writes.
         target: The folder of the run in TensorBoard.
         is_over: Waits up to the given seconds for the end of the run, and returns True at the end.
-        report: Called with a remark when the events cannot be written, and when they can be again.
+        report: Called with a remark when writing the events fails, and when writing succeeds again.
 
     Returns:
         The folder that was written; ``None`` if none could be written.

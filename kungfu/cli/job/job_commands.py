@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
-    """Parses words as peer ids, of which the last may instead be a folder."""
+    """Parses words as peer ids; the last word may be a folder instead."""
     peers, rest = [word for word in words if word.isdecimal()], [word for word in words if not word.isdecimal()]
     if not peers or len(rest) > 1 or (rest and words[-1] != rest[0]):
         raise UsageError(
@@ -81,7 +81,7 @@ def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | Non
 
 
 def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, Path | None]:
-    """Parses MIN and MAX, which a trace does not have, and an optional folder."""
+    """Parses MIN and MAX, which are absent for a trace, and an optional folder."""
     sizes, rest = ([], words) if traced else (words[:2], words[2:])
     if len(rest) > 1 or not (traced or (len(sizes) == 2 and all(word.isdecimal() for word in sizes))):
         expected = "with --trace nothing but LOGDIR" if traced else "MIN MAX, two numbers of peers, then perhaps LOGDIR"
@@ -91,7 +91,7 @@ def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, 
 
 
 def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
-    """Adds the arguments that only this command has."""
+    """Adds the arguments that are specific to this command."""
     add = parser.add_argument
     match name:
         case "resize":

@@ -31,8 +31,8 @@ from kungfu.trace import read_plan
 
 # The first steps at a size are slower: caches are cold, and removed peers may still occupy processors.
 _WARM_UP_STEPS = 3
-_STEPS_OF_A_SIZE = 20_000  # enough for a speed, since a job of a week has tens of millions
-# The column where the text of a plan's lines begins, and the narrowest terminal that they are wrapped for.
+_STEPS_OF_A_SIZE = 20_000  # enough to measure a speed; a job of a week has tens of millions of steps
+# The column where the text of a plan's lines begins, and the narrowest terminal for which these lines are wrapped.
 _COLUMN, _NARROWEST = 12, 40
 
 Rows = Sequence[Mapping[str, Any]]
@@ -48,7 +48,7 @@ class PlanForecast:
         ready_s: Seconds that joiners take to get ready, while the others train.
         pause_s: Seconds for which training stops.
         cost: Peer-seconds per 1,000 samples at the new size.
-        notes: Remarks on guesses and unknown values, in words.
+        notes: Remarks on guesses and unknown values.
     """
 
     batch: int | None
@@ -119,7 +119,7 @@ def read_measured(folder: Path) -> MeasuredRun:
 
 
 def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
-    """The first and last steps of the spans to read, which hold the newest steps at each size."""
+    """The first and last steps of the spans to read, which contain the newest steps at each size."""
     changes = sorted(of_topics(events, "rescale", "recovery"), key=lambda one: one.step)
     sizes = [changes[0].before if changes else 0, *(one.after for one in changes)]
     ends = [*(float(one.step) for one in changes), newest]

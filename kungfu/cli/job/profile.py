@@ -36,7 +36,7 @@ class Measure:
 def run_profile(
     folder: Path, request: Asked, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
 ) -> int:
-    """Makes the job profile itself, prints the figures, writes STEM.json and STEM.png; returns the exit code."""
+    """Requests a profile from the job, prints the figures, writes STEM.json and STEM.png; returns the exit code."""
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     measures = efficiencies(progress.points)
     started = read_start(folder) if measures else None

@@ -21,7 +21,7 @@ from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.job_api.status import PeerStatus
 
 _LONGEST_S = 600.0
-# Seconds for the files after the trace, which have some megabytes per second of a large step.
+# Seconds to write the files after the trace: some megabytes for each second of a trace with large steps.
 _WRITING_S = 120.0
 
 
@@ -34,7 +34,7 @@ def write_traces(
         folder: The folder of the job.
         seconds: The length of the trace.
         peers: The ids of the peers; ``None`` for all peers in the view.
-        target: The folder for the traces, on the host of each peer; ``None`` for a folder within the job's.
+        target: The folder for the traces, on the host of each peer; ``None`` for a folder within the job's folder.
         form: The format of the output.
 
     Returns:

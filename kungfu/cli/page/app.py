@@ -125,7 +125,7 @@ class PageApp:
     # ---- what is shown -----------------------------------------------------------------------------------------------
 
     async def _file(self, request: Request) -> Response:
-        """A file of the page, or 304 if the browser has it; 404 for any other name, so that no path leads outside."""
+        """A file of the page, or 304 if the browser has it; 404 for any other name, so no path leaves the folder."""
         file = self._files.get(request.path_params.get("name", "index.html"))
         if file is None:
             return await _missing(request)
@@ -137,7 +137,7 @@ class PageApp:
         return Response(content, media_type=kind, headers=headers)
 
     async def _whole(self, request: Request) -> Response:
-        """The whole state as one JSON object, for programs; waits for the first read of the record."""
+        """The whole state as one JSON object, for programs; waits until the record was read once."""
         while True:
             woken, is_over = self._streams().next(), self._log.is_over
             if (missed := self._log.missed(None)) is not None or is_over:
@@ -213,7 +213,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """True if the page itself sent the request, according to the browser's headers, or if it has no such headers."""
+    """True if the page itself sent the request, according to the headers of a browser, or without such headers."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

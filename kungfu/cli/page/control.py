@@ -37,7 +37,7 @@ class JobControl:
         return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())
 
     def plan(self, request: Asked) -> dict[str, Any]:
-        """Previews the effects of a request without a change; raises ``KungfuError`` if the job does not answer."""
+        """Previews the effects of a request, and changes nothing; raises ``KungfuError`` if the job does not answer."""
         with connected(self._folder) as job:
             plan, status = job.plan(request), job.status()
         if isinstance(request.what, Resize):
@@ -58,13 +58,13 @@ class JobControl:
         }
 
     def submit(self, request: Asked) -> dict[str, Any]:
-        """Submits a request; returns the job's first answer, while the outcome goes to the record. Raises as `plan`."""
+        """Submits a request and returns the job's first answer; the record shows the outcome. Raises as `plan` does."""
         with connected(self._folder) as job:
             return {**asdict(job.submit(request)), "points": []}
 
 
 def request_of(body: Any) -> Asked:
-    """Parses a browser's object: ``action``, for `resize` its ``size``, and optionally ``id`` and ``if_view``.
+    """Parses an object from a browser: ``action``, ``size`` for `resize`, and optionally ``id`` and ``if_view``.
 
     Raises:
         UsageError: The object is not a request.

@@ -6,7 +6,7 @@ kind are kept, so that the page of a long run stays readable.
 
 | kind | keys, in addition to ``time``, ``step``, ``headline`` and ``details`` |
 | --- | --- |
-| ``decision`` | ``rule``, its inputs ``saw``, the requested ``asked`` (a ``size``), ``state`` and ``outcome`` |
+| ``decision`` | ``rule``, its inputs ``saw``, the request ``asked`` and its ``size``, ``state`` and ``outcome`` |
 | ``change`` | of membership: ``cause``, ``is_loss``, sizes ``before``, ``after``, ``stop_s``, ``batch``, ``parts`` |
 | ``request`` | of a user or a scheduler: its ``request_id``, ``state`` and ``reason`` |
 | ``checkpoint`` | ``path``, ``stop_s`` and ``error``; a failed checkpoint is a ``failure`` with the same keys |
@@ -103,7 +103,7 @@ class DecisionFeed:
 
 
 def _item(kind: str, event: events.LoggedEvent, run: events.SetEvent | events.SettingRun | None = None) -> Item:
-    """An item in the words of ``kungfu why``, which cover the whole run of a repeated setting."""
+    """An item worded as in ``kungfu why``; the text of a repeated setting covers all of its changes."""
     words, step = run or event, getattr(event, "step", None)
     text = {"headline": words.headline(), "details": [*words.details()]}
     return {"kind": kind, "time": event.time, "step": step, **text}
@@ -134,7 +134,7 @@ def _change(event: events.MembershipChange) -> Item:
     }
 
 
-# The keys specific to one kind of item; other events have no item.
+# The keys that are specific to a kind of item; an event for which the function returns None gets no item.
 _MORE: Mapping[str, Callable[[Any], Item | None]] = {
     "decision": _decision,
     "change": _change,

@@ -1,13 +1,13 @@
 """Server-sent events: the log of updates, and a stream of them to each browser.
 
-Every change of the page is an update with a number, encoded once for all browsers, however slow. The log keeps the
-bytes of the newest updates. A browser that is a few updates behind, for example after a lost connection, gets the
-missing updates. A new browser, or a browser that is further behind, gets the whole state. There is no queue per
-browser, so no browser delays another or fills memory.
+Every change of the page is an update with a number, encoded once for all browsers. The log contains the bytes of the
+newest updates. A browser that is a few updates behind, for example after a lost connection, receives the missing
+updates. A new browser, or a browser that is further behind, receives the whole state. There is no queue per browser, so
+no browser delays another or fills memory.
 
 A lost browser is detected by its closed connection, or by a timeout in sending; other browsers are not affected. The
-lost browser reconnects by itself, and sends the id of its last update: the name of the log and the update's number, so
-that an id of an earlier process is not recognized.
+lost browser reconnects by itself, and sends the id of its last update. The id consists of the name of the log and the
+update's number, so an id from an earlier process is not recognized.
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -153,7 +153,7 @@ class EventStream:
         yield f"retry: {_AGAIN_AFTER_MS}\n\n".encode()
         while True:
             woken = self._waking.next()
-            # Whether the log is over is asked first: an update may come right before the end.
+            # The end of the log is checked first, since an update may be published right before the end.
             is_over, missed = self._log.is_over, self._log.missed(self._known)
             if missed is not None:
                 self._known = missed.number

@@ -49,7 +49,7 @@ class PageFeed:
         self.log = UpdateLog(self._whole)
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
-        """Follows the run until ``is_over(timeout_s)``, which waits up to that long, returns True; then reads the rest.
+        """Follows the run until ``is_over(timeout_s)``, a wait of at most ``timeout_s``, returns True; reads the rest.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.
@@ -135,7 +135,7 @@ class PageFeed:
             return None
 
     def _plan(self) -> dict[str, Any]:
-        """The plan of the policies, once the record holds it, which is after the first steps."""
+        """The plan of the policies; the record contains it only after the first steps."""
         if self._plan_is_read:
             return {}
         traced = self._traced_bytes

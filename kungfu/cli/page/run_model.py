@@ -19,7 +19,7 @@ from kungfu.slowness import STRAGGLER
 Document = dict[str, Any]
 
 _NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")
-# The limits of ended processes that are shown, and of a text in characters.
+# The maximum number of ended processes that are shown, and of characters in a text.
 _MOST_ENDED, _LONGEST_TEXT = 8, 800
 
 
@@ -120,8 +120,8 @@ def peer_rows(job: Job) -> list[Document]:
     """The rows of the table of peers: members by rank, other running peers, and the last peers that have ended.
 
     Returns:
-        For each peer its ``id``, ``rank``, ``host`` by name, ``pid``, ``state`` with its beginning ``since`` (seconds
-        since 1970), and its ``speed`` as a fraction of the median peer's with ``is_slow``; None means unknown.
+        For each peer its ``id``, ``rank``, ``host`` by name, ``pid``, ``state``, the time ``since`` which it has this
+        state (in seconds since 1970), ``speed`` as a fraction of the median peer's, and ``is_slow``; None if unknown.
     """
     running = [one for one in job.peers.values() if one.state != "ended"]
     running.sort(key=lambda one: (one.rank is None, one.rank or 0, one.id))

@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 1
 
 
 class QuietConnections:
-    """Ends connections without a request under way: after a time, or the oldest ones above a limit.
+    """Ends connections without a request in progress: after a time, or the oldest ones if there are too many.
 
     Args:
         connections: The open connections of uvicorn.
@@ -103,12 +103,12 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until a signal, or until ``is_over(timeout_s)``, which waits up to that long, returns True.
+        """Serves until a signal, or until ``is_over(timeout_s)``, a wait of at most ``timeout_s``, returns True.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.
         """
-        # An error with one browser is no remark about the job.
+        # An error in one browser's connection is no remark about the job.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
         follower = threading.Thread(target=self._follow, args=(is_over,), name="kungfu-page", daemon=True)
         follower.start()
@@ -126,7 +126,7 @@ class PageServer:
 
 
 def url_of(address: ListenAddress, port: int) -> str:
-    """The URL of a page that listens at an address; a wildcard address is replaced by the name of its machine.
+    """The URL of a page served at an address; a wildcard address is replaced by the machine's host name.
 
     Examples:
         >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)

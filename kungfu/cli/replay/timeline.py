@@ -24,7 +24,7 @@ from kungfu.event_log.events import (
 from kungfu.event_log.rule_events import reasons
 from kungfu.event_log.values import counted, figure
 
-# The topics of events that a rule causes, with the step in which it fired.
+# The events that a rule causes; each records the step in which the rule fired.
 OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
 
 
@@ -33,9 +33,9 @@ class TimelineRow:
     """One line of the timeline.
 
     Attributes:
-        step: The step after which it happened.
+        step: The step after which the decision, change or checkpoint happened.
         rule: The rule; empty for a change of the membership or a checkpoint.
-        replayed: The request of the rule in the replay; empty if it does not fire there.
+        replayed: The request of the rule in the replay; empty if the rule does not fire there.
         run: The decision in the run; empty if there was none.
         times: The number of consecutive equal decisions of the rule.
         last: The last step with such a decision.
@@ -72,7 +72,7 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
 
 
 def replayed_in_words(decision: FiredRule) -> str:
-    """The request of a rule in the replay, with its inputs."""
+    """Describes the request of a rule in the replay, with the rule's inputs."""
     shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
     saw = reasons(decision.inputs)
     return f"{shadow}{_asked(decision)}" + (f" ({saw})" if saw else "")
@@ -110,7 +110,7 @@ def _asked(decision: FiredRule) -> str:
 
 
 def _happened(event: LoggedEvent) -> str:
-    """An event of the run in words, without the inputs that the row already shows."""
+    """Describes an event of the run, without the inputs that the row already shows."""
     if isinstance(event, DecisionEvent):
         return f"wanted {counted(event.asked, 'peer')}; {event.done}"
     if isinstance(event, CalledEvent):
@@ -121,7 +121,7 @@ def _happened(event: LoggedEvent) -> str:
 
 
 def _collapsed(rows: Iterable[TimelineRow]) -> list[TimelineRow]:
-    """Joins consecutive equal requests of a rule into one line, unless the run's column has an entry for them."""
+    """Joins consecutive equal requests of a rule into one line, unless the run's column has an entry for one."""
     newest: dict[str, int] = {}  # by rule, the index of its newest request
     kept: list[TimelineRow] = []
     for row in rows:

@@ -25,7 +25,7 @@ class Curves:
     Attributes:
         groups: The figures of the steps, in groups.
         newest: The newest step with a known value of each curve, and that value.
-        left_out: The names of numbers beyond the limit; a page could not show so many curves readably.
+        left_out: The names of figures beyond the limit of curves, since more curves would be unreadable.
     """
 
     def __init__(self, most_groups: int = MOST_GROUPS, *, most_curves: float = MOST_CURVES) -> None:
@@ -36,7 +36,7 @@ class Curves:
         self.left_out: set[str] = set()
 
     def add(self, row: Mapping[str, Any]) -> bool:
-        """Adds a step; False if the row has none. A repeated step undoes its earlier version and later steps."""
+        """Adds a step; False if the row has no step. A repeated step undoes its earlier version and all later steps."""
         step = as_whole(row.get("step"))
         # A line that lacks required fields, such as one from a damaged disk.
         if step is None or not 0 <= step < _LARGEST_STEP:

@@ -45,7 +45,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
 
 def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
-    """The paragraphs of events in order; consecutive settings by one rule share one, before the event that follows."""
+    """The paragraphs of events in order; consecutive settings by one rule share a paragraph, before the next event."""
     # The peers whose end is already reported: their processes were dismissed or lost.
     ended = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     runs: dict[tuple[str, str], SetEvent | SettingRun] = {}
@@ -152,6 +152,6 @@ def rescale_count(job: Job) -> int:
 
 
 def stood_still(job: Job) -> str:
-    """The time for which membership changes stopped the training, in words; empty if there were none."""
+    """The time for which membership changes stopped the training, as text; empty if there were no changes."""
     changed = job.tally.counts.get("recovered") or job.tally.counts.get("rescale")
     return f", for which training stood still for {duration(job.tally.stopped_s)}" if changed else ""

@@ -1,8 +1,8 @@
 """Reads the record of a run: its events, with remarks on unreadable lines, and its steps, line by line.
 
-A record of tens of millions of steps would not fit in memory. The steps of a record increase, except for steps that a
-failure undid and survivors soon repeat. Therefore bisection finds a step, and sorting within a window of some thousand
-lines gives the steps in order.
+A record of tens of millions of steps would not fit in memory. The step numbers of a record increase, except for steps
+that a failure undid and survivors soon repeat. Therefore bisection finds a step, and sorting within a window of some
+thousand lines yields the steps in order.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
 
 
 def newest_step(folder: Path) -> float:
-    """The newest step of a record, from its last lines; raises ``UsageError`` if they have none."""
+    """The newest step of a record, from its last lines; raises ``UsageError`` if these lines have no step."""
     with open_record(folder, _METRICS) as file:
         file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
         rows = filter(None, map(row_in, file))
@@ -165,7 +165,7 @@ def _offset_before(file: BinaryIO, step: float) -> int:
     while high - low > _NEAR_BYTES:
         middle = (low + high) // 2
         found = _step_after(file, middle, high)
-        # There is no complete line between the offsets, or it is one of the wanted lines.
+        # There is no complete line between the offsets, or the found line is one of the wanted lines.
         if found is None or found >= step:
             high = middle
         else:
@@ -174,7 +174,7 @@ def _offset_before(file: BinaryIO, step: float) -> int:
 
 
 def _step_after(file: BinaryIO, offset: int, end: int) -> float | None:
-    """The step of the first complete line after an offset; ``None`` if there is none before `end`."""
+    """The step of the first complete line after an offset; ``None`` if no such line begins before `end`."""
     file.seek(offset)
     offset += len(file.readline())
     while offset < end and (line := file.readline()):

@@ -4,9 +4,9 @@ Consecutive steps form a group. A group begins as one step. Whenever the limit o
 are merged, so a long run has between half the limit and the limit.
 
 A group keeps up to `_SAMPLE` values of each figure: all values, as long as the group has no more steps than that. When
-there are twice as many, they are sorted and every second one is kept, so that the median of the kept values stays
-within a few percent, by rank, of the median of all values. A group also keeps the lowest and the highest value, and the
-number of steps with a non-finite figure. If these steps are the majority, the median is NaN.
+a group has twice as many values, they are sorted and every second value is kept, so that the median of the kept values
+stays within a few percent, by rank, of the median of all values. A group also keeps the lowest and the highest value,
+and the number of steps with a non-finite figure. If these steps are the majority, the median is NaN.
 
 Reference: Munro and Paterson, 1980: Selection and sorting with limited storage.
 """
@@ -155,7 +155,7 @@ class StepGroups:
     """Groups the steps of a run, which are added one after the other.
 
     A repeated step undoes its earlier version and all later steps, except for the figures of steps that were already
-    merged with earlier ones.
+    merged with earlier steps.
 
     Args:
         most: The limit of groups, an even number; up to this number of steps, each step is a group.
@@ -198,7 +198,7 @@ class StepGroups:
         return len(self._lasts) + self._has_last
 
     def changed(self) -> int:
-        """The index of the first group that is new or changed since the last call; the number of groups if none is."""
+        """The index of the first group that is new or changed since the last call; else the number of groups."""
         changed, self._changed = self._changed, len(self)
         return changed
 
@@ -327,7 +327,7 @@ class StepGroups:
 class WholeBatches:
     """Filters out the smaller last batch of an epoch, which is not the usual batch.
 
-    A batch that is smaller than the previous one in the epoch is filtered out, unless a second step has it as well.
+    A batch that is smaller than the previous batch of the epoch is filtered out, unless a second step has that size.
 
     Examples:
         >>> batches = WholeBatches()
@@ -341,7 +341,7 @@ class WholeBatches:
         self._is_left_out = False
 
     def batch(self, row: Mapping[str, Any]) -> float | None:
-        """The batch of a step; ``None`` if unknown, or if it is the smaller last one of an epoch."""
+        """The batch of a step; ``None`` if unknown, or if it is the smaller last batch of an epoch."""
         batch, epoch = finite_number(row.get("batch")), row.get("epoch")
         if batch is None:
             return None

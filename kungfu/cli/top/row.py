@@ -31,9 +31,9 @@ class JobRow:
         found: The job's kungfu-run and folder.
         state: The activity of the job.
         status: The status from the job itself.
-        cpu_percent: Processor time of all its processes on this machine since the previous look, 100 for one core.
-        memory_bytes: Their resident memory; shared memory counts for each process.
-        decision: The last decision in words; empty if there was none.
+        cpu_percent: Processor time of the job's processes on this machine since the previous look; 100 is one core.
+        memory_bytes: Resident memory of these processes; shared memory counts for each of them.
+        decision: The last decision as text; empty if there was none.
     """
 
     found: FoundJob
@@ -74,7 +74,7 @@ class UsageMeter:
     _at: dict[int, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> tuple[float | None, int | None]:
-        """The percentage of a core since the previous look, and the bytes; ``None`` if unknown or the process ended."""
+        """The percentage of a core used since the previous look, and the memory in bytes; ``None`` if unknown."""
         used, memory = dict[tuple[int, float], float](), 0
         for process in _family(pid):
             try:
@@ -92,7 +92,7 @@ class UsageMeter:
             return None, None
         if before is None or now <= at:
             return None, memory
-        # A process that started since then counts from its start.
+        # A process that started since the previous look counts from its start.
         spent = sum(seconds - before.get(one, 0.0) for one, seconds in used.items())
         return 100.0 * max(0.0, spent) / (now - at), memory
 
@@ -134,7 +134,7 @@ def _state(status: JobStatus) -> str:
 
 
 def last_decision(folder: Path) -> str:
-    """The newest decision, rescale or recovery near the end of a record, in words; empty if there is none."""
+    """The newest decision, rescale or recovery near the end of a record, as text; empty if there is none."""
     lines = GrowingFile(folder / "events.jsonl", at_first_bytes=_TAIL_BYTES).read_all()
     try:
         return decision_words(fold(filter(None, map(event_in, lines))))

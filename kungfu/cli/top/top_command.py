@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Shows the jobs of this machine until the user ends it; returns the exit code."""
+    """Shows the jobs of this machine until the user ends the display; returns the exit code."""
     if not 0.2 <= given.every <= _LONGEST_S:
         raise UsageError(f"--every {given.every:g}: must be from 0.2 to {_LONGEST_S:g} seconds")
     top = TopOfJobs(given.folders)

@@ -32,8 +32,8 @@ class CatalogueEntry:
     Attributes:
         make: Returns the policy with given parameters.
         pauses: The pauses measured in the paper; None for a policy that never adjusts or preempts a job.
-        shares: The minimum and maximum GPUs of a job, as shares of its request; None for one GPU to the whole
-            cluster.
+        shares: The minimum and maximum GPUs of a job, as shares of its request; None if a job may have from
+            one GPU to the whole cluster.
         tuning: The fields of `Tuning` that the policy uses.
         defaults: The values of these fields unless others are given.
         adjusts: True if the policy changes the GPUs of running jobs.

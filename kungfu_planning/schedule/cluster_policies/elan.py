@@ -1,10 +1,10 @@
 """E-FIFO and E-BF: elastic first in first out, and elastic backfilling. Xie et al., *Elan*, 2020, section VI-C.
 
-A job is never admitted if all jobs on their fewest GPUs would exceed the cluster. It is admitted if its fewest GPUs are
-free (the paper requires fewer than the free GPUs; then one idle GPU could never start a 1-GPU job), or if its admission
-does not increase the average completion time. The paper does not define how to determine this: here the rest of the
-schedule is simulated twice without further arrivals, with admission now, and after the first completion that frees the
-fewest GPUs.
+A job is never admitted if all jobs on their fewest GPUs would exceed the cluster. Otherwise it is admitted if its
+fewest GPUs are free, or if its admission does not increase the average completion time. (The paper requires more free
+GPUs than the job's fewest; then one idle GPU could never start a 1-GPU job.) The paper does not define how to predict
+the average. Here the rest of the schedule is simulated twice without further arrivals: with admission now, and with
+admission after the first completion that frees the job's fewest GPUs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kungfu_planning.schedule.cluster_policies.elan_future import ExactFuture
 from kungfu_planning.schedule.cluster_policies.elan_marginal import MarginalFuture
 from kungfu_planning.schedule.state import ClusterPolicy, Ints, SchedulePlan, State
 
-_SHARED_TWICE_UP_TO = 128  # beyond, a first-order decision costs a third; the mean JCT is up to 5 % longer
+_SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the time; the mean JCT is up to 5 % longer
 
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """Bounds on a decision's cost: the running jobs forecast exactly, and the later jobs tried after a refused head."""
+    """Limits on a decision's cost: of running jobs forecast exactly, and of later jobs tried after a refused head."""
 
     exact_up_to: int
     depth: int
@@ -48,9 +48,9 @@ def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
     Jobs run on their ``min_gpus`` to ``max_gpus``; shares are computed again at every event.
 
     Args:
-        exact_up_to: the largest number of running jobs that is forecast exactly for an admission; larger numbers are
-            estimated, from 128 on to first order (see ``Admission``). A large value makes every decision exact, and the
-            simulation of a large cluster slow.
+        exact_up_to: the largest number of running jobs whose future is simulated exactly for an admission. The future
+            of more jobs is estimated, and from 128 jobs on only to first order (see ``Admission``). A large value
+            makes every decision exact, and the simulation of a large cluster slow.
     """
     return ClusterPolicy("efifo", prepared, _deciding(_ForecastLimits(exact_up_to, depth=0)))
 
@@ -86,10 +86,10 @@ def _admitted(running: Admission, *, pending: Ints, depth: int) -> Admission:
 
 
 def _overtaken(running: Admission, *, head: int, behind: Ints, depth: int) -> Admission:
-    """The running jobs, and jobs behind a refused head that neither delay it nor raise the mean completion time."""
+    """The running jobs, and later jobs that neither delay a refused head nor raise the mean completion time."""
     fitting = behind[running.context.workload.min_gpus[behind] <= running.spare]
     for job in fitting[:depth].tolist():
-        # Most jobs are refused because the others would lose more; few would delay the head.
+        # In this order: most jobs are refused because running jobs would lose more, and few would delay the head.
         if running.admits(job) and not running.delays(job, head=head):
             running = running.joined(job)
     return running
@@ -99,7 +99,7 @@ class Admission:
     """A set of running jobs, and the decision which further jobs may start.
 
     Args:
-        running: the running jobs, with the GPUs they hold.
+        running: the running jobs, with their present GPUs.
         context: curves and size of the cluster.
         exact_up_to: the largest number of running jobs whose future is simulated exactly; futures of more jobs are
             estimated.
@@ -123,7 +123,7 @@ class Admission:
         return self.context.fewest(job) <= self._free or self._future.pays(job)
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
         return self._future.delays(job, head=head)
 
     def joined(self, job: int) -> Admission:

@@ -1,8 +1,8 @@
 """Running jobs, and the estimated rest of their schedule for Elan's admission, without arrivals and pauses.
 
-Allocation: every job has its fewest GPUs; each further GPU is given to the job with the largest decrease of its
-completion time, ``R/T(n) - R/T(n+1)`` for R work left, ties to the earlier arrival, until no GPU is left, all jobs have
-their most, or no gain is above zero. It stops at a local dip of a curve even if two more GPUs would help.
+Allocation: every job has its fewest GPUs. Each further GPU is given to the job with the largest decrease of its
+completion time, ``R/T(n) - R/T(n+1)`` for R work left (ties: the earlier arrival), until no GPU is left, all jobs have
+their most, or no gain is above zero. A job's share stops at a local dip of its curve even if two more GPUs would help.
 
 Exact futures share the GPUs again at every completion, at the cost of one sharing per running job. Estimates share
 the GPUs only twice, now and at one later moment; in between and afterwards each job keeps its GPUs.
@@ -28,7 +28,7 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class JobLadder:
-    """A job's ladder of saved time and its throughput by GPUs, and the number of GPUs beyond which none helps."""
+    """A job's ladder of saved time and its throughput by GPUs, and the number of GPUs beyond which no GPU helps."""
 
     steps: list[float]
     rates: list[float]
@@ -79,7 +79,7 @@ def prepared(workload: Workload, gpus: int) -> ForecastContext:
 
 @dataclass(frozen=True)
 class RunningJobs:
-    """Running jobs in order of arrival, the work each has left in units of its curve, and the GPUs each holds."""
+    """Running jobs in order of arrival, with the work left of each in units of its curve, and the GPUs of each."""
 
     jobs: Ints
     work: Floats
@@ -116,7 +116,7 @@ def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDA
 
 @dataclass(frozen=True)
 class _Opening:
-    """A future moment: its time, the jobs that still run, and the sum of all completion times so far."""
+    """A future moment: its time, the jobs that still run, and the sum of the completion times of ended jobs."""
 
     time_s: float
     running: RunningJobs
@@ -124,7 +124,7 @@ class _Opening:
 
 
 class Openings(NamedTuple):
-    """The ends of running jobs on their present GPUs, in order of time, and the free GPUs after each."""
+    """The ends of running jobs on their present GPUs, in order of time, and the free GPUs after each end."""
 
     ends_s: Floats
     free_after: Ints
@@ -153,7 +153,7 @@ class EstimatedFuture:
         self._with: dict[int, EstimatedFuture] = {}
 
     def pays(self, job: int) -> bool:
-        """True if a start of ``job`` now does not increase the sum of completion times over a later start."""
+        """True if starting ``job`` now does not increase the sum of completion times, compared with a later start."""
         wait_s = self._openings.first_s(self._context.fewest(job))
         wait = self._played(wait_s)
         later = self._shared_with(wait.running, job=job)
@@ -164,7 +164,7 @@ class EstimatedFuture:
         return sooner_s <= waiting_s * ROUNDING
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
         wanted = self._context.fewest(head)
         return self.joined(job)._openings.first_s(wanted) > self._openings.first_s(wanted) * ROUNDING
 
@@ -183,7 +183,7 @@ class EstimatedFuture:
         return Openings.of(self._left, self._now.held, gpus=self._context.gpus)
 
     def _played(self, seconds: float) -> _Opening:
-        """The running jobs after some seconds, each with unchanged GPUs and without ended jobs."""
+        """The moment after some seconds without sharing: some jobs have ended, the others have their present GPUs."""
         now, left = self._now, self._left
         stay = left > seconds
         work = now.work - self._rate(now) * seconds
@@ -193,8 +193,8 @@ class EstimatedFuture:
     def _shared_with(self, running: RunningJobs, *, job: int) -> RunningJobs:
         """The running jobs and ``job`` after all GPUs are shared among them.
 
-        The search for the share of ``job`` begins where its steps fall below the least step taken now, which is closer
-        than its fewest GPUs and has the same result.
+        The search for the share of ``job`` begins where its steps fall below the least step taken now. That point is
+        closer to the result than the job's fewest GPUs, and leads to the same result.
         """
         more = joined(running, job=job, context=self._context)
         steps = self._context.ladders.steps[self._context.ladders.row[job]] * self._context.whole_work(job)

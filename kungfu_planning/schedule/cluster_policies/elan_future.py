@@ -1,8 +1,9 @@
 """The exact rest of a schedule for Elan's admission: GPUs are shared again at every completion.
 
-A future is simulated completion by completion, and only as far as a question needs: the computation of a sum of
-completion times ends once it must exceed its limit, and from the moment when all jobs can have all GPUs that help them
-the sum is a formula. Vectors are lists of some dozens of numbers, for which plain loops are faster than NumPy.
+A future is simulated completion by completion, and only as far as a question requires. The computation of a sum of
+completion times ends once the sum must exceed its limit. From the moment when all jobs can have all GPUs that help
+them, the rest of the sum is a formula. Vectors are lists of some dozens of numbers, for which plain loops are faster
+than NumPy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kungfu_planning.schedule.cluster_policies.elan_forecast import (
 
 
 class ExactFuture:
-    """The rest of a schedule without further arrivals, with and without a start of a waiting job now.
+    """The rest of a schedule without further arrivals, if a waiting job starts now and if it starts later.
 
     Args:
         running: the running jobs, with their present GPUs.
@@ -38,7 +39,7 @@ class ExactFuture:
         self._moments = [begin]  # now, and after each completion needed so far
 
     def pays(self, job: int) -> bool:
-        """True if a start of ``job`` now does not increase the sum of completion times over a later start.
+        """True if starting ``job`` now does not increase the sum of completion times, compared with a later start.
 
         The later start is at the first completion after which the job's fewest GPUs are free.
         """
@@ -47,7 +48,7 @@ class ExactFuture:
         return self._joined(self._moments[0], job=job).sum_of_ends_s(limit_s=limit_s) <= limit_s
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
         wanted = self._context.fewest(head)
         limit_s = self._opening(wanted).now_s * ROUNDING
         sooner = self._joined(self._moments[0], job=job)
@@ -93,10 +94,10 @@ class _Moment:
         self._ladders: list[JobLadder] = []
         self._work: list[float] = []
         self._held: list[int] = []
-        # The throughput on the present GPUs, and on all that help.
+        # The throughput on the present GPUs, and on all GPUs that help.
         self._rates: list[float] = []
         self._top_rates: list[float] = []
-        # The seconds per unit of work that the next GPU would save, and that the last one saves.
+        # The seconds per unit of work that the next GPU would save, and that the last GPU saves.
         self._next: list[float] = []
         self._last: list[float] = []
 
@@ -169,7 +170,7 @@ class _Moment:
         )  # fmt: skip
 
     def sum_of_ends_s(self, *, limit_s: float = math.inf) -> float:
-        """The sum of all completion times, in seconds since the beginning; inexact if beyond the limit."""
+        """The sum of all completion times, in seconds since the beginning; inexact if above the limit."""
         while self._jobs:
             # No job can end earlier than with all the GPUs that help it.
             least_s: float = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))

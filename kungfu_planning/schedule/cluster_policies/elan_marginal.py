@@ -1,8 +1,8 @@
 """The estimated rest of a schedule of many running jobs for Elan's admission, without a second sharing.
 
-A start takes from the running jobs the GPUs that save least, and few of several hundred jobs give any. What they lose
-is compared with what the starting job gains, to first order: nothing is shared again when GPUs become free. All waiting
-jobs of an event share one list of these GPUs.
+Starting a job takes those GPUs from the running jobs that save least; few of several hundred jobs lose any. The time
+that these jobs lose is compared with the time that the starting job gains. This comparison is of first order: GPUs that
+become free are not shared again. All waiting jobs of an event share one list of the GPUs to take.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kungfu_planning.schedule.cluster_policies.elan_forecast import (
 
 
 class _Taken(NamedTuple):
-    """A GPU taken from a running job: the seconds that it saved, and the job's index, GPUs and seconds to its end."""
+    """A GPU taken from a running job: the seconds that this GPU saved, and the job's index, GPUs and seconds left."""
 
     gain: float
     at: int
@@ -32,7 +32,7 @@ class _Taken(NamedTuple):
 
 
 class MarginalFuture:
-    """The rest of a schedule in which a start takes GPUs from running jobs, and no end changes the GPUs of others.
+    """The rest of a schedule in which starting a job takes GPUs from running jobs, and freed GPUs stay idle.
 
     Args:
         shared: the running jobs, with all GPUs shared.
@@ -46,7 +46,7 @@ class MarginalFuture:
         self._left = self._work / workload.rates[workload.kind[shared.jobs], shared.held]
         self._free = context.gpus - int(shared.held.sum())
         self._openings = Openings.of(self._left, shared.held, gpus=context.gpus)
-        # The GPUs taken so far, those that jobs keep, and the gain of each job's last one, in reverse order.
+        # The GPUs taken so far, the number that each job keeps, and in reverse order the gain of each job's last GPU.
         self._takes: list[_Taken] = []
         self._kept: list[int] = shared.held.tolist()
         gains = self._work * context.ladders.steps[context.ladders.row[shared.jobs], shared.held - 1]
@@ -57,16 +57,16 @@ class MarginalFuture:
         self._frees: dict[tuple[int, float], int] = {}
 
     def pays(self, job: int) -> bool:
-        """True if the running jobs lose at most the time by which a start of ``job`` now ends it earlier.
+        """True if the running jobs together lose at most the time that ``job`` gains by starting now.
 
-        ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as now. A giver
-        runs slower until then, or until it or ``job`` ends, if earlier.
+        Otherwise ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as
+        now. A job that gives up GPUs runs slower until that end, or until one of the two jobs ends before.
         """
         wait_s = self._openings.first_s(self._context.fewest(job))
         return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
         share, wanted = self._share(job), self._context.fewest(head)
         limit_s = self._openings.first_s(wanted) * ROUNDING
         held = share if self._run_s(job) > limit_s else 0
@@ -83,7 +83,7 @@ class MarginalFuture:
         return self._shares[job]
 
     def _gets(self, job: int, gain: float, count: int) -> bool:
-        """True if a GPU saves ``job`` more than the running job that gives it after ``count`` others."""
+        """True if the GPU taken after ``count`` others saves ``job`` more time than it saved the job that loses it."""
         taken = self._taken(count)
         return gain > taken.gain or (gain == taken.gain and job < self._jobs[taken.at])
 
@@ -92,7 +92,7 @@ class MarginalFuture:
         return self._context.whole_work(job) / self._context.ladder(job).rates[self._share(job)]
 
     def _lost_s(self, count: int, span_s: float) -> float:
-        """The seconds by which the givers of ``count`` GPUs end later, in sum, if the GPUs are away for a span."""
+        """The sum of the delays, in seconds, of the jobs that give up ``count`` GPUs for ``span_s`` seconds."""
         if (count, span_s) not in self._losses:
             pairs = [(each.left_s, self._left.item(each.at)) for each in self._givers(count)]
             losses = (min(span_s * (1 - before_s / left_s), left_s - before_s) for left_s, before_s in pairs)
@@ -117,7 +117,7 @@ class MarginalFuture:
         return {each.at: each for each in self._takes[: max(0, count)]}.values()
 
     def _taken(self, count: int) -> _Taken:
-        """The GPU taken after ``count`` others, each time the one that saves least; gains infinity if none is left."""
+        """The GPU taken after ``count`` others, always the one that saves least; infinite gain if none is left."""
         while len(self._takes) <= count:
             reverse = int(self._gains.argmin())  # of equal gains the last job gives first
             gain, at = self._gains.item(reverse), len(self._kept) - 1 - reverse

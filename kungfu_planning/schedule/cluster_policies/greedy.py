@@ -1,10 +1,10 @@
 """The greedy allocation of GPUs, one by one to the job with the largest gain, for both elastic schedulers.
 
 The greedy rule gives one GPU at a time to the job with the largest next gain (ties: the first job in order), and stops
-when no GPU is left or no gain is above zero. A job reaches its n-th step only after its earlier steps, so the order in
-which a step is taken depends on the smallest gain up to it. With *ladders* of these running minima, the greedy result
-is the set of the best steps. Any guess can therefore be corrected step by step: take the GPU of the worst taken step,
-and give it to the best free step. From the previous event's allocation this needs few steps.
+when no GPU is left or no gain is above zero. A job reaches its n-th step only after its earlier steps, so the position
+of a step in the order depends on the smallest gain up to that step. With *ladders* of these running minima, the greedy
+result is the set of the best steps. Any guess can therefore be corrected step by step: take the GPU of the worst taken
+step, and give it to the best free step. From the previous event's allocation, few corrections are needed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Hand:
 
 
 def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
-    """The greedy allocation of ``total`` GPUs, with each job's fewest guaranteed; independent of ``start``.
+    """The greedy allocation of ``total`` GPUs, with each job's fewest guaranteed; the same for any ``start``.
 
     Args:
         climbers: the jobs; the sum of their fewest GPUs is at most ``total``.

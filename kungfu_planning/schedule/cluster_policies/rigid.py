@@ -1,11 +1,11 @@
 """Rigid policies: a job runs on exactly the GPUs it requested, from its start to its end.
 
-FIFO and first fit use only the number of free GPUs. EASY backfilling reserves GPUs for the head of the queue only: its
-*shadow time* is the earliest time at which the running jobs leave enough GPUs for it, and a later job may start now if
-it ends by then or uses only GPUs that are spare then. Conservative backfilling gives every job a reservation that no
-later job may move: run times are known exactly, so no job ends early and a reservation never improves. Each job is
-planned once, at its arrival, into the earliest gap between earlier reservations. (Planning all jobs again at every
-event gives the same starts, as a test shows, at many times the cost.)
+FIFO and first fit use only the number of free GPUs. EASY backfilling reserves GPUs for the head of the queue only. The
+head's *shadow time* is the earliest time at which the running jobs leave enough GPUs for the head. A later job may
+start now if it ends by that time, or uses only GPUs that are spare at that time. Conservative backfilling reserves GPUs
+for every job, and no later job may move a reservation. Run times are known exactly, so no job ends early and a
+reservation never improves. Each job is planned once, at its arrival, into the earliest gap between earlier
+reservations. (Planning all jobs again at every event gives the same starts, as a test shows, at many times the cost.)
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _starting(state: State, jobs: Ints) -> SchedulePlan:
 
 
 def prefix_that_fits(sizes: Ints, *, free: int) -> int:
-    """The number of requests from the first that fit together; the first that does not fit blocks all later ones.
+    """The number of leading requests that fit together; the first request that does not fit blocks all later ones.
 
     Args:
         sizes: GPUs of each request, in order.
@@ -70,9 +70,9 @@ def prefix_that_fits(sizes: Ints, *, free: int) -> int:
 
 
 def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
-    """True for each request that runs, if each in order gets its GPUs or is skipped.
+    """True for each request that runs, if each request in turn gets its GPUs or is skipped.
 
-    A request that does not fit is larger than the free GPUs, so all others of its size and above are skipped with it.
+    A request that does not fit is larger than the free GPUs, so all requests of at least that size are skipped with it.
     So there are at most as many rounds as different sizes, each a prefix sum over the remaining requests.
 
     Args:
@@ -85,7 +85,7 @@ def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
     chosen = np.zeros(len(sizes), dtype=np.bool_)
     left = np.flatnonzero(sizes <= free)
     while len(left):
-        # All up to the first request that does not fit run; it is skipped, with all larger than the remaining GPUs.
+        # All requests before the first that does not fit run; all requests larger than the remaining GPUs are skipped.
         totals = np.cumsum(sizes[left])
         fitting = int(np.searchsorted(totals, free, side="right"))
         chosen[left[:fitting]] = True
@@ -157,7 +157,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
 
 
 def _admit(jobs: Ints, *, sizes: Ints, in_time: npt.NDArray[np.bool_], free: int, spare: int) -> Ints:
-    """Admits jobs one by one, in order, while they fit into the free GPUs and, if not in time, the spare GPUs."""
+    """Admits jobs in order if they fit into the free GPUs and, unless they end in time, into the spare GPUs."""
     chosen = []
     for job, size, early in zip(jobs.tolist(), sizes.tolist(), in_time.tolist(), strict=True):
         if size <= free and (early or size <= spare):
@@ -171,7 +171,7 @@ def _admit(jobs: Ints, *, sizes: Ints, in_time: npt.NDArray[np.bool_], free: int
 
 @dataclass(frozen=True)
 class Gaps:
-    """GPUs that are not reserved: ``free[i]`` from ``time_s[i]`` to ``time_s[i + 1]``, the last without end."""
+    """GPUs that are not reserved: ``free[i]`` from ``time_s[i]`` to ``time_s[i + 1]``; the last gap has no end."""
 
     time_s: Floats
     free: Ints

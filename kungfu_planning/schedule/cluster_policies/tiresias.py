@@ -1,7 +1,7 @@
 """Tiresias, rigid and elastic: preemptive least attained service in GPU seconds.
 
-At every event all unfinished jobs are scanned, queue 0 first; each gets the GPUs its user requested if they are left,
-else it is preempted or skipped, and the scan continues with the next job. Gu et al., *Tiresias*, NSDI 2019.
+At every event all unfinished jobs are scanned, queue 0 first. A job gets the GPUs that its user requested if they are
+left; otherwise it is preempted or skipped. The scan then continues. Gu et al., *Tiresias*, NSDI 2019.
 
 Elastic-Tiresias shrinks jobs while many wait (rule R1) and grows them while none waits (rule R2). Wu et al., 2019,
 section 6.2. Both rules modify one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
@@ -95,8 +95,8 @@ def elastic_tiresias(
 
     R1: if a plan with the sizes that users requested leaves more than ``pending_over`` jobs waiting, plan again with
     every job outside queue 0 at half its size (rounded down, at least 1 and at least its ``min_gpus``). R2: if no job
-    waits in the plan and GPUs are left, give one at a time to the job with the largest ``(t(p+1) - t(p)) / t(p)``,
-    ties to the higher queue, then the earlier arrival; none beyond ``max_gpus`` or without gain.
+    waits in the plan and GPUs are left, give one at a time to the job with the largest ``(t(p+1) - t(p)) / t(p)``
+    (ties: the higher queue, then the earlier arrival), but no job gets more than ``max_gpus`` or a GPU without gain.
     Inelastic jobs (fewest = most = requested) are not changed.
 
     Args:

@@ -50,9 +50,9 @@ class Queues:
         job: The index of each job.
         level: The queue of each job.
         service: The GPU seconds of each job since its last promotion.
-        executed_s: The seconds for which it ran since then.
-        waited_s: The seconds for which it was preempted since then.
-        now_s: The time up to which these are counted.
+        executed_s: The seconds for which each job ran since that promotion.
+        waited_s: The seconds for which each job was preempted since that promotion.
+        now_s: The time up to which service and seconds are counted.
     """
 
     job: Ints
@@ -70,7 +70,7 @@ def empty_queues() -> Queues:
 
 
 def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
-    """The queues at the state's time: without ended jobs, with time credited, arrivals added, and jobs moved."""
+    """The queues at the state's time: ended jobs removed, time credited, arrivals added, and jobs moved."""
     queues = _chosen(queues, which=~state.progress.finished[queues.job])
     queues = _credited(queues, state=state)
     queues = _entered(queues, arrived=state.arrived)
@@ -96,11 +96,11 @@ def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
 
     The rounding is that of the published simulator, which uses whole seconds.
     """
-    # The next job to sink, at the rate at which it receives service.
+    # The next job to be demoted, at the rate at which it receives service.
     sinks = (held > 0) & (queues.level < len(levels.quanta))
     left_s = (_limits(levels)[queues.level[sinks]] - queues.service[sinks]) / held[sinks]
     in_s = _whole_s(left_s).min(initial=math.inf)
-    # The next job to rise, if promotion is on.
+    # The next job to be promoted, if promotion is on.
     if levels.starvation is not None:
         rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0)
         left_s = _patience_s(queues, levels.starvation)[rises] - queues.waited_s[rises]
@@ -109,7 +109,7 @@ def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
 
 
 def _whole_s(left_s: Floats) -> Floats:
-    """Whole seconds to wait; 0 for a job that has exhausted two quanta at once, and sinks one level per event."""
+    """Whole seconds to wait; 0 for a job that has exhausted two quanta at once, and moves down one level per event."""
     whole: Floats = np.where(left_s <= _LATE_S, 0.0, np.maximum(np.ceil(left_s - _EARLY_S), 1.0))
     return whole
 
@@ -163,9 +163,9 @@ def _entered(queues: Queues, *, arrived: Ints) -> Queues:
 def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
     """The queues after all due moves: a job moves down one level, or up to queue 0."""
     held = state.progress.gpus[queues.job]
-    # A job sinks if it runs, and has exhausted the quantum of its queue.
+    # A job is demoted if it runs, and has exhausted the quantum of its queue.
     sinks = (held > 0) & (queues.service + held * _LATE_S >= _limits(levels)[queues.level])
-    # A job rises if it is preempted, and has waited for its longest wait.
+    # A job is promoted if it is preempted, and has waited for its longest wait.
     rises = np.zeros(len(held), dtype=np.bool_)
     if levels.starvation is not None:
         waited_out = queues.waited_s + _LATE_S >= _patience_s(queues, levels.starvation)

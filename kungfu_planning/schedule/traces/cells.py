@@ -93,7 +93,7 @@ def instant_s(cell: str, *, where: str) -> float:
         where: The position of the cell, for errors.
 
     Raises:
-        UsageError: The cell does not hold such a time.
+        UsageError: The cell does not contain such a time.
 
     >>> instant_s("12.5", where=""), instant_s("1970-01-01 00:01:00", where="")
     (12.5, 60.0)

@@ -56,7 +56,7 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
         shape: a name in ``SHAPES``.
         jobs: the number of jobs, 1 to ten million.
         gpus: the GPUs of the cluster; no job requests more.
-        load: the requested GPU seconds over GPUs times the time of all arrivals, 0.001 to 1000.
+        load: the requested GPU seconds divided by the product of GPUs and the span of the arrivals, 0.001 to 1000.
         seed: any whole number of at least 0.
 
     Raises:

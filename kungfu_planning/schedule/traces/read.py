@@ -41,8 +41,8 @@ class Columns:
         model: the model, to look up a throughput curve; ``None`` if the trace has no models.
         batch: the total batch size in samples; ``None`` if the trace has no batch sizes.
         user: the job's user; ``None`` if the trace has no users.
-        running: 1 for a job that runs already when the trace begins, at its earliest arrival, 0 for others; ``None``
-            if no job does.
+        running: 1 for a job that already runs when the trace begins (at its earliest arrival), 0 for other jobs;
+            ``None`` if no job runs then.
         order: ``"sorted"`` if rows must be in order of arrival, ``"any"`` if the reader sorts them.
     """
 
@@ -197,7 +197,7 @@ def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> Clust
 
 
 def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> tuple[Curve, int]:
-    """The throughput curve of a job, perfect scaling without a table, and the job's fewest GPUs."""
+    """The throughput curve of a job (perfect scaling if there is no table), and the job's fewest GPUs."""
     if curve_of is None:
         return LINEAR, 1
     batch = None if columns.batch is None else whole_number(row.cells[columns.batch], where=row.at(columns.batch))

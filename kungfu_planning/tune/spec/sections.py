@@ -121,7 +121,7 @@ class Section(BaseModel):
 
 
 def _left_out(schema: dict[str, Any]) -> None:
-    """Removes the default None from a schema: it marks an omitted key, and cannot be written."""
+    """Removes the default None from a schema: None marks an omitted key, and cannot be written."""
     del schema["default"]
 
 

@@ -47,7 +47,7 @@ def read_spec(path: Path, *, profile: Path | None = None, measured_only: bool = 
 
     Args:
         path: the file.
-        profile: a profile.json by `kungfu profile` for the scaling, instead of the file's.
+        profile: a profile.json by `kungfu profile`, which replaces the scaling in the file.
         measured_only: True if a trial uses measured numbers of GPUs only, instead of an interpolation.
 
     Raises:

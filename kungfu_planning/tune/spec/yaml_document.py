@@ -1,7 +1,7 @@
 """A YAML file as plain data, with the line of each value for error messages.
 
-Values are texts exactly as written in the file, without YAML's guess of their types: "12:30" is not a number of
-seconds here, and the refusal of a number without a unit can quote it.
+Values are texts exactly as written in the file; YAML's type inference is not used. So "12:30" is not read as a number
+of seconds, and the error for a number without a unit can quote the number.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class YamlDocument:
         """The error for a wrong value, with its file, line and dotted path, and the reason.
 
         Args:
-            location: the keys and indices that lead to the value. Entries that the document lacks, such as a missing
-                key, are skipped for the line, so that the error names the closest existing value.
+            location: the keys and indices that lead to the value. If the document lacks the last entries, such as a
+                missing key, the error names the line of the closest existing value.
             reason: the rest of the sentence, with the path as its subject.
         """
         node, path = self.root, ""
