@@ -1,7 +1,7 @@
 """The options of kungfu-run for hosts: the hosts' names, the index of this machine, and the shared secret.
 
 Impossible or unsafe values are refused here, before any process starts: more peers than slots, shared memory between
-machines, a host that others cannot reach, a secret that others can read.
+machines, a host that other hosts cannot reach, a secret that other users can read.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def png_of(figure: Figure) -> bytes:
 
 
 def write_png(figure: Figure, target: Path) -> Path:
-    """Renders the figure, writes it as a PNG and returns the path; raises ``UsageError`` if it cannot be written."""
+    """Renders the figure, writes it as a PNG and returns the path; raises ``UsageError`` if writing fails."""
     content = png_of(figure)  # rendered before the file is opened
     try:
         target.write_bytes(content)

@@ -249,7 +249,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raises the soft limit of descriptors for this process and its peers, since each connection needs one."""
+    """Raises the soft limit of descriptors for this process and its peers, since each connection needs a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

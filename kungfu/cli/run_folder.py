@@ -1,4 +1,4 @@
-"""The run folder of a command line: the given one, or else the newest one in ``runs/``, where kungfu-run writes."""
+"""The run folder of a command line: the given folder, or else the newest folder that kungfu-run wrote in ``runs/``."""
 
 from __future__ import annotations
 

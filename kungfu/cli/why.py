@@ -30,7 +30,7 @@ _REPORT_S = 5.0
 
 
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
-    """Prints the narrative of the run in `folder`, or the spans of its stops; returns the exit code."""
+    """Prints the narrative of the run in `folder`, or the spans of the run's stops; returns the exit code."""
     record = read_events(folder)
     console = Console(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
@@ -142,7 +142,7 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
     for first, last, before, after in _gaps(events, metrics, recovered):
         steps, them = (f"step {first} is", "it") if first == last else (f"steps {first} to {last} are", "them")
         why = _unwritten(events, before, after)
-        # Survivors continue from the last step of a lost rank 0, or repeat the step before it.
+        # Survivors continue from the last step of a lost rank 0, or repeat the step before that step.
         if any(first <= step <= last or step == last - 1 for step in recovered):
             why = f": rank 0 was lost before it reported {them}"
         found.append(f"{steps} not in metrics.jsonl{why}")

@@ -83,8 +83,8 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         global_batch_size: Samples per step after the change.
         stop_s: Seconds for which training stopped.
         parts: Seconds of each part. Spawn and ready overlap with training, and the first step follows the stop.
-        base_global_batch_size: The samples per step from which rules on a rescale derive the next batch, if they have
-            changed the batch; else 0.
+        base_global_batch_size: The samples per step from which rules on a rescale derive the next batch, if such
+            rules have changed the batch; else 0.
         base_size: The number of peers for which ``base_global_batch_size`` was set; else 0.
     """
 
@@ -150,14 +150,14 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
 
 
 class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
-    """Peers were lost, and the others train again.
+    """Peers were lost, and the other peers train again.
 
     Attributes:
         step: The step after which training continues.
         before: Peers before the loss.
         after: Peers that continue.
         view: The version of the new view.
-        lost: How each peer was lost, by its id.
+        lost: The way in which each peer was lost, by id.
         noticed_by: The sign of a failure, if no peer was lost.
         state_of: The id of the peer that sent its state to all others.
         redone: Steps that are repeated.
@@ -165,7 +165,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
             newer values; else ``None``.
         target: The number of peers once replacements are ready.
         global_batch_size: Samples per step after the recovery.
-        stop_s: Seconds from the end of the last step to the end of the next, minus the time of one step.
+        stop_s: Seconds from the end of the last step to the end of the next step, minus the time of one step.
         noticed_s: Seconds from the last step until the loss was noticed.
         regrouped_s: Seconds from the notice of the loss until training could continue.
         step_s: Median seconds of a step before the loss.
@@ -334,7 +334,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
         rule: The rule or the request that required the checkpoint.
         path: The folder of the checkpoint.
         size_bytes: The size of the checkpoint; None if unknown.
-        error: Why writing failed; empty if it succeeded.
+        error: The reason why writing failed; empty if writing succeeded.
         seconds: Seconds that the writing took.
         stop_s: Seconds for which training stopped.
     """

@@ -4,7 +4,7 @@ The tag of a class is the value of ``event`` in the file, and the fields of the 
 `kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
 key that is added, removed or redefined needs another `RECORD_VERSION`; records of other versions are refused.
 
-Peers are identified by their ids, which never change within a job; only fields named after ranks hold ranks. Times are
+Peers are identified by their ids, which never change within a job; only fields named after ranks have ranks. Times are
 seconds since 1970, durations are in seconds, and ``None`` means unknown.
 """
 

@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading; another user's record may contain a pipe or a device, which would block.
+    """Opens a regular file for reading; in another user's record, a pipe or a device would block the reader.
 
     Raises:
         OSError: The file cannot be opened, or is not a regular file.

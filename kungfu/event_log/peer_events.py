@@ -66,7 +66,7 @@ class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
 
 
 class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
-    """A peer was notified by its platform that it will be preempted."""
+    """A peer was notified by its platform of its coming preemption."""
 
     def one_line(self) -> str:
         return f"{self.named} got a notice: it leaves at the next barrier"
@@ -174,7 +174,7 @@ class RegroupingEvent(LoggedEvent, frozen=True, kw_only=True, tag="regrouping"):
 
 
 class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
-    """A view is in force: its peers, in rank order, hold the same state and train."""
+    """A view is in force: its peers, in rank order, have the same state and train."""
 
     topic: ClassVar[Topic] = "view"
     version: int
@@ -192,7 +192,7 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
 
     def headline(self) -> str:
         peers = f"{counted(len(self.peers), 'peer')}: {peers_named(self.peers)}"
-        # The first view does not follow another one.
+        # The first view does not follow another view.
         if self.version == 1:
             return f"training begins with {peers}"
         return f"view {figure(self.version)} is in force, {peers}"
@@ -248,7 +248,7 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
     """A peer's training is over.
 
     Attributes:
-        leaving: True if a decision removed the peer, and the others continue.
+        leaving: True if a decision removed the peer, and the other peers continue.
         phase: The finished phase of a program that may train again; 0 for other programs.
         steps: The steps of the job.
         traces: The number of times that the peer's step was compiled.

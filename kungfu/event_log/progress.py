@@ -55,7 +55,7 @@ class Pace:
         # The size changed, steps are repeated, or a clock was set back: the marks so far predict nothing.
         if size != self.size or (marks and (samples < marks[-1][1] or now < marks[-1][0])):
             return Pace(size, 1, (mark,))
-        # The newest mark is replaced until it is far enough from the previous one.
+        # The newest mark is replaced until it is far enough from the previous mark.
         if len(marks) > 1 and now - marks[-2][0] < _MARK_EVERY_S:
             marks = marks[:-1]
         if len(marks) > 1 and now - marks[1][0] > _WINDOW_S:
@@ -96,7 +96,7 @@ class ProgressSoFar:
         return replace(self, pace=Pace(), is_over=False)
 
     def ended(self) -> ProgressSoFar:
-        """The progress once training has ended, even if it ended before the last epoch."""
+        """The progress once training has ended, even if training ended before the last epoch."""
         return replace(self, is_over=True)
 
     @property

@@ -54,7 +54,7 @@ class RecordFollower:
         found: list[AnyEvent] = []
         for line in lines:
             event = event_in(line)
-            # The first line contains the version, which the meaning of all other lines depends on.
+            # The first line contains the version, on which the meaning of the other lines depends.
             if not self._is_checked:
                 check_version(event, where=str(self._folder / "events.jsonl"))
                 self._is_checked = True

@@ -35,7 +35,7 @@ def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "tar
 
 
 class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
-    """A rule fired after ``step`` steps; ``saw`` holds the values that the rule saw, by name."""
+    """A rule fired after ``step`` steps; ``saw`` maps names to the values that the rule saw."""
 
     step: int
     rule: str
@@ -59,7 +59,7 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class RulesEvent(LoggedEvent, frozen=True, kw_only=True, tag="rules"):
-    """The rules that may request another size or other peers from step ``step`` on, by their names in decisions."""
+    """The rules that may request another size or other peers from step ``step`` on, named as in decisions."""
 
     step: int
     rules: tuple[str, ...]
@@ -314,7 +314,7 @@ def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEven
 
 
 class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
-    """A shadow rule fired without effect; ``action`` is the class of the action that it would have requested."""
+    """A shadow rule fired without effect; ``action`` is the class of the action that the rule would have requested."""
 
     topic: ClassVar[Topic] = "shadow"
     action: str

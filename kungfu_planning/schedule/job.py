@@ -78,7 +78,7 @@ def inelastic(job: ClusterJob) -> ClusterJob:
 def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: float) -> tuple[ClusterJob, ...]:
     """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it requested.
 
-    Both limits are rounded down, the lower one to at least 1 GPU and at least the job's ``min_gpus``.
+    Both limits are rounded down, the lower limit to at least 1 GPU and at least the job's ``min_gpus``.
 
     Args:
         jobs: The jobs of a trace.

@@ -142,7 +142,7 @@ def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
     limit, widest = most_gpus(simulator, search=search), simulator.scaling.widest
     trials = {stage.trials for stage in simulator.experiment.stages}
     # If trials are placed on instances, GPUs that a trial cannot use also affect the number of a stage's instances,
-    # and so the next stage's wait for new ones.
+    # and so the next stage's wait for new instances.
     useful = widest if simulator.cloud.packing == "counted" else limit
     shares = [range(1, min(limit, max(trials)) + 1), *(range(n, min(limit, n * useful) + 1, n) for n in trials)]
     count = sum(map(len, shares))

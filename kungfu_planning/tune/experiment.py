@@ -41,7 +41,7 @@ class Experiment:
 
 
 def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Experiment:
-    """SHA(n, r, R, eta): keeps the best 1/eta of the trials after each stage, and gives them eta times the work.
+    """SHA(n, r, R, eta): after each stage, the best 1/eta of the trials continue with eta times the work.
 
     Stage i has ``n_i = floor(n / eta^i)`` trials, while this is at least 1, and adds ``r * eta^i`` iterations to
     each. The stage that would exceed R in total is cut to reach exactly R and is the last; otherwise the last stage

@@ -168,8 +168,8 @@ def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> I
         simulator: the job and the cloud.
         plan: the GPUs of each stage.
         steps: ``literal`` gives the next fair share; ``instance`` also gives the first fair share that needs
-            fewer instances. If whole instances are billed, 23 GPUs cost the same as 24, six instances of four, and are
-            only slower: a descent by literal steps ends on this plateau.
+            fewer instances. For example, if whole instances of four GPUs are billed, 23 GPUs cost as much as 24 and
+            are only slower: a descent by literal steps ends on this plateau.
     """
     for stage, gpus in enumerate(plan):
         smaller = next_fair(simulator.experiment.stages[stage].trials, gpus=gpus)

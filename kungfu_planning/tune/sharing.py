@@ -14,7 +14,7 @@ from kungfu_planning.tune.latency import Seconds
 
 @dataclass(frozen=True)
 class Share:
-    """A share: ``at_once`` trials train at once on ``gpus_per_trial`` GPUs each; the others wait in a queue."""
+    """A share: ``at_once`` trials train at once on ``gpus_per_trial`` GPUs each; other trials wait in a queue."""
 
     gpus_per_trial: int
     at_once: int

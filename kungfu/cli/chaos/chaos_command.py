@@ -133,7 +133,7 @@ def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
 
 
 def read_schedule(path: Path) -> tuple[Fault, ...]:
-    """The faults in a file: one per line, or a list of strings in YAML or JSON; raises ``UsageError`` if invalid."""
+    """The faults in a file: one per line, or a YAML or JSON list of strings; raises ``UsageError`` for other files."""
     try:
         text = path.read_text()
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
@@ -181,7 +181,7 @@ class _SteeredJob:
     is_watched: bool
 
     def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
-        """Submits a request; raises ``KungfuError`` if it is refused."""
+        """Submits a request; raises ``KungfuError`` if the request is refused."""
         from kungfu.runtime.job_api.client import connected
 
         with connected(self._answering()) as job:

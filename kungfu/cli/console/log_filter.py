@@ -42,7 +42,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def sanitize(text: str, *, encoding: str) -> str:
-    """Converts a line to the text that a terminal finally shows, without characters that `encoding` lacks.
+    """Converts a line to the text that a terminal finally shows, with "?" for characters that `encoding` lacks.
 
     Only the last state of a progress bar that overwrites itself remains. Colours and control characters are removed.
 

@@ -79,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _usual_attachment(given: argparse.Namespace) -> AttachmentName:
-    """Shared memory for one machine; Horovod for several."""
+    """The usual attachment: shared memory for one machine, Horovod for several machines."""
     if given.hosts is None:
         return "local"
     hosts = parse_hosts(given.hosts, port=given.port or 1)

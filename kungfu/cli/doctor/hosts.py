@@ -1,4 +1,4 @@
-"""The check of several hosts: each doctor asks the other hosts and answers them, until a deadline.
+"""The check of several hosts: each doctor calls the other hosts and answers their calls, until a deadline.
 
 The messages are JSON over the channel of the agents, not protocol buffers, so that hosts with different versions
 understand them.
@@ -29,7 +29,7 @@ _MUST_AGREE = ("Python", "kungfu", "tensorflow", "horovod")
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The facts that a host sends to the others: versions by name, and its clock in seconds since 1970."""
+    """The facts that a host sends to other hosts: versions by name, and its clock in seconds since 1970."""
 
     versions: Mapping[str, str]
     clock_s: float = 0.0
@@ -40,7 +40,7 @@ class HostAnswer:
     """The result of calling one host.
 
     Args:
-        facts: The facts that the host sent; ``None`` if it was not reached.
+        facts: The facts that the host sent; ``None`` if the host was not reached.
         error: The reason why the host was not reached.
         ahead_s: The minimum seconds by which that host's clock is ahead of this host's clock; negative if behind.
         has_asked: True if that host has reached this host.
@@ -54,7 +54,7 @@ class HostAnswer:
 
 @dataclass
 class _Desk:
-    """Answers the other hosts, and remembers which hosts have asked."""
+    """Answers the other hosts, and remembers which hosts have called."""
 
     facts: HostFacts
     clock: Callable[[], float]
@@ -100,7 +100,7 @@ def exchange(
                 for number in others
             }
             answers = {number: one.result() for number, one in asked.items()}
-        # The others may still be asking this host.
+        # The other hosts may still be calling this host.
         with desk.changed:
             desk.changed.wait_for(lambda: desk.asked >= set(others), timeout=max(0.0, until - time.monotonic()))
             return {number: replace(one, has_asked=number in desk.asked) for number, one in answers.items()}
@@ -109,7 +109,7 @@ def exchange(
 
 
 def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable[[], float]) -> HostAnswer:
-    """Asks one host until it answers or the deadline ``until`` has passed."""
+    """Calls one host until that host answers or the deadline ``until`` has passed."""
     request = json.dumps({"place": index}).encode()
     while True:
         try:

@@ -154,7 +154,7 @@ def draw_speed(panel: Any, run: RecordedRun) -> None:
 
 def draw_changes(panel: Any, run: RecordedRun) -> None:
     """Draws a line at each change of the membership."""
-    # All lines of a kind are one artist: a long run may have thousands of them, which would merge into a solid area.
+    # All lines of a kind are one artist. In a long run, thousands of lines would merge into a solid area.
     apart = (run.steps[-1] - run.steps[0]) / _MOST_LINES
     for topic, colour in CHANGES.items():
         steps = [-math.inf]
@@ -196,7 +196,7 @@ def smoothed(values: Series, group: Series) -> Series:
 
 
 def _typical(values: Series, *, among: int) -> Series:
-    """The median of the known values among the `among` points around each point, which removes single outliers."""
+    """The median of the known values among the `among` points around each point; this removes single outliers."""
     count, reach = len(values), among // 2
     typical = np.empty(count)
     padded = np.pad(values, reach, constant_values=math.nan)

@@ -59,7 +59,7 @@ class RecordedRun:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """Reads a run; raises ``UsageError`` if there is no record, or no step in it."""
+    """Reads a run; raises ``UsageError`` if there is no record, or no step in the record."""
     run = run_of_rows(read_rows(folder), read_events(folder).events)
     if not len(run.steps):
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so there is nothing to draw")

@@ -27,8 +27,8 @@ class Exports:
     """The requested exports.
 
     Args:
-        tensorboard: The folder in which TensorBoard gets a folder for this run.
-        suffix: A suffix of that folder's name for this host, since each of several hosts writes a separate folder.
+        tensorboard: The folder of TensorBoard; this run is written to a folder within that folder.
+        suffix: The suffix of the run's folder for this host, since each of several hosts writes a separate folder.
         metrics: The address that serves metrics to Prometheus.
         page: The address that serves the page of the job.
     """

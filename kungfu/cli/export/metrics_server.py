@@ -49,7 +49,7 @@ class MetricsServer:
         limits: The limits of the server's connections.
 
     Attributes:
-        port: The port of the server; 0 if it does not listen.
+        port: The port of the server; 0 if the server does not listen.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MetricsServer:
 
 
 def _handler(registry: CollectorRegistry, listener: socket.socket, *, printed_host: str) -> Any:
-    from prometheus_client import MetricsHandler  # imported here, since parsing a command line does not need it
+    from prometheus_client import MetricsHandler  # imported here: parsing a command line does not need this module
 
     class Handler(MetricsHandler):
         def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
@@ -142,7 +142,7 @@ class _Server(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores an error in one connection, which does not concern the job."""
+        """Ignores an error in one connection, since such an error does not concern the job."""
 
     def _end(self, connection: socket.socket) -> None:
         """Shuts a connection down, so that the connection's thread reads the end and closes the connection."""

@@ -44,7 +44,7 @@ class SideProcess:
         self._listener = threading.Thread(target=self._listen, name=f"kungfu-{name}", daemon=True)
 
     def __enter__(self) -> SideProcess:
-        # The module comes from this installation, whatever directory the job is started in.
+        # The module is loaded from this installation, whatever directory the job is started in.
         path = os.pathsep.join(filter(None, [str(Path(kungfu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
         try:
             self._process = subprocess.Popen(
@@ -94,7 +94,7 @@ class SideProcess:
 
 
 def begin_beside() -> None:
-    """Lowers the priority of this process and makes it ignore signals; it ends when its standard input closes.
+    """Lowers the priority of this process, which from now on ignores signals, and ends when its standard input closes.
 
     Signals for the whole process group are meant for kungfu-run: the job decides when this process ends.
     """

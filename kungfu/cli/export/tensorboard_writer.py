@@ -4,7 +4,7 @@ During a job, a separate process follows the record's files, so that no peer or 
 standard input closes, at the end of the job. If a file cannot be written, for example to a full disk, the process
 retries, and reads no more of the record until the write succeeds. Therefore nothing is lost.
 
-Each line of the metrics becomes one TensorBoard event with all its numbers. Long runs are thinned out (see
+Each line of the metrics becomes one TensorBoard event with all numbers of the line. Long runs are thinned out (see
 `is_kept`): TensorBoard shows some thousand points per curve, and event files should stay small.
 
 | tags | values |
@@ -226,7 +226,7 @@ def export_record(
     pending: list[Event] = []
     is_reported = ending = False
     while True:
-        # Events that could not be written come before new ones.
+        # Events that could not be written before are written before new events.
         pending = pending or [*maker.made_of(follower.read())]
         try:
             if pending:

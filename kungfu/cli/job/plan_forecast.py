@@ -45,7 +45,7 @@ class PlanForecast:
     Args:
         batch: Samples of a step after the change.
         rules: The rules of the job's policies that set the batch or the learning rate.
-        ready_s: Seconds that joiners take to get ready, while the others train.
+        ready_s: Seconds that joiners take to get ready, while the other peers train.
         pause_s: Seconds for which training stops.
         cost: Peer-seconds per 1,000 samples at the new size.
         notes: Remarks on guesses and unknown values.
@@ -82,7 +82,7 @@ def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -
     return 1 if plan.refusal else 0
 
 
-# ---- what is expected ------------------------------------------------------------------------------------------------
+# ---- the forecast ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[f
         if first > last:
             continue
         wanted[size] -= int(last - first) + 1
-        # The span ends where the next one begins: both are read as one.
+        # The span ends where the next span begins: both are read as one span.
         end = spans.pop()[1] if spans and spans[-1][0] == last + 1 else last
         spans.append((first, end))
     return spans[::-1]
@@ -159,7 +159,7 @@ class SpeedsBySize:
 
 
 def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | None:
-    """The throughput with this many peers; appends a note if it is guessed or unknown."""
+    """The throughput with ``size`` peers; appends a note if the throughput is guessed or unknown."""
     seen = sorted(speeds)
     if not seen or size < 1:
         notes.append("no step was timed long enough, so throughput is not known")

@@ -42,7 +42,7 @@ def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
 def submit_and_wait(
     folder: Path, request: Asked, *, timeout_s: float, pause: Callable[[float], None] = time.sleep
 ) -> RequestProgress:
-    """Submits a request, and polls until it is finished or ``timeout_s`` seconds have passed.
+    """Submits a request, and polls until the request is finished or ``timeout_s`` seconds have passed.
 
     Meanwhile it shows the number of training peers on a terminal. If the job ends first, the result is read from the
     job's record. A job that ends after a request to stop has carried out the request.

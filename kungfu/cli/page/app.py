@@ -1,8 +1,8 @@
 """The HTTP interface of the page: its files, updates, and requests to the job, with their checks.
 
 Any site that the user visits can send requests to a page on this machine. Therefore the page checks the host name in
-each request, since a site may point its own name at 127.0.0.1. For requests to the job, it also checks the site that
-sent the request, and the job's secret. A content security policy restricts browsers to the page's own files and
+each request, since a site may point its own name at 127.0.0.1. For requests to the job, the page also checks the site
+that sent the request, and the job's secret. A content security policy restricts browsers to the page's own files and
 scripts.
 """
 
@@ -122,7 +122,7 @@ class PageApp:
             return
         await self._app(scope, receive, send_with_headers)
 
-    # ---- what is shown -----------------------------------------------------------------------------------------------
+    # ---- the page and its updates ------------------------------------------------------------------------------------
 
     async def _file(self, request: Request) -> Response:
         """A file of the page, or 304 if the browser has it; 404 for any other name, so no path leaves the folder."""
@@ -160,7 +160,7 @@ class PageApp:
             self._log.on_update(self._waking.from_thread)
         return self._waking
 
-    # ---- what is asked of the job ------------------------------------------------------------------------------------
+    # ---- requests to the job -----------------------------------------------------------------------------------------
 
     async def _answered(self, request: Request, answer: Answerer) -> Response:
         """The answer of the job to a request, after the checks of the site, the secret and the body."""
@@ -213,7 +213,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """True if the page itself sent the request, according to the headers of a browser, or without such headers."""
+    """True if the page itself sent the request, according to the browser's headers, or if these are missing."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

@@ -8,7 +8,7 @@ kind are kept, so that the page of a long run stays readable.
 | --- | --- |
 | ``decision`` | ``rule``, its inputs ``saw``, the request ``asked`` and its ``size``, ``state`` and ``outcome`` |
 | ``change`` | of membership: ``cause``, ``is_loss``, sizes ``before``, ``after``, ``stop_s``, ``batch``, ``parts`` |
-| ``request`` | of a user or a scheduler: its ``request_id``, ``state`` and ``reason`` |
+| ``request`` | of a user or a scheduler: ``request_id``, ``state`` and ``reason`` |
 | ``checkpoint`` | ``path``, ``stop_s`` and ``error``; a failed checkpoint is a ``failure`` with the same keys |
 | ``failure``, ``setting``, ``event`` | none |
 """

@@ -58,7 +58,7 @@ class PageFeed:
         while True:
             self.look()
             now = time.monotonic()
-            # Much of the record is unread: browsers get updates while it is read.
+            # Much of the record is unread: browsers get updates while the rest is read.
             if self._follower.has_more and now - published_at < _PUBLISH_EVERY_S:
                 continue
             published_at = now
@@ -129,7 +129,7 @@ class PageFeed:
         try:
             with connected(self._folder) as job:
                 return job.status()
-        # Another agent is being elected, or this one is busy; the record still grows.
+        # Another agent is being elected, or the present agent is busy; the record still grows.
         except KungfuError as error:
             remarks.append(f"the job does not answer now: {error}")
             return None

@@ -19,7 +19,7 @@ _END_WITHIN_S = 10.0
 
 
 def page_process(record: Path, address: ListenAddress, *, report: Callable[[str], None]) -> SideProcess:
-    """A side process that serves the page of a job while it runs; a context manager."""
+    """A side process that serves the page of a job while the job runs; a context manager."""
     arguments, subject = (str(record.absolute()), address.host, str(address.port)), f"the page at {address}"
     return SideProcess("page", _SERVER, arguments, subject=subject, report=report, end_within_s=_END_WITHIN_S)
 

@@ -34,8 +34,8 @@ class QuietConnections:
 
     Args:
         connections: The open connections of uvicorn.
-        limits: The limits of connections without a request; a connection counts only once two successive looks found
-            it quiet, since a request may be on its way.
+        limits: The limits of connections without a request. A connection counts only if two successive looks find no
+            request, since a request may be on its way.
     """
 
     def __init__(self, connections: Collection[Any], limits: ConnectionLimits) -> None:
@@ -44,7 +44,7 @@ class QuietConnections:
         self._quiet: dict[Any, tuple[Any, float]] = {}
 
     async def look(self) -> None:
-        """Updates the quiet connections, and ends those beyond the limits."""
+        """Updates the quiet connections, and ends connections beyond the limits."""
         now, limits, seen = time.monotonic(), self._limits, self._quiet
         quiet = [one for one in self._connections if one.cycle is None or one.cycle.response_complete]
         before = {one: seen[one] for one in quiet if one in seen and seen[one][0] is one.cycle}
@@ -63,7 +63,7 @@ def _address_of(connection: Any) -> str:
 
 
 class PageServer:
-    """Serves the page of the run in ``folder`` on a listening socket, which it closes at the end.
+    """Serves the page of the run in ``folder`` on a listening socket, and closes the socket at the end.
 
     Args:
         printed_host: The name or the address in the URL that was printed for users.

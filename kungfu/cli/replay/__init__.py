@@ -1,1 +1,1 @@
-"""``kungfu replay``: replays a plan over a recorded run, and compares its decisions with the run's."""
+"""``kungfu replay``: replays a plan over a recorded run, and compares the plan's decisions with the run's."""

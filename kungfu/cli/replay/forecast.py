@@ -24,7 +24,7 @@ class Forecast:
 
     Attributes:
         job: The job according to the record.
-        run: The simulated job under the other policy; ``None`` if it cannot be estimated.
+        run: The simulated job under the other policy; ``None`` if this job cannot be estimated.
         unknown: The reason why ``run`` cannot be estimated.
         guesses: The guesses of the model.
     """

@@ -38,7 +38,7 @@ class TimelineRow:
         replayed: The request of the rule in the replay; empty if the rule does not fire there.
         run: The decision in the run; empty if there was none.
         times: The number of consecutive equal decisions of the rule.
-        last: The last step with such a decision.
+        last: The last step with an equal decision.
     """
 
     step: int
@@ -121,7 +121,7 @@ def _happened(event: LoggedEvent) -> str:
 
 
 def _collapsed(rows: Iterable[TimelineRow]) -> list[TimelineRow]:
-    """Joins consecutive equal requests of a rule into one line, unless the run's column has an entry for one."""
+    """Joins consecutive equal requests of a rule into one line, unless the run has an entry for one of them."""
     newest: dict[str, int] = {}  # by rule, the index of its newest request
     kept: list[TimelineRow] = []
     for row in rows:

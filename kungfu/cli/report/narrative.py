@@ -21,7 +21,7 @@ from kungfu.event_log.values import counted, duration, figure
 
 @dataclass(frozen=True)
 class Paragraph:
-    """An event ``at_s`` seconds after the start (``None`` if it has no time), as a headline with details."""
+    """An event ``at_s`` seconds after the start (``None`` for an unknown time), as a headline with details."""
 
     at_s: float | None
     headline: str
@@ -109,7 +109,7 @@ def _so_far(job: Job, lasting: float | None) -> str:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; if it has not ended, to `now` or the newest event."""
+    """Seconds from the first view to the end of training; before its end, to `now` or the newest event."""
     # The rest of the user's program runs after the end of training.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at
@@ -140,7 +140,7 @@ def paces(job: Job) -> list[str]:
 
 
 def changes(job: Job) -> str:
-    """Membership changes by cause, as in "1 rescale and 2 recoveries"; a replacement is part of its recovery."""
+    """Membership changes by cause, as in "1 rescale and 2 recoveries"; a replacement counts as part of a recovery."""
     recoveries = job.tally.counts.get("recovered", 0)
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
     return f"{counted(rescale_count(job), 'rescale')}{after}"

@@ -40,7 +40,7 @@ def read_events(folder: Path) -> EventRecord:
     """Reads the events of a run from ``events.jsonl``.
 
     Raises:
-        UsageError: There is no such file, it has no events, or the record is of another version.
+        UsageError: There is no such file, the file has no events, or the record is of another version.
     """
     path, events, bad, number = folder / "events.jsonl", list[AnyEvent](), list[int](), 0
     first: AnyEvent | None = None
@@ -73,7 +73,7 @@ def read_start(folder: Path) -> StartedEvent | None:
 
 
 def open_record(folder: Path, name: str) -> BinaryIO:
-    """Opens a file of the record in `folder`; raises ``UsageError`` if there is none, or if it cannot be read."""
+    """Opens a file of the record in `folder`; raises ``UsageError`` if the file is missing or cannot be read."""
     try:
         return (folder / name).open("rb")
     except (FileNotFoundError, NotADirectoryError):
@@ -95,7 +95,7 @@ def read_rows(folder: Path) -> Iterator[Row]:
     """Yields the figures of each step in the order of the file; lines without figures are skipped.
 
     Raises:
-        UsageError: There is no such file, or it has no figures.
+        UsageError: There is no such file, or the file has no figures.
     """
     is_empty = True
     with open_record(folder, _METRICS) as lines:
@@ -160,7 +160,7 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
 
 
 def _offset_before(file: BinaryIO, step: float) -> int:
-    """A byte offset shortly before the first line of `step`; it may lie within a line."""
+    """A byte offset shortly before the first line of `step`; the offset may lie within a line."""
     low, high = 0, file.seek(0, 2)
     while high - low > _NEAR_BYTES:
         middle = (low + high) // 2

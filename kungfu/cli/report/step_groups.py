@@ -275,7 +275,7 @@ class StepGroups:
             self._close()
 
     def _carry(self) -> None:
-        """Adds a block like a binary counter: two blocks of a level become one of the next."""
+        """Adds a block like a binary counter: two blocks of a level become one block of the next level."""
         level = 1
         while self._level and self._blocks >> (level - 1) & 1:
             for figure in self._figures.values():
@@ -303,7 +303,7 @@ class StepGroups:
     def _undo(self, step: float) -> None:
         """Removes a step and all later steps."""
         del self._newest[bisect_left(self._newest, step, key=lambda one: one[0]) :]
-        # Either all folded steps are removed, or only the newest ones, whose figures remain.
+        # Either all folded steps are removed, or only the newest folded steps; the figures of the latter remain.
         if not self._newest and self._blocks:
             self._folded = self._folded[0], min(self._folded[1], step - 1)
             if self._folded[0] >= step:
@@ -327,7 +327,8 @@ class StepGroups:
 class WholeBatches:
     """Filters out the smaller last batch of an epoch, which is not the usual batch.
 
-    A batch that is smaller than the previous batch of the epoch is filtered out, unless a second step has that size.
+    A batch that is smaller than the previous batch of the epoch is filtered out. If the next batch of the epoch is
+    smaller as well, that batch is kept.
 
     Examples:
         >>> batches = WholeBatches()
@@ -361,7 +362,7 @@ def _padded(values: Sequence[float], wide: int) -> list[float]:
 
 
 def _median(values: Sequence[float]) -> float:
-    """The median of values; for whole numbers, such as sizes, a value that occurs. NaN without values."""
+    """The median of values; one of the values if they are whole numbers, such as sizes. NaN without values."""
     if not values:
         return math.nan
     rising = sorted(values)

@@ -23,7 +23,7 @@ class FoundJob:
         pid: The process id of the job's kungfu-run; 0 if the folder names none.
         user: The user that started the job.
         folder: The folder of the job's record; ``None`` if this user has no access.
-        remark: The reason why the job cannot be inspected, or a note that it is over; empty for a running job.
+        remark: The reason why the job cannot be inspected, or a note that the job is over; empty for a running job.
     """
 
     pid: int
@@ -102,7 +102,7 @@ def _user_of(process: psutil.Process) -> str:
 
 
 def _job_in(folder: Path) -> FoundJob:
-    """A job without a kungfu-run among the searched processes: it is over, or runs on another machine."""
+    """A job without a kungfu-run among the searched processes: the job is over, or runs on another machine."""
     try:
         content = read_job_file(folder)
         user = folder.owner()

@@ -76,7 +76,7 @@ class TopOfJobs:
         jobs = find_jobs(self._folders)
         known = {folder.resolve() for folder in self._folders}
         self._folders += [job.folder for job in jobs if job.folder is not None and job.folder.resolve() not in known]
-        # In parallel: a job that does not answer delays the others by some seconds at most.
+        # In parallel: a job that does not answer delays the other jobs by some seconds at most.
         with ThreadPoolExecutor(16) as calls:
             return list(calls.map(lambda job: row_of(job, self._meter), jobs))
 
