@@ -27,7 +27,7 @@ _BEGIN_WITHIN_S = 300.0
 _ASK_EVERY_S = 0.2
 _MEASURE_WITHIN_S = 3600.0
 _END_WITHIN_S = 120.0
-_END_AT_ONCE_WITHIN_S = 20.0  # a platform that ends this command kills it soon afterwards
+_END_AT_ONCE_WITHIN_S = 20.0  # a platform that signals this command kills the command soon afterwards
 
 
 def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) -> Path:
@@ -159,7 +159,7 @@ def _measured(record: Path, *, low: int, high: int) -> Path:
 
 
 def _end(job: subprocess.Popen[bytes], *, record: Path, at_once: bool) -> None:
-    """Ends the job's training, and kills the job if that does not end it."""
+    """Ends the job's training, and kills the job if it does not end then."""
     if at_once:
         job.terminate()
     elif job.poll() is None:

@@ -39,7 +39,7 @@ class ProgramProfile(msgspec.Struct, frozen=True):
 
     @property
     def batch(self) -> int | None:
-        """The samples of a step of all peers; None if they differ between sizes by more than 2 %."""
+        """The samples of a step of all peers; None if the samples differ between sizes by more than 2 %."""
         batches = [each.batch for each in self.sizes]
         return round(batches[0]) if max(batches) <= 1.02 * min(batches) else None
 

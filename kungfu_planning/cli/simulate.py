@@ -320,7 +320,7 @@ def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
 
 
 def _completed(words: list[str]) -> list[str]:
-    """Jobs, seed and load, with defaults for omitted words at the end."""
+    """The jobs, seed and load of a generated trace, with defaults for omitted words at the end."""
     return [*words, *("", "0", "0.8")[len(words) :]]
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kungfu.errors import UsageError
 
-_SLOWEST, _FASTEST = 1e-12, 1e18  # beyond these, a gain could be infinite or 0
+_SLOWEST, _FASTEST = 1e-12, 1e18  # beyond these limits, a gain could be infinite or 0
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ def best_gpus(curve: Curve) -> int:
 def ring_curve(communication: float, *, up_to: int = 64) -> Curve:
     """Strong scaling of a fixed batch, relative to one GPU: ``T(p) = 1 / (1/p + c (p - 1)/p + c (p - 1)/16)``.
 
-    Compute shrinks with p; a ring all-reduce moves ``2 (p - 1)/p`` of the gradients and takes ``p - 1`` hops, here
-    one sixteenth of a transfer each. So the curve rises, flattens and falls like measured curves. The curve is a
-    stand-in for experiments, not a measurement.
+    Compute shrinks with p; a ring all-reduce moves ``2 (p - 1)/p`` of the gradients and takes ``p - 1`` hops. Each
+    hop here takes one sixteenth of a transfer. So the curve rises, flattens and falls like measured curves. The curve
+    is a stand-in for experiments, not a measurement.
 
     Args:
         communication: c, the time of one exchange as a fraction of one GPU's compute, at least 0.

@@ -100,7 +100,7 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
 def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]:
     """The jobs in the order of the simulation: by arrival, then by name.
 
-    Jobs that run already are before all others.
+    Jobs that are already running are before all other jobs.
 
     Names that are whole numbers are compared as numbers. The order of simultaneous rows in a file has no effect.
 

@@ -19,7 +19,7 @@ from kungfu_planning.schedule.state import Floats, Ints
 
 @dataclass(frozen=True)
 class Timeline:
-    """Busy GPUs and waiting jobs from ``time_s[i]`` until ``time_s[i + 1]``."""
+    """The numbers of busy GPUs and waiting jobs from ``time_s[i]`` until ``time_s[i + 1]``."""
 
     time_s: Floats
     busy: Ints

@@ -72,7 +72,7 @@ def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: S
 
     The share of late runs must be below ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that
     barely meet the deadline in the drawn runs would be late more often in other runs. The share is taken from 400 runs,
-    or from 2,500 if it is too near the limit.
+    or from 2,500 if the share is too near the limit.
     """
     limit_s = deadline_s * (1 + SLACK)
     if search.confidence is None or not simulator.is_random:

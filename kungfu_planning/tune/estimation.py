@@ -1,7 +1,7 @@
 """The time and cost of an allocation plan: the sum of the stages' longest chains, and the bill.
 
 Every stage ends in a synchronisation of all its trials, so the longest path of the whole graph is the sum of the
-longest paths of the stages. So an estimate is cheap; the tests compare it with the graph itself.
+longest paths of the stages. So an estimate is cheap; the tests compare estimates with the graph itself.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ class Tenancy:
 def tenancies(instances: Sequence[int]) -> tuple[Tenancy, ...]:
     """The instances of a plan, grouped by the first and last stage in which they are held.
 
-    A stage that needs more instances provisions the difference. A stage that needs fewer first releases the oldest
-    instances: these are the first past their minimum bill, so no other order of release is cheaper.
+    A stage that needs more instances provisions the difference. Before a stage that needs fewer, the oldest instances
+    are released: these are the first past their minimum bill, so no other order of release is cheaper.
 
     Args:
         instances: The number of instances of each stage.

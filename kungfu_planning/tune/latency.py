@@ -117,7 +117,7 @@ def _normal_quantile(share: Seconds) -> Seconds:
 
 @functools.cache
 def _quantile_table() -> tuple[Seconds, Seconds]:
-    """The table of normal scores at every hundredth of a logit, and of the steps between them."""
+    """The table of normal scores at every hundredth of a logit, and the table of the steps between the scores."""
     logits = np.arange(-_LOGIT_BOUND * _PER_LOGIT, _LOGIT_BOUND * _PER_LOGIT + 1) / _PER_LOGIT
     low = np.exp(-np.abs(logits)) / (1.0 + np.exp(-np.abs(logits)))
     scores = np.sign(logits) * -np.array([NormalDist().inv_cdf(share) for share in low])

@@ -82,7 +82,7 @@ def assign(seconds: list[float], *, chains: int) -> list[int]:
 
 
 def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
-    """The end of the last trial; ``seconds`` is (trials, samples), the result (samples,).
+    """The end of the last trial; ``seconds`` has the shape (trials, samples), the result (samples,).
 
     Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials, the longest trial counts.
     """

@@ -71,7 +71,7 @@ def is_kept(step: int) -> bool:
 
 
 class SummaryMaker:
-    """Makes TensorBoard events from the record, in its order.
+    """Makes TensorBoard events from the lines of the record, in the order of the lines.
 
     An event that names no step is assigned the newest known step.
     """

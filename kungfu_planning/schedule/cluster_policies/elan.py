@@ -59,7 +59,7 @@ def elastic_backfill(*, exact_up_to: int = 16, depth: int = 8) -> ClusterPolicy[
     """Like ``elastic_fifo``, but later jobs may start after a refused head if they do not delay the head.
 
     A later job must pass the same admission rule, and the head's fewest GPUs must not become free later with the job
-    than without it.
+    than without that job.
 
     Args:
         exact_up_to: see ``elastic_fifo``.
@@ -119,7 +119,7 @@ class Admission:
         """True if ``job`` may start now."""
         if not self.has_room(job):
             return False
-        # If its fewest GPUs are free, no running job loses GPUs. Else compare the two futures.
+        # If the job's fewest GPUs are free, no running job loses GPUs. Else compare the two futures.
         return self.context.fewest(job) <= self._free or self._future.pays(job)
 
     def delays(self, job: int, *, head: int) -> bool:

@@ -83,7 +83,7 @@ class MarginalFuture:
         return self._shares[job]
 
     def _gets(self, job: int, gain: float, count: int) -> bool:
-        """True if the GPU taken after ``count`` others saves ``job`` more time than it saved the job that loses it."""
+        """True if the GPU taken after ``count`` others saves ``job`` more time than its present owner."""
         taken = self._taken(count)
         return gain > taken.gain or (gain == taken.gain and job < self._jobs[taken.at])
 

@@ -25,7 +25,7 @@ def free_gpus(state: State) -> int:
 
 
 def fifo() -> ClusterPolicy[None]:
-    """Starts the job at the head of the queue while it fits; no job overtakes it. No preemption.
+    """Starts the job at the head of the queue while that job fits; no job overtakes the head. No preemption.
 
     Cost:
         Amortised constant work per job, and one prefix sum over the waiting jobs.
@@ -199,7 +199,7 @@ def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
     Args:
         gaps: GPUs that are not reserved, over time.
         gpus: GPUs needed, at most those of the cluster.
-        duration_s: Seconds for which they are needed.
+        duration_s: Seconds for which the GPUs are needed.
 
     >>> gaps = Gaps(np.array([0.0, 2.0, 5.0]), np.array([2, 0, 4]))
     >>> earliest_gap(gaps, gpus=1, duration_s=2.0), earliest_gap(gaps, gpus=1, duration_s=3.0)

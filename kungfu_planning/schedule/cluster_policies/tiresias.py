@@ -1,7 +1,7 @@
 """Tiresias, rigid and elastic: preemptive least attained service in GPU seconds.
 
-At every event all unfinished jobs are scanned, queue 0 first. A job gets the GPUs that its user requested if they are
-left; otherwise it is preempted or skipped. The scan then continues. Gu et al., *Tiresias*, NSDI 2019.
+At every event all unfinished jobs are scanned, queue 0 first. A job gets the GPUs that its user requested if that many
+GPUs are left; otherwise it is preempted or skipped. The scan then continues. Gu et al., *Tiresias*, NSDI 2019.
 
 Elastic-Tiresias shrinks jobs while many wait (rule R1) and grows them while none waits (rule R2). Wu et al., 2019,
 section 6.2. Both rules modify one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
