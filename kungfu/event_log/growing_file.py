@@ -27,8 +27,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 class GrowingFile:
-    """A reader of the new complete lines of a file; an incomplete line is left for the next read. The first read covers
-    only the complete lines in the last ``at_first_bytes`` of the file.
+    """A reader of the new complete lines of a file; an incomplete line is left for the next read.
+
+    The first read covers only the complete lines in the last ``at_first_bytes`` of the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

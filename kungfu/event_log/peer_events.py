@@ -212,7 +212,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
-    """A joiner has read ``batches`` batches, up to the position of the other peers, which trained meanwhile."""
+    """A joiner has read ``batches`` batches, up to the position of the other peers, which trained at the same time."""
 
     batches: int
     seconds: float
@@ -346,7 +346,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The peers' rules made different requests (``requests``, as text by rank) at a barrier; rank 0's is used."""
+    """The peers' rules made different requests at a barrier (``requests``, as text by rank); rank 0's is used."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int

@@ -124,7 +124,7 @@ def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
 
 
 def answers(runs: Sequence[SweepRun], *, target_s: float) -> list[SweepAnswer]:
-    """The smallest simulated clusters that meet a target for the 95th percentile, for each policy and load."""
+    """For each policy and load, the smallest simulated cluster that meets a target for the 95th percentile."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
         mine = [run.summary for run in runs if (run.summary.policy, run.load) == (policy, load)]

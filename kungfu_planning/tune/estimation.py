@@ -58,9 +58,9 @@ class Sampled:
 def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
     """The mean completion time and cost of a plan.
 
-    Billed per instance, the cost is ``sum max(minimum, release - delivery) * price`` over all provisioned instances;
-    billed per function, ``sum duration * GPUs * price / GPUs of an instance`` over all trials. The cost of the data of
-    every provisioned instance is added.
+    If billed per instance, the cost is ``sum max(minimum, release - delivery) * price`` over all provisioned instances.
+    If billed per function, it is ``sum duration * GPUs * price / GPUs of an instance`` over all trials. The cost of the
+    data of every provisioned instance is added.
 
     Args:
         simulator: the job and the cloud.

@@ -87,8 +87,8 @@ def hyperband(most: int, *, least: int, eta: int) -> tuple[Experiment, ...]:
         eta: the best 1/eta of the trials survive a stage; an integer of at least 2.
 
     Returns:
-        One experiment per bracket. The experiments are independent jobs: in parallel their costs add up, and the last
-        to end determines the time.
+        One experiment per bracket. The experiments are independent jobs: in parallel their costs add up, and the
+        experiment that ends last determines the time.
 
     Raises:
         UsageError: A value is out of range.

@@ -31,8 +31,8 @@ def plan_elastic(
 
     A greedy descent runs from each warm start (the best static size and its multiples, the best naive plan, and
     ``known`` plans), and the cheapest result is returned. This plan meets the deadline, in the mean or with
-    ``search.confidence``, and is never more expensive than the best static or naive plan under the same simulator. It
-    may not be optimal, and a looser deadline may give a more expensive plan: see `plan_deadlines`.
+    ``search.confidence``, and is never more expensive than the best static or naive plan under the same simulator. The
+    plan may not be optimal, and a looser deadline may give a more expensive plan: see `plan_deadlines`.
 
     Args:
         simulator: the job and the cloud.

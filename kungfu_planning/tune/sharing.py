@@ -60,7 +60,7 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
 
 
 def assign(seconds: list[float], *, chains: int) -> list[int]:
-    """The trial that each trial waits for, -1 for none, by list scheduling in the trials' order.
+    """For each trial, the trial for which it waits (-1 for none), by list scheduling in the trials' order.
 
     Args:
         seconds: The duration of each trial.

@@ -26,7 +26,7 @@ _MOST_DRAWN = 10_000_000
 
 @dataclass(frozen=True)
 class Simulator:
-    """A simulated job on a cloud, which caches every simulated part of a plan.
+    """A simulated job on a cloud; caches every simulated part of a plan.
 
     Two plans are compared with the same draws, and the same seed gives the same result.
 

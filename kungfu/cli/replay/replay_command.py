@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Prints the timeline; returns the exit code. Raises ``UsageError`` or ``PolicyError`` if that is impossible."""
+    """Prints the timeline; returns the exit code. Raises ``UsageError`` or ``PolicyError`` if the replay fails."""
     trace = read_trace(given.folder)
     plan = compile_policies([load_policy(spec) for spec in given.policy]) if given.policy else _own(trace)
     whose: Literal["the run's", "another"] = "another" if given.policy else "the run's"

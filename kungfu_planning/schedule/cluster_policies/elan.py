@@ -32,7 +32,7 @@ _SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the t
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """Limits on a decision's cost: of running jobs forecast exactly, and of later jobs tried after a refused head."""
+    """The limits of a decision's cost: running jobs forecast exactly, and later jobs tried after a refused head."""
 
     exact_up_to: int
     depth: int

@@ -197,7 +197,7 @@ class ScalingSection(Section):
 
         Args:
             folder: the folder of the document, for the file of the key ``profile``.
-            profile: a profile to use instead of the document's.
+            profile: a profile to use instead of the profile that the document names.
         """
         named = profile or (folder / self.profile if self.profile else None)
         if named is None:

@@ -193,7 +193,7 @@ def _section(location: tuple[int | str, ...]) -> type[Section]:
 
 
 def read_unmeasured(path: Path) -> TuningSpec:
-    """The specification in a file whose scaling is not measured yet, with a placeholder of 1 s per iteration.
+    """Reads a specification whose scaling is not measured yet, with a placeholder of 1 s per iteration.
 
     Raises:
         UsageError: As from `read_spec`, or the scaling contradicts a profile.
