@@ -50,7 +50,7 @@ _FROM_TRAINING = frozenset({"Training", "attach"})
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `policies` and the names that need TensorFlow on first use, since planning does without them."""
+    """Loads `policies` and the names that need TensorFlow on first use, since planning does not need them."""
     if name in _FROM_TRAINING:
         return getattr(importlib.import_module("kungfu.training"), name)
     if name in ("data", "keras", "policies"):

@@ -1,9 +1,9 @@
 """Every use of a private part of TensorFlow or Keras that has no equivalent in the public interface.
 
-Each function covers one use, and gives the reason why the public interface is not enough. For each there is a canary
-test in ``tests/test_framework_internals.py``; it names the feature that kungfu loses if a new TensorFlow or Keras drops
-the part.
-Importing this module loads neither library: ``script_runner`` runs its source before TensorFlow is loaded.
+Each function covers one use; its docstring gives the reason why the public interface is not enough. Each function has a
+canary test in ``tests/test_framework_internals.py``; the test names the feature that kungfu loses if a new TensorFlow
+or Keras drops the private part.
+Importing this module loads neither library: ``script_runner`` runs this source before TensorFlow is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 # The modules that define ``fit``, for Keras 3 and its predecessor, and their classes: the public ``keras.Model`` only
-# inherits ``fit``, so a check before ``fit`` has to be added where it is defined.
+# inherits ``fit``, so a check before ``fit`` has to be added where ``fit`` is defined.
 KERAS_TRAINERS = {
     "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
     "keras.src.backend.jax.trainer": "JAXTrainer",
@@ -69,7 +69,7 @@ def is_made_by_keras(layer: Any, variable: Any) -> bool:
 
 def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:
     """The calls of a functional model as (operation, arguments, keyword arguments); empty for other models."""
-    # ``get_config`` gives the calls too, but with every nested config and the bytecode of functions, which names files.
+    # ``get_config`` returns the calls too, but with all nested configs, and functions' bytecode, which names files.
     depths = getattr(model, "_nodes_by_depth", {})
     nodes = [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
     return [(one.operation, one.arguments.args, one.arguments.kwargs) for one in nodes if not one.is_input]
@@ -82,7 +82,7 @@ def maker_of(tensor: Any) -> tuple[Any, int]:
 
 
 def compiled_with(model: Any) -> Mapping[str, Any]:
-    """The arguments passed to ``compile``, which ``get_compile_config`` only serializes; empty before ``compile``."""
+    """The original arguments of ``compile`` (``get_compile_config`` serializes them); empty before ``compile``."""
     given = getattr(model, "_compile_config", None)
     return {} if given is None else given.config
 
@@ -125,7 +125,7 @@ def flat_metrics(model: Any, logs: dict[str, Any]) -> Any:
 
 @contextmanager
 def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
-    """Replaces the reduction of ``compile``'s losses in the block; only it receives values, weights and mask together.
+    """Replaces the reduction of ``compile``'s losses in the block; no public hook receives values, weights and mask.
 
     Args:
         reduce: Called with Keras' function and then its arguments: values, and by name ``sample_weight``, ``mask``,
@@ -152,7 +152,7 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Replaces a method of a Keras object during the block, without its class's ``setattr``, which tracks values."""
+    """Replaces a method of a Keras object in the block, bypassing the ``setattr`` of its class, which tracks values."""
     object.__setattr__(tracked, name, method)
     try:
         yield

@@ -140,13 +140,13 @@ def rescale_sources(
 
 
 def asked_by(fired: FiredRule, what: request.Request | request.SetValue | None = None) -> request.Asked:
-    """A request with the rule or hook that made it; without ``what``, the setting of a rule on a rescale."""
+    """A request with the rule or hook that made it; without ``what``, the setting that a rule on a rescale requests."""
     what = _setting(fired) if what is None else what
     return request.Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
-    """The rule limited to the replacements in its budget: slow peers first, slowest first, then by rank."""
+    """The rule, limited to the replacements in its budget: slow peers from the slowest on, then others by rank."""
     left = fired.replacements_left
     if left is None or len(fired.ranks) <= left:
         return fired

@@ -82,7 +82,7 @@ def steps(values: Mapping[float, float]) -> Worth:
 
 
 def points(values: Mapping[float, float]) -> Worth:
-    """A worth that is piecewise linear between points, and constant before the first and after the last.
+    """A worth that is piecewise linear between points, and constant before the first and after the last point.
 
     Args:
         values: ``{seconds: value}``; the values never rise with time.

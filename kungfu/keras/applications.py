@@ -18,7 +18,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import gradients_noted, layer_statistics, replaced_method
 from kungfu.training.graph.tracing.sample_flow import SampleFlow
 
-# From an optimizer, its gradients and their loss: the gradients' means over the peers.
+# Called with an optimizer, its gradients and their loss; returns the means of the gradients over the peers.
 Average = Callable[[Any, Sequence[Any], Any], Sequence[Any]]
 
 _LOOP = "or write the loop with kf.attach() and @training.step(averages=...) (docs/steps.md)"
@@ -27,7 +27,7 @@ _LOOP = "or write the loop with kf.attach() and @training.step(averages=...) (do
 def optimizers_of(model: Any) -> list[Any]:
     """The optimizer given to ``compile``, and the optimizers in the model's attributes, lists and dictionaries."""
     found = {id(one): one for value in (model.optimizer, *vars(model).values()) for one in _optimizers_in(value)}
-    # A loss-scaling optimizer contains the optimizer that it applies with.
+    # A loss-scaling optimizer contains the optimizer that applies its gradients.
     inner = {id(getattr(one, "inner_optimizer", None)) for one in found.values()}
     return [one for key, one in found.items() if key not in inner]
 
@@ -42,9 +42,9 @@ class Applications:
 
     def __init__(self, model: Any, average: Average) -> None:
         self._model, self._average = model, average
-        self.optimizers: list[Any] = []  # of each application, in program order
+        self.optimizers: list[Any] = []  # the optimizer of each application, in program order
         self._graph: Any = None  # the step's graph
-        self._applies = False  # an optimizer is applying: calls inside it belong to it
+        self._applies = False  # true while an optimizer applies; calls of ``apply`` inside belong to it
         self._targets: list[tuple[list[Any], Any]] = []  # the gradients of each tape, and their target
         self._means: list[Any] = []
         self._operations: set[Any] = set()  # created by optimizers
@@ -104,7 +104,7 @@ class Applications:
         self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
-        """The loss of these gradients; of the last tape if the gradients were changed since; NaN without a tape."""
+        """The loss of these gradients; if they were changed since, the loss of the last tape; NaN without a tape."""
         given = {id(one) for one in gradients if one is not None}
         known = self._known_targets()
         if not known:

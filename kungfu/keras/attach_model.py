@@ -58,23 +58,23 @@ def attach(
     """Makes ``model.fit`` train as a job: call it between ``compile`` and ``fit``, and change nothing else.
 
     Under ``kungfu-run`` each later ``fit`` of the model trains with all peers of the job. ``batch_size`` is the batch
-    size of the whole job, and each peer trains on its slice of a batch. Alone, the script trains as it would without
-    this line, and policies see its steps. Call ``attach`` again after each further ``compile``.
+    size of the whole job, and each peer trains on its slice of a batch. Without ``kungfu-run``, the script trains as it
+    would without this line, and policies see its steps. Call ``attach`` again after each further ``compile``.
 
     Args:
         model: A compiled Keras 3 model; it need not be built.
-        policies: Checked here, together with the policies of ``kungfu-run --policy``, and compiled by ``fit``.
-        seed: Determines the order of the samples under ``shuffle=True``, which differs from Keras', and the random
-            numbers of each peer (dropout's masks). Alone it only determines the order of samples of ``kf.data``.
-        budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
+        policies: The policies; checked here with the policies of ``kungfu-run --policy``, and compiled by ``fit``.
+        seed: Determines the order of the samples under ``shuffle=True`` (not Keras' order), and the random numbers of
+            each peer (dropout's masks). Without a job, it determines only the order of samples of ``kf.data``.
+        budget: Limits how often all policies together may change the cluster; replaces the policies' own budgets.
         combine: The combination of metrics' states over the peers, by the name of the metric; not needed for Keras'
             metrics that keep sums. In each step every peer's metric starts from the job's state and sees the peer's
             slice; the job's new state is the "mean" over the peers weighted by samples, the elementwise "max" or
             "min", or the result of a function. The function receives two lists in the order of ``metric.variables``:
             the job's states before the step, and the states after the step of all peers with samples, stacked along a
             new first axis. It returns the list of the job's new states. With "sum" the metric starts each step from
-            zeros, and the sum of its states is added to the job's. The key "layer/variable" sets the combination of a
-            layer's statistic, "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
+            zeros, and the sum of the peers' states is added to the job's state. The key "layer/variable" sets the
+            combination of a layer's statistic: "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
 
     Returns:
         A handle for registering further state and for ending the fit.
@@ -103,7 +103,7 @@ def attach(
     write_as_one_job()
     share_calls(model, attached)
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
-    # Alone: a train function left by an earlier attach or fit has other policies than this one.
+    # Alone, a train function left by an earlier attach or fit contains other policies.
     model.__dict__.pop("make_train_function", None)
     model.train_function = None
     return attached.handle
@@ -131,13 +131,13 @@ class Attached:
         model: The attached model.
         policies: The policies, unchanged.
         seed: The seed of the samples' order and of each peer's random numbers.
-        budget: Bounds how often the policies together may change the cluster.
+        budget: Limits how often all policies together may change the cluster.
         combine: The combination over the peers of metrics' states and layers' statistics, by name.
         optimizer: The model's optimizer at the time of ``attach``.
         is_fitting: True while a ``fit`` is under way.
         passes: True while this peer skips finished fits.
-        calls: The step's calls in the present fit, or in the last one.
-        first_epoch: The first epoch of that fit.
+        calls: The step's calls in the present fit, or in the last fit.
+        first_epoch: The first epoch of the present or last fit.
         evaluations: The results of ``evaluate`` after the last fit.
     """
 
@@ -163,10 +163,10 @@ class Attached:
 
 
 class FitHandle:
-    """The handle of one model's training by ``fit``; the same for all of its fits.
+    """The handle of one model's training by ``fit``; the same handle serves all fits of the model.
 
-    Values about the job are those of the present fit, or of the last one. A program alone and without policies is
-    trained by Keras itself: there is one peer, and registrations have no effect.
+    Values about the job refer to the present fit, or to the last fit. Without a job and without policies, Keras itself
+    trains: there is one peer, and registrations have no effect.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -179,12 +179,12 @@ class FitHandle:
 
     def __init__(self, attached: Attached) -> None:
         self._attached = attached
-        self._prepared: list[Callable[[Training], Any]] = []  # calls at the beginning of each fit
+        self._prepared: list[Callable[[Training], Any]] = []  # called at the beginning of each fit
         self._fed: dict[str, Any] = {}
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank; ``None`` if it is in no view: it was removed, or skips finished fits."""
+        """This peer's rank; ``None`` if this peer is in no view: it was removed, or skips finished fits."""
         training = self._attached.training
         if self._attached.passes:
             return None
@@ -225,7 +225,7 @@ class FitHandle:
         return function
 
     def publish(self, name: str, value: Any) -> None:
-        """Gives the policies a number that the step computes, in a custom layer, loss or ``train_step``.
+        """Passes a number that the step computes in a custom layer, loss or ``train_step`` to the policies.
 
         Undefined:
             Without effect outside of a training step, as in ``evaluate``; see ``kungfu.Training.publish``.
@@ -235,7 +235,7 @@ class FitHandle:
             training.publish(name, value)
 
     def feed(self, name: str, value: Any) -> None:
-        """Gives the policies a number, from a callback or between two fits; see ``kungfu.Training.feed``."""
+        """Passes a number to the policies, from a callback or between two fits; see ``kungfu.Training.feed``."""
         training, self._fed[name] = self._attached.training, value
         if training is not None and self._attached.is_fitting:
             training.feed(name, value)
@@ -294,7 +294,7 @@ def _fit_function(attached: Attached) -> Callable[..., Any]:
             attached.first_epoch = arguments["initial_epoch"]
             if attached.policies:
                 _let_policies_see_steps(attached)
-            # Keras does not know the samples of kf.data: it is given batches of them.
+            # Keras does not know the samples of kf.data, and receives batches of them.
             if is_source(arguments["x"]):
                 args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=attached.seed)
             return own(model, *args, **kwargs)
@@ -310,7 +310,7 @@ def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | 
     model = attached.model
     if custom is None:
         build(model, optimizers := [model.optimizer])
-    else:  # each once, in the order of their first applications
+    else:  # each optimizer once, in the order of their first applications
         optimizers = list({id(one): one for one in custom.optimizers}.values())
     attached.calls = calls = attach_built(
         connection,
@@ -358,13 +358,13 @@ def fit_in_job(attached: Attached, arguments: Mapping[str, Any]) -> Any:
     attached.first_epoch, missed = arguments["initial_epoch"], connection.begin_phase()
     attached.evaluations = fit.evaluations
     while True:
-        # The others have finished this fit; the state of their present fit is received on joining it.
+        # The others have finished this fit; the state of their present fit is received on joining that fit.
         attached.passes = missed is not None
         if missed is not None:
             return fit.skip(missed)
         try:
             return _train_in_job(attached, connection, fit, custom)
-        # The others finished it while this peer prepared.
+        # The others finished this fit while this peer prepared.
         except PhaseIsOver:
             missed = connection.phase_result()
 
@@ -394,7 +394,7 @@ def _train_in_job(attached: Attached, connection: JobConnection, fit: FitRun, cu
 
 
 def _let_policies_see_steps(attached: Attached) -> None:
-    """Gives Keras' loop a train function in which the policies see each step."""
+    """Replaces the train function of Keras' loop by a function in which the policies see each step."""
     model = attached.model
     refuse_step(model)
 
@@ -436,7 +436,7 @@ def _step_alone(attached: Attached, batch: Any) -> Callable[[Any], Any]:
     model, custom = attached.model, explored(attached.model, tf.nest.map_structure(symbolic, batch))
     calls = _attach(attached, connect(), custom)
     training = attached.handle.prepare()
-    atexit.register(calls.finish)  # further calls of fit continue it
+    atexit.register(calls.finish)  # further calls of fit continue the run
     if custom is None:
         return training.step(step_alone(model, training.average))
     return training.step(averages=len(custom.optimizers))(custom_step_alone(model, calls.run, custom))

@@ -1,8 +1,8 @@
 """Keras' callbacks on the peers of a job: their placement, and the sharing of their state.
 
-Writers, callbacks that only write (a progress bar, checkpoints, a log), run on rank 0. All others run on every peer,
-with equal numbers. Plain attributes of callbacks (numbers, texts, arrays, and lists and dictionaries of these) are set
-to rank 0's values: joiners receive them, and a new coordinator continues from its predecessor's.
+Writers, callbacks that only write (a progress bar, checkpoints, a log), run on rank 0. All other callbacks run on every
+peer, with equal logs. Plain attributes of callbacks (numbers, texts, arrays, and lists and dictionaries of these) are
+set to rank 0's values: joiners receive these values, and a new coordinator continues from its predecessor's values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WRITERS = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.BackupAndRestore,
 )
-# Attributes that Keras gives every callback, and a CSVLogger's start of its file, which differs on each coordinator.
+# Attributes that Keras sets in every callback, and those of a CSVLogger's file, which differ between coordinators.
 _NOT_KEPT = frozenset({"params", "_params", "model", "_model", "append", "append_header"})
 # Values that training does not change, or that a joiner receives anyway.
 _HARMLESS = (os.PathLike, ModuleType, tf.data.Dataset, keras.utils.PyDataset, keras.Layer, keras.optimizers.Optimizer)
@@ -62,7 +62,7 @@ class JobCallbacks:
             given, add_history=True, add_progbar=verbose != 0, verbose=verbose, **params
         )
         self._all = list(self.running.callbacks)
-        # Until this peer leads, its writers do not run and have no model: some would write as soon as they get it.
+        # Until this peer leads, its writers do not run and have no model: with a model, some would write at once.
         self._run(without_writers(self._all))
         self.running.set_model(model)
         self.leads = self._began = False
@@ -75,7 +75,7 @@ class JobCallbacks:
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
 
     def append_logs(self) -> None:
-        """Makes logs continue after their present entries, for a fit that is resumed from a checkpoint."""
+        """Makes log files continue after their present entries, for a fit that is resumed from a checkpoint."""
         for one in self._loggers():
             one.append = True
 
@@ -97,7 +97,7 @@ class JobCallbacks:
             before = _kept(one)
             one.set_model(self._model)
             if takes_over and isinstance(one, keras.callbacks.BackupAndRestore):
-                put_attributes(one, before)  # it would restore the state of an epoch ago
+                put_attributes(one, before)  # ``on_train_begin`` would restore the state of an epoch ago
                 continue
             if takes_over and isinstance(one, keras.callbacks.CSVLogger):
                 _cut(one)
@@ -114,7 +114,7 @@ class JobCallbacks:
         self._run(self.running.callbacks)  # a callback may have been given a method since
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Calls ``on_epoch_end`` of all callbacks on this peer, each of which may add to the logs for later ones."""
+        """Calls ``on_epoch_end`` of all callbacks on this peer; each may add to the logs for the callbacks after it."""
         self._epoch_logs = dict(logs)
         for one in self.running.callbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
@@ -160,12 +160,12 @@ class JobCallbacks:
 
         Args:
             peers: The peers of the view.
-            group: The callbacks: "all", the "writers", which run on rank 0 alone, or the "others".
-            rank: The rank that gives the values.
-            written: The last epoch whose end the writers were called for, possibly on an earlier rank 0.
+            group: The callbacks: "all", the "writers" (which run on rank 0 alone), or the "others".
+            rank: The rank whose values the other peers adopt.
+            written: The last epoch for whose end the writers were called, possibly on an earlier rank 0.
 
         Returns:
-            That rank's ``written``; for the "others" the argument itself.
+            The value of ``written`` on that rank; for the "others" the argument itself.
 
         Raises:
             UsageError: That rank has other callbacks.
@@ -193,7 +193,7 @@ class JobCallbacks:
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:
-        """Adopts kept attributes; raises ``UsageError`` if the callbacks ``where`` they were kept are different."""
+        """Adopts attributes from ``where`` (for errors); raises ``UsageError`` if they are of different callbacks."""
         self._refuse_others(kept["types"], where=where)
         for one, attributes in zip(self._all, kept["all"], strict=True):
             put_attributes(one, attributes)
@@ -248,7 +248,7 @@ def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
 
 def _kept(callback: Any) -> dict[str, Any]:
     file = getattr(callback, "csv_file", None)
-    # On the leading peer: a successor continues from this size, whatever is written before the leader is lost.
+    # On the leading peer. A successor cuts the file to this size, and so removes lines that a lost leader wrote later.
     if isinstance(callback, keras.callbacks.CSVLogger) and file is not None and os.path.isfile(callback.filename):
         callback.kungfu_bytes = os.path.getsize(callback.filename)
     return plain_attributes(callback, without=_NOT_KEPT)

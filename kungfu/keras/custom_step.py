@@ -3,7 +3,7 @@
 A custom step is traced once before training. The trace creates the step's variables (weights, slots of optimizers,
 states of metrics) and shows how often the step applies gradients. In training each application first averages over the
 peers, see `kungfu.keras.applications`. A separate message at the end of the step combines the metrics' states, which
-are not known before.
+are known only then.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def explored(model: Any, batch: Any) -> CustomStep | None:
     """Builds a model for a batch of ``keras.KerasTensor``, and traces a custom step of the model without running it.
 
     Returns:
-        ``None`` for a model that overrides neither Keras' training step nor its computation of metrics.
+        The custom step; ``None`` if the model overrides neither ``train_step`` nor ``compute_metrics`` of Keras.
 
     Raises:
         UsageError: The step applies no gradients, applies them under a condition, assigns weights without an
@@ -257,7 +257,7 @@ class SeveralAverages:
 
 
 def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums of tensors over the peers, then the sums for layers with a memory, which adopt these."""
+    """Graph: the sums of ``values`` over the peers, then the sums of layers with a memory, which the layers adopt."""
     samples, layers = run.graph_state.metrics.samples.read_value(), run.memory.sums
     # A peer without samples ran on another peer's sample.
     given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in layers.outgoing())]
@@ -291,7 +291,7 @@ def custom_job_step(
 
 
 def custom_step_alone(model: Any, run: Run, found: CustomStep) -> Step:
-    """The custom step of a program without a job, in which policies see the averages."""
+    """The custom step of a program that runs without a job; policies see the averages in the step."""
     _refuse_unknown_loss(model, found, run)
 
     @tf.autograph.experimental.do_not_convert
@@ -306,7 +306,7 @@ def custom_step_alone(model: Any, run: Run, found: CustomStep) -> Step:
 
 
 def _refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
-    """Raises ``UsageError`` if a policy reads the loss, but the step has no tape that shows it."""
+    """Raises ``UsageError`` if a policy reads the loss, but the step has no tape from which the loss is known."""
     if found.knows_loss or {"loss", "mean_loss"}.isdisjoint(run.plan.source_kinds):
         return
     raise UsageError(

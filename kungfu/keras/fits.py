@@ -28,12 +28,12 @@ class Evaluations:
         self._used = 0  # by this peer, if it skips the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
-        """Adds the peers' results of a call; ``data`` is the number of batches and their checksum."""
+        """Adds the results of all peers for one call; ``data`` is the number of batches and their checksum."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 
     def next_result(self, data: Sequence[int]) -> dict[str, Any] | None:
-        """The results of the next call; ``None`` if the others have not reached it, or had different data."""
+        """The results of the next call; ``None`` if the others have not reached that call, or had different data."""
         if self._used >= len(self._results) or self._results[self._used][0] != list(data):
             return None
         self._used += 1
@@ -58,7 +58,7 @@ def pack_outcome(
     """
     with tf.device("/CPU:0"):
         values = [tf.identity(one) for one in _variables(model)]
-    # Packed and unpacked: a deep copy, which later changes do not reach.
+    # Packing and unpacking makes a deep copy, which later changes do not affect.
     kept, stops = unpack(pack(callbacks.kept())), bool(model.stop_training)
 
     def packed() -> bytes:

@@ -1,4 +1,4 @@
-"""The compiled part of kungfu: all of its C++, and the code that builds and loads it."""
+"""The compiled part of kungfu: all C++ sources, and the Python code that builds and loads the libraries."""
 
 from kungfu.native.builder import cache_folder, handle_of, is_available, is_loaded, load, load_state, prepare
 

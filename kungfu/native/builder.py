@@ -1,6 +1,6 @@
 """Builds the compiled part of kungfu once for each TensorFlow and each version of the sources, and loads it.
 
-``python -m kungfu.native`` builds it and prints its path; otherwise, the first use builds it in about a minute. The
+``python -m kungfu.native`` builds it and prints its path; otherwise its first use builds it in about a minute. The
 library is stored in the user's cache, not in the package. Its name contains TensorFlow's version and a hash of the
 compiler flags and the sources, so that only a matching library is ever loaded. The functions that transfer and compare
 states and replay policies form a separate small library, which loads without TensorFlow.
@@ -101,8 +101,8 @@ def load() -> NativeLibrary:
     (default: ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
 
     Raises:
-        UsageError: There is no compiler, or the library is not for the running TensorFlow.
-        InternalError: The sources do not compile; the error has the compiler's last lines.
+        UsageError: There is no compiler, or the library was compiled for another TensorFlow.
+        InternalError: The sources do not compile; the error contains the compiler's last lines.
 
     Cost:
         About ten seconds for a build, otherwise the import of TensorFlow.
@@ -158,7 +158,7 @@ def load_state() -> ctypes.CDLL:
 def build(*folders: Path) -> Path:
     """The cached library of the sources in these folders, by default the ops, for the installed TensorFlow.
 
-    If it is missing, one process compiles it under a lock while the others wait. Raises the errors of ``load``."""
+    If the library is missing, one process compiles it under a lock; others wait. Raises the errors of ``load``."""
     import tensorflow as tf
 
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
@@ -216,7 +216,7 @@ def work_folder(lock: Path) -> Iterator[Path]:
 
 
 def _remove_if_abandoned(folder: Path, lock: Path) -> None:
-    with suppress(OSError), lock.open("w") as file:  # another user's, or held by a process that compiles there
+    with suppress(OSError), lock.open("w") as file:  # the lock is another user's, or a process compiles there
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
 

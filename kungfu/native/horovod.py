@@ -1,7 +1,7 @@
 """Builds Horovod from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
 
 pip alone is not enough: the sources are patched first (``horovod.patch`` gives the reasons), and the build must see the
-target TensorFlow. The wheel is kept in the user's cache with kungfu's own libraries, in a folder whose name depends on
+target TensorFlow. The wheel is stored in the user's cache with kungfu's own libraries. Its folder's name depends on
 all inputs, so that the next environment with the same TensorFlow needs no compilation.
 """
 

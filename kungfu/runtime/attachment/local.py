@@ -48,8 +48,8 @@ class _FailureKind(IntEnum):
 class LocalAttachment(Attachment):
     """All-reduce over shared memory among the peers of one machine.
 
-    While it is closed, or open with size 1, it is the identity. While it is open, a thread that no Python code can
-    block sends a heartbeat five times a second.
+    While the attachment is closed, or open with size 1, it is the identity. While it is open, a thread that no Python
+    code can block sends a heartbeat five times a second.
 
     Args:
         group: An integer by which the graph's ops find their connection; attachments that are open in one process at
@@ -177,10 +177,10 @@ class LocalAttachment(Attachment):
         return SilentRanks(view, tuple(ranks[:count]))
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """The failure of the last message, with the ranks at fault; ``None`` if none has failed since ``open``.
+        """The failure of the last message, with the ranks at fault; ``None`` without a failure since ``open``.
 
-        Read from the compiled op's record, since ``error`` has only a code and a text: all messages of a broken group
-        fail.
+        The failure is read from the compiled op's record, since ``error`` has only a code and a text. The record
+        applies to every later message, because all messages of a broken group fail.
         """
         if self._size == 1:
             return None
@@ -197,12 +197,12 @@ class LocalAttachment(Attachment):
                 return DeadlineExceeded(said, waiting_for=at_fault, waited_s=waited_s.value, view=self._view)
             case _FailureKind.PEERS_DIFFER:  # not all run the same program
                 return InternalError(said)
-            case _:  # a peer is gone, or this one has left
+            case _:  # a peer is gone, or this peer has left
                 return PeerFailure(said, ranks=at_fault, view=self._view)
 
     def leave(self) -> None:
         """Leaves the group, but sends and checks heartbeats until the next ``open`` or ``close``: after one peer died,
-        this peer may still detect that another one is frozen. Idempotent."""
+        this peer may still detect that another peer is frozen. Idempotent."""
         native.load().functions.kungfu_group_leave(self._group)
 
     def close(self) -> None:

@@ -28,14 +28,14 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     Args:
         me: This peer, its view, and the job's secret.
         deadline_s: Seconds within which all peers must connect.
-        abandoned: Gives a failure once waiting for the others is pointless.
+        abandoned: Returns a failure once waiting for the others is pointless.
 
     Returns:
-        The socket to each other peer, by rank; the caller closes them.
+        The sockets to the other peers, by rank; the caller closes the sockets.
 
     Raises:
-        DeadlineExceeded: Names the ranks that did not connect.
-        PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` gave this failure.
+        DeadlineExceeded: Some ranks did not connect; the error names them.
+        PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` returned this failure.
         UsageError: Another process listens as this peer.
     """
     deadline, look_s = time.monotonic() + deadline_s, _FIRST_LOOK_S
@@ -78,7 +78,7 @@ def _try_call(me: Credentials, rank: int, deadline: float) -> socket.socket | No
         undo.callback(connection.close)
         try:
             call(connection, me=me, listener=rank)
-        except (BlockingIOError, TimeoutError):  # the listener is handling another call: it is called again
+        except (BlockingIOError, TimeoutError):  # the listener is handling another call: the call is repeated
             return None
         except ConnectionError as error:  # the listener has ended, or refuses this peer
             text = f"rank {rank} closed its connection while view {me.view} met"

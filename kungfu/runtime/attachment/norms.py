@@ -1,8 +1,8 @@
 """The squared norms of the tensors of an all-reduce: of this peer's values, and of the sums.
 
 An attachment that copies the values with the processor computes the norms while copying, at almost no cost. Other
-attachments need a pass over memory for each norm. They add the same terms in the same order
-(``native/all_reduce/sum_of_squares.h``), so the bits are the same.
+attachments need a pass over memory for each norm. Both methods add the same terms in the same order
+(``native/all_reduce/sum_of_squares.h``), so their results have the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 from kungfu import native
 
 # The bits of a float32 that stands for this peer's norm in a message: a NaN that no arithmetic produces. Ops that only
-# select or copy it keep the bits.
+# select or copy the value keep the bits.
 STANDS_FOR_NORM = 0x7FE44B46
 
 _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)

@@ -1,4 +1,4 @@
-"""The protocol of attachments: the graph holds their op, while the runtime changes the connected peers."""
+"""The protocol of attachments: the graph contains an attachment's op, and the runtime changes its connected peers."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class Attachment(Protocol):
     ) -> tuple[list[Any], Any, Any]:
         """Graph: ``all_reduce``, and two float64 scalars: the squared norms of ``values`` and of the sums.
 
-        The last tensor does not count. An attachment whose op computes no norms computes them separately, with the same
-        sums if a compiler is available.
+        The norms exclude the last tensor. An attachment whose op computes no norms computes them in separate passes;
+        the results are the same if a compiler is available.
 
         Returns:
             The sums; the squared norm of this peer's values before scaling, NaN if ``prescale`` is 0; and the squared
             norm of the sums, agreed. If the last tensor is float32, the norm of the values replaces every
-            ``norm_placeholder()`` in it before the message is sent. An unwanted norm is minus infinity, at no cost.
+            ``norm_placeholder()`` in that tensor before it is sent. An unwanted norm is minus infinity, at no cost.
         """
         from kungfu.runtime.attachment.norms import all_reduce_with_norms
 
@@ -118,12 +118,12 @@ class Attachment(Protocol):
                 another peer.
             addresses: ``HOST:PORT`` of every peer, in rank order.
             rendezvous: The address that ``prepare`` returned on rank 0.
-            abandoned: Gives a failure to raise, once waiting for the others is pointless.
+            abandoned: Returns a failure to raise, once waiting for the others is pointless.
 
         Raises:
-            DeadlineExceeded: Names the ranks that did not connect.
-            PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` gave this failure.
-            UsageError: A rank outside the size, or an empty secret.
+            DeadlineExceeded: Some ranks did not connect; the error names them.
+            PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` returned a failure.
+            UsageError: The rank is outside the size, or the secret is empty.
         """
         return
 

@@ -1,16 +1,16 @@
 """A folder of checkpoints: each is written under a temporary name, made durable, and only then renamed.
 
 ``DIR/step-00000120/`` is complete as soon as it has that name, and ``DIR/latest`` names the newest checkpoint. If a
-writer is killed or the disk is full while another checkpoint is being written, both remain unchanged. The next writer
-removes the files of a killed writer; if that writer was merely slow, its files are gone, and it publishes nothing.
+writer is killed or the disk is full during a write, all existing checkpoints and ``latest`` remain unchanged. The next
+writer removes the files of a killed writer; a writer that was merely slow then lacks its files, and publishes nothing.
 
-The newest checkpoint is the last one published: each holds its sequence number in the folder. File times are not used,
-because clocks are changed and folders are copied.
+The newest checkpoint is the one published last: each checkpoint contains its sequence number in the folder. File times
+are not used, because clocks are changed and folders are copied.
 
 A job claims its folder, because two jobs in one folder would remove each other's files. A file in the folder names the
-job. Each process of the job that writes there, or lets peers write, shares a lock on the file. The kernel releases a
-lock when its process ends, and child processes do not inherit it. If a file system shares locks between hosts, the
-claim holds for all of them.
+job. Each process of the job that writes to the folder, or lets peers write, has a shared lock on that file. The kernel
+releases a lock when its process ends, and child processes do not inherit the lock. If a file system shares locks
+between hosts, the claim is valid on all these hosts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _held: dict[Path, int] = {}  # file descriptors of this process, by folder
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder that keeps the newest ``keep`` checkpoints of a ``job``, which is empty without a job."""
+    """A folder of the newest ``keep`` checkpoints of ``job``; ``job`` is empty for a program that runs alone."""
 
     path: Path
     keep: int = 3
@@ -52,7 +52,7 @@ class CheckpointFolder:
             write: Writes the files of the checkpoint into an empty folder.
 
         Raises:
-            FolderInUse: Another job writes its checkpoints there.
+            FolderInUse: Another job writes its checkpoints to this folder.
             OSError: The disk failed or is full. The existing checkpoints are unchanged.
         """
         self.path.mkdir(parents=True, exist_ok=True)
@@ -140,8 +140,8 @@ def find(path: Path) -> Path | None:
     """The checkpoint at ``path``, or the newest one in a folder of checkpoints; ``None`` if there is none.
 
     Raises:
-        UsageError: The checkpoint is damaged. Training never resumes from an older one silently, so the message names
-            the newest complete checkpoint.
+        UsageError: The checkpoint is damaged. Training never silently resumes from an older checkpoint, so the message
+            names the newest complete one.
     """
     path = path.absolute()
     newest = path if (path / MANIFEST).exists() else _newest(path)
@@ -162,7 +162,7 @@ def _name(step: int) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
-    """The checkpoint published last; if `latest` names a missing checkpoint, its path, so that reading it fails."""
+    """The checkpoint published last; if `latest` names a missing checkpoint, that path, so that reading fails."""
     pointer = folder / _LATEST
     if pointer.is_file():
         named = folder / pointer.read_text().strip()

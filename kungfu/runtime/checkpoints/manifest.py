@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, stored with TensorFlow's files; used to refuse a checkpoint that does not match."""
+"""The manifest of a checkpoint, stored with TensorFlow's files; used to refuse a checkpoint of another program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kungfu.runtime.core.terms import Terms
 
 MANIFEST = "kungfu.json"
 _FORMAT = 1
-# The terms that a checkpoint keeps; the others concern peers that no longer exist.
+# The terms that a checkpoint contains; the other terms concern peers that no longer exist.
 _LASTING = ("global_batch_size", "keep", "max_global_batch", "ramp", "policy_share", "base_batch", "base_size")
 _COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # the number in an unnamed layer's name depends on the layers made before it
 
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Writes the manifest into the checkpoint folder ``path``, as JSON; a rate may be infinite."""
+    """Writes the manifest into the checkpoint folder ``path``, as JSON that may contain ``Infinity`` as a rate."""
     fields = msgspec.to_builtins(manifest)
     fields["terms"] = {name: fields["terms"][name] for name in _LASTING}
     (path / MANIFEST).write_text(json.dumps(fields) + "\n")

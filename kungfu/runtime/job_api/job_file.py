@@ -76,7 +76,7 @@ def newest_folder(runs: Path) -> Path:
 
 
 def _began(folder: Path) -> tuple[bool, float]:
-    """A sort key: first jobs that are over, then running jobs, each by their start."""
+    """A sort key: first jobs that are over, then running jobs, both sorted by start time."""
     try:
         content = read_job_file(folder)
     except UsageError:

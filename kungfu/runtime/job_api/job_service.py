@@ -21,7 +21,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
 from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
-# The agent answers between two events, which are short; an agent that ends its job does not answer.
+# The agent answers after the event that it handles, which is soon; an agent that ends its job does not answer.
 _ANSWER_S = 4.0
 
 from_progress, to_progress = converters(RequestProgress, pb.RequestProgress)
@@ -30,7 +30,7 @@ from_status, to_status = converters(JobStatus, pb.JobStatus)
 
 
 def from_request(request: Asked) -> pb.Asked:
-    """The message of a request; raises ``UsageError`` if a message cannot represent one of its values."""
+    """The message of a request; raises ``UsageError`` if a value of the request does not fit into a message."""
     try:
         message: pb.Asked = from_asked(request)
     # A number is out of the range of its field, or is not a number.
@@ -49,19 +49,19 @@ def to_request(message: pb.Asked) -> Asked:
 
 @dataclass(frozen=True)
 class StatusQuery:
-    """Asks for the status of the job."""
+    """A query for the status of the job."""
 
 
 @dataclass(frozen=True)
 class ProgressQuery:
-    """Asks for the progress of the request with this id."""
+    """A query for the progress of the request with this id."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class PlanQuery:
-    """Asks for the effects that a request would have."""
+    """A query for the effects that a request would have."""
 
     request: Asked
 
@@ -71,7 +71,7 @@ Subject = StatusQuery | ProgressQuery | PlanQuery | Asked
 
 @dataclass(frozen=True)
 class Query:
-    """A query or a new request; ``reply`` receives the answer, ``None`` if there is none."""
+    """A query or a new request; ``reply`` receives the answer, or ``None`` if no answer exists."""
 
     subject: Subject
     reply: Future[Any] = field(default_factory=Future)

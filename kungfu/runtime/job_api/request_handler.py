@@ -1,4 +1,4 @@
-"""Answers the queries of people and schedulers, logs their requests, and has these carried out.
+"""Answers the queries of people and schedulers, logs their requests, and has the requests carried out.
 
 For the status of the job, the handler remembers the metrics of the newest steps and the latest problems.
 """
@@ -42,7 +42,7 @@ from kungfu.runtime.job_api.request_plan import plan_request
 from kungfu.runtime.settings import Settings
 from kungfu.slowness import STRAGGLER
 
-_STEPS = 20  # the steps that are remembered
+_STEPS = 20  # the number of newest steps that are remembered
 # The job's batch is the largest of this many steps, because the last batch of an epoch is smaller.
 _BATCHES = 5
 
@@ -53,10 +53,10 @@ class RequestHandler:
     Args:
         settings: The settings of the job.
         scaling: "elastic" if requests may change the peers of the job.
-        record: Records an event and shows it to people.
+        record: Records an event and displays it.
         process_of: Returns the process id of a peer.
         hosts: The hosts of the job, in the order of their numbers; if empty, the peers run on the agent's host.
-        request_log: The requests so far, after an election.
+        request_log: The previous agent's log after an election; ``None`` for a new job.
 
     Attributes:
         request_log: All requests and their answers.
@@ -117,7 +117,7 @@ class RequestHandler:
     def on_record(self, event: LoggedEvent) -> None:
         """Handles a recorded event."""
         self._recent.add_event(event)
-        # A request that waits for the joiners is refused with their reason; later requests did not wait for them.
+        # If the request under way waits for joiners, their failure is why it is refused; later requests are unaffected.
         match event, self.request_log.external:
             case MissingEvent(reason=reason), Asked(what=Resize() | Leave(when="replaced"), id=id):
                 self._unreached = CoordinatorReplied(id, refusal=reason)

@@ -49,7 +49,7 @@ class RequestPlan:
 
     Args:
         words: The request as a person would type it.
-        refusal: Why it would be refused; empty if it would be accepted.
+        refusal: The reason why the request would be refused; empty if it would be accepted.
         view: The version of the view in force.
         before: The number of peers now.
         after: The number of peers once the request is carried out.
@@ -106,7 +106,7 @@ def plan_request(
     refusal = refusal_of_id(log, request) or (answer.reason if answer and answer.state == "refused" else "")
     if refusal or not externals:
         return replace(plan, refusal=refusal)
-    # The request is carried out by barriers, for which peers start.
+    # Barriers carry out the request; joiners start between them.
     batch = context.batch or 0
     terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
     requests = tuple(externals[:1])
@@ -154,7 +154,7 @@ def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSiz
         size: refusal_of(Asked(Resize(size, keep)), context) or (NO_SLOT if size > room else "")
         for size in range(1, last + 1)
     }
-    # A refusal names its size: in a range, the first reason represents all; sizes without a slot form their own range.
+    # A refusal names its size: the first reason represents its whole range; sizes without slots form one range.
     for (is_refused, _), run in groupby(whys, key=lambda size: (bool(whys[size]), whys[size] == NO_SLOT)):
         first, *others = run
         end = others[-1] if others else first

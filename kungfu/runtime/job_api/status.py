@@ -56,7 +56,7 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """Metrics of the newest steps of the view; ``None`` if unknown. The batch is that of the whole job, in samples."""
+    """Metrics of the newest steps of the view; ``None`` if unknown. ``global_batch_size`` is in samples."""
 
     step: int | None = None
     epoch: int | None = None

@@ -30,7 +30,7 @@ from kungfu.runtime.settings import Settings
 DeferredEntry = Callable[[], Mapping[str, Any] | str]
 RecordEntry = LoggedEvent | DeferredEntry
 
-# Waking the reporting thread and the agent costs more than the lines do, so lines of steps are sent only every
+# Waking the reporting thread and the agent costs more than sending lines, so lines of steps are sent only every
 # `Settings.report_s`. Events are sent sooner, since people wait for them.
 _NEWS_WITHIN_S = 0.25
 
@@ -68,10 +68,10 @@ class AgentClient:
         self._call(self._stub.ReportEvent, from_report(event))
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """Queues an entry for the agent's journal; it is sent within ``report_s`` seconds, events sooner.
+        """Queues an entry for the agent's journal, to be sent within ``report_s`` seconds; an event is sent sooner.
 
         Args:
-            stream: "events", "metrics" or "trace"; or "step", for an entry that gives a line for each of several
+            stream: "events", "metrics" or "trace"; or "step", for an entry that returns one line for each of several
                 streams.
             entry: An event; or a function that is called in the reporting thread and returns the fields of a line, or
                 its text.
@@ -87,7 +87,7 @@ class AgentClient:
         Args:
             summary: Further fields of the `FinishedEvent`.
             leaving: True if a decision removed this peer.
-            phase: The finished phase if another one may follow, else 0.
+            phase: The finished phase if another phase may follow, else 0.
         """
         self._flush()
         event = FinishedEvent(peer=self.peer.id, leaving=leaving, phase=phase, **summary)
@@ -106,7 +106,7 @@ class AgentClient:
     def _report(self) -> None:
         last = False
         while not last:
-            # An event seldom comes alone: a stop causes several, which are sent together.
+            # One occurrence often causes several events, for example a stop: they are sent together.
             if self._news.wait(self._report_s):
                 self._closing.wait(_NEWS_WITHIN_S)
                 self._news.clear()
@@ -137,7 +137,7 @@ class AgentClient:
             lines = entry()
             named = lines if stream == "step" and not isinstance(lines, str) else {stream: lines}
             return [_record(name, line) for name, line in named.items()]
-        except Exception as error:  # noqa: BLE001 - one line that cannot be made does not take the others with it
+        except Exception as error:  # noqa: BLE001 - the other lines are sent even if one cannot be made
             if not self._is_incomplete:
                 self._is_incomplete = True
                 print(
@@ -178,7 +178,7 @@ def _metrics_line(fields: Mapping[str, Any]) -> str:
         line = msgspec.json.format(msgspec.json.encode(fields), indent=0)
     except ValueError:  # a name that is not valid Unicode
         line = b"null"
-    # A null may stand for a number that is not finite, which `as_json` writes as text; this is rare.
+    # A null may represent a number that is not finite (this is rare): `as_json` writes such a number as text.
     if b"null" in line or not line.isascii():
         return json.dumps(as_json(fields))
     return line.decode()

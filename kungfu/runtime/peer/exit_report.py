@@ -1,9 +1,9 @@
-"""Reports to the agent how this peer's program ends, before its process does.
+"""Reports to the agent how this peer's program ends, before the process ends.
 
-No Python hook sees every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But the
-interpreter stores the exception that ended the program in ``sys.last_value`` and calls the ``atexit`` functions. If it
-still waits for other threads before that, a thread that joins the main thread continues. The argument of ``sys.exit``
-is the exit code of the process, which the agent sees.
+No Python hook runs at every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But the
+interpreter stores the exception that ended the program in ``sys.last_value`` and calls the ``atexit`` functions. If
+other threads delay these functions, a thread that has joined the main thread sends the report instead. The argument of
+``sys.exit`` is the exit code of the process, which the agent sees anyway.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _reports: list[ExitReport] = []  # the report of this process, if one was create
 
 
 class ExitReport:
-    """Reports how this program ends; creating one registers the report at exit.
+    """Reports how this program ends; a new instance registers itself to report at exit.
 
     Args:
         settings: The address of the agent, and the id of this peer.
-        steps: Gives the number of steps done.
+        steps: Returns the number of steps done.
         withdraw: Removes this peer from its view once the program is over.
     """
 
@@ -63,7 +63,7 @@ class ExitReport:
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """Reports that a program that continues has left its training loop before the end of training."""
+        """Reports that the program left its training loop before the end of training, if the program runs on."""
         # The program has not ended, and this process is not a forked child.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
@@ -80,9 +80,9 @@ class ExitReport:
             self._withdraw_once()
 
     def _await_end(self, trains: threading.Thread) -> None:
-        """Reports the end and withdraws once the main and the training thread have ended, though others may still run.
+        """Reports the end and withdraws once the main and the training thread have ended; other threads may still run.
 
-        Waits a second before it withdraws: Horovod's engine should stop in the main thread, which usually does that.
+        Waits a second before it withdraws, because the main thread should stop Horovod's engine, and usually does.
         """
         for thread in (threading.main_thread(), trains):
             thread.join()
@@ -122,7 +122,7 @@ class ExitReport:
 def report_unattached_exit() -> None:
     """Reports that an error of kungfu ends the program before ``attach``, which normally sets up the report.
 
-    The agent does not read the program's output, so it needs this report to know of a request that cannot work.
+    The agent does not read the program's output, so only this report informs it of the error.
     """
     settings = read_settings()
     # Under kungfu-run, and not attached.
@@ -131,9 +131,9 @@ def report_unattached_exit() -> None:
 
 
 def is_exit_reported() -> bool:
-    """Reports the exception that ends this program; True if the agent has received the report, and so displays it.
+    """Reports the exception that ends this program; True if the agent has received the report and displays the error.
 
-    The agent displays only the error that ends the job. It does not display an error of a joiner.
+    The agent displays only an error that ends the job, so a joiner's error is not reported here.
     """
     return bool(_reports) and _reports[0].is_of_founder and _reports[0].report_end()
 

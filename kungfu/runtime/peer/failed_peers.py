@@ -43,7 +43,7 @@ class FailedPeers:
         """The failure that makes a wait for the members of ``view`` pointless; ``None`` if none is known.
 
         Args:
-            view: The view; the failure names its ranks.
+            view: The view whose ranks the failure names.
 
         >>> from kungfu.runtime.core.view import Peer
         >>> failed_peers, view = FailedPeers(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
@@ -65,15 +65,15 @@ class FailedPeers:
             return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 
     def lasting_failure_in(self, view: View) -> PeerFailure | None:
-        """The failure of ``failure_in``, once nothing new has been announced for a second.
+        """Returns the result of ``failure_in``, but ``None`` until nothing new has been announced for a second.
 
-        Attachments detect the end of a process by themselves, and at once. But a peer that was given up because its
-        host is frozen or cut off may still train with this one: only the agent's announcement reveals that failure.
+        Attachments detect the end of a process at once and without the agent. But a peer that was given up because its
+        host is frozen or cut off may still train with this peer: only the agent's announcement reveals that failure.
 
         Args:
             view: The view.
         """
-        # Nothing was announced, which is the usual case: the training step asks each time.
+        # Nothing was announced. This is the usual case, and must be fast: every training step calls this method.
         if not (self._gone or self._broken):
             return None
         with self._lock:

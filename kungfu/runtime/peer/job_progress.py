@@ -2,9 +2,9 @@
 
 A joiner runs its program from the top, and so reaches every phase that the others have finished. It asks the agent
 which phases are over, and requests their outcomes from a peer that took part in these phases or received the outcomes.
-In the phase under way, it may have to read data from the start. It requests the position of the others in the data, and
-reads up to that position; it repeats the request until it is ready, and meanwhile reports to its agent that it is
-getting ready.
+In the phase under way, the joiner may have to read data from the start. It requests the other peers' position in the
+data, and reads up to that position. The joiner repeats both until it is ready, and meanwhile reports to its agent that
+it is getting ready.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _REPORT_S = 5.0
 
 
 class PhaseIsOver(Exception):  # noqa: N818 - nothing is wrong: it ends a wait
-    """The phase that this peer got ready for is over; the program of this peer continues with the next phase."""
+    """The phase for which this peer was getting ready is over; this peer's program continues with the next phase."""
 
 
 class PastPhases:
-    """The results of finished phases, as far as this peer knows them. Thread-safe.
+    """The results of finished phases that are known to this peer. Thread-safe.
 
     Cost:
-        The argument of ``keep`` is held until the process ends, and packed again for each peer that asks.
+        The results stay in memory until the process ends, and are packed again for each request of a peer.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class PastPhases:
         self._contents: dict[int, Callable[[], bytes]] = {}
 
     def keep(self, number: int, content: Callable[[], bytes]) -> None:
-        """Keeps the result of phase ``number`` for others; ``content`` returns it packed."""
+        """Stores the result of phase ``number`` for other peers; ``content`` returns the packed result."""
         with self._lock:
             self._contents[number] = content
 
@@ -83,7 +83,7 @@ class PastPhases:
 
 
 def phase_watch(agent_client: AgentClient, phase: int) -> Callable[[], None]:
-    """A function to call while waiting for admission; asks the agent twice a second, and may raise `PhaseIsOver`."""
+    """A function to call during a wait for admission; it polls the agent, and raises `PhaseIsOver` after the phase."""
     due = time.monotonic() + _LOOK_S
 
     def look() -> None:
@@ -110,7 +110,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
         for holder in map(to_peer, agent_client.phase_progress().holders):
             try:
                 return _fetched(number, holder, settings, within_s=until - time.monotonic())
-            # The holder was lost meanwhile, or joined too late itself: the next one is asked.
+            # The holder was lost meanwhile, or joined too late itself: the next holder is asked.
             except KungfuError as error:
                 why = str(error)
         time.sleep(_AGAIN_S)
@@ -142,12 +142,12 @@ class LocalPosition:
             self.phase, self._read = number, lambda: None
 
     def publish(self, read: Callable[[], Position | None]) -> None:
-        """Sets the function that gives the position of this peer; ``read`` returns ``None`` before the first step."""
+        """Sets the function that returns the position of this peer, or ``None`` before the first step."""
         with self._lock:
             self._read = read
 
     def message(self) -> pb.DataPosition:
-        """The answer to a joiner; its phase is 0 if the position of this peer is unknown."""
+        """The reply to a joiner; the phase in the reply is 0 if the position of this peer is unknown."""
         with self._lock:
             phase, position = self.phase, self._read()
         if position is None:
@@ -160,9 +160,9 @@ class DataPositionClient:
 
     Args:
         local: The position that this peer reports to others.
-        agent_client: Gives the peers that train.
+        agent_client: Reports the peers that train.
         channels: Connections to other peers.
-        settings: Gives the deadlines for each request and for the remaining reading.
+        settings: Contain the deadlines for each request and for the remaining reading.
         report_attached: Reports to the agent that this peer is getting ready.
     """
 
@@ -189,7 +189,7 @@ class DataPositionClient:
         self._agent_client.record("events", event)
 
     def log_took_over(self, samples: int, seconds: float) -> None:
-        """Logs the samples that this peer read from a part of the data it took over, while the others waited."""
+        """Logs that this peer took over a part of the data and read samples from it, while the other peers waited."""
         event = TookOverEvent(peer=self._settings.peer, samples=samples, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
@@ -200,7 +200,7 @@ class DataPositionClient:
             for peer in map(to_peer, self._agent_client.phase_progress().holders):
                 what, channel = f"peer {peer.id}, asked for its place", self._channels.to(peer.address)
                 ask = PeerServiceStub(channel).GetPosition
-                with suppress(KungfuError):  # the other peer was lost meanwhile: the next one is asked
+                with suppress(KungfuError):  # the other peer was lost meanwhile: the next peer is asked
                     found = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
                     if found.phase == phase:
                         return Position(found.epoch, found.offset)

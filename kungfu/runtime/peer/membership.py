@@ -1,10 +1,9 @@
 """Carries out a peer's membership in the job: its admission, the barriers with the decisions of ``decide``, its exit.
 
-A barrier has two rendezvous. To the first, all peers of the view bring the digest of their state, and the coordinator
-(rank 0) its decision; the answer is the next view and its terms (`BarrierProtocol.hold`). If the view changed, the
-staying and the joining peers open their attachments to each other, the joiners fetch the state, and at the second
-rendezvous all digests are compared again (`BarrierProtocol.install`): no step runs on a state that differs between
-peers.
+A barrier has two rendezvous. At the first, all peers of the view submit the digests of their states, and the
+coordinator (rank 0) decides on the next view and its terms (`BarrierProtocol.hold`). If the view changes, the staying
+and the joining peers open their attachments to each other, and the joiners fetch the state. At the second rendezvous
+all digests are compared again (`BarrierProtocol.install`), so that no step runs on a state that differs between peers.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from kungfu.runtime.settings import Settings
 from kungfu.runtime.state.compare import Compared
 from kungfu.runtime.state.replicated_state import ReplicatedState
 
-# The work of a program at its end would take processor time from the peers that are opening their attachments.
+# Without this pause, the program of a removed peer would use processor time while other peers open their attachments.
 _STEP_ASIDE_S = 0.1
 
 
@@ -136,7 +135,7 @@ class JobMembership(Membership):
             state.digest()
         service, client, peer = self._service, self._protocol.agent_client, self._protocol.settings.peer
         service.description = description
-        # From here on this peer only waits, and needs no processor time that other peers of its host use.
+        # From here on this peer only waits, and takes no processor time from the other peers of its host.
         self._not_on_their_way([peer])
         identity = Identity(description.digest, machine)
         client.report(PeerProgressed(client.peer, True, identity, self.data_position.local.phase))
@@ -189,7 +188,7 @@ class JobMembership(Membership):
             return made
 
         admission = self._protocol.hold(before.view, arrival, decision)
-        # The coordinator's local decision keeps whole numbers exactly, which messages do not.
+        # The coordinator uses its local decision, in which whole numbers are exact; messages may round them.
         after = made or to_decision(admission.decision)
         parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
@@ -264,7 +263,7 @@ class JobMembership(Membership):
         state: ReplicatedState,
         parts: dict[str, float],
     ) -> None:
-        # The view stays; its terms may change.
+        # The view stays the same; its terms may change.
         if after.view.version == before.view.version:
             self._views.in_force = after
         # The decision removes this peer.
@@ -309,7 +308,7 @@ class JobMembership(Membership):
 
         Args:
             state: The replicated state.
-            make_terms: Gives the `MakeTerms` of a view, if this peer is its coordinator.
+            make_terms: Returns the `MakeTerms` of a view, if this peer is the coordinator of that view.
             before: The decision that was in force; ``None`` for a joiner.
             loss: The loss to report first; ``None`` for a joiner.
         """
@@ -333,7 +332,7 @@ class JobMembership(Membership):
                 if loss is not None and loss.terms.stopped:
                     forward_stop(self._protocol, entering.view)
                 after = self._enter(entering, admission, state, parts, terms)
-            # The new view has lost a member too, before its first step: the agent forms another one.
+            # The new view has lost a member too, before its first step: the agent forms another view.
             except (PeerFailure, DeadlineExceeded) as error:
                 loss = NoticedLoss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue

@@ -23,11 +23,11 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 class Membership(Protocol):
     """This peer's role in the views of its job; the default methods are for a program that runs alone.
 
-    Only the training thread may call it.
+    Only the training thread may call the methods.
     """
 
-    past_phases: PastPhases  # the outcomes of the job's finished phases, as far as this peer knows them
-    data_position: DataPositionClient | None  # requests the position of others in the data; ``None`` without others
+    past_phases: PastPhases  # the outcomes of the job's finished phases that are known to this peer
+    data_position: DataPositionClient | None  # requests the other peers' position in the data; ``None`` without peers
 
     @property
     def view(self) -> View:
@@ -38,7 +38,7 @@ class Membership(Protocol):
         """True once this peer has been in a view."""
 
     def lasting_failure(self) -> PeerFailure | None:
-        """The failure of this peer's view that messages may not show; see ``FailedPeers.lasting_failure_in``."""
+        """A failure of this peer's view that messages may not reveal; see ``FailedPeers.lasting_failure_in``."""
         return None
 
     def phases_over(self) -> int:
@@ -46,7 +46,7 @@ class Membership(Protocol):
         return 0
 
     def fetch_phase(self, number: int) -> bytes:
-        """The outcome of a phase that ended before this peer joined; other peers may fetch it from this one."""
+        """The outcome of a phase that ended before this peer joined; others may fetch the outcome from this peer."""
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
         """Prepares this peer for a phase; ``on_offer`` is called for later offers."""
@@ -60,17 +60,18 @@ class Membership(Protocol):
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        """Reports that this peer is ready, and waits until a view admits it and it holds the state of the others.
+        """Reports that this peer is ready, and waits until it is in a view and has received the state of the others.
 
-        Afterwards, SIGTERM is a notice of preemption, and the job removes this peer; before, it ends the process.
+        After this call, SIGTERM is a notice of preemption, and the job removes this peer; before, SIGTERM ends the
+        process.
 
         Args:
             state: The replicated state; it is overwritten, unless this peer begins the job as rank 0.
             description: This peer's program. A program that differs from that of the others is not admitted: the agent
                 reports the difference and ends the process.
-            machine: Threads and processor, in words; a difference is only reported.
+            machine: Threads and processor, as text; a difference between peers is only reported.
             opening_terms: Makes the terms of the first view of a phase if this peer is its coordinator. Its arguments
-                are the view and the size of the job including joiners on their way, 0 if there are none.
+                are the view, and the size of the job including joiners on their way (0 if no joiners are on their way).
 
         Returns:
             The view of this peer and its terms, without an earlier decision.
@@ -91,7 +92,7 @@ class Membership(Protocol):
 
         Args:
             state: The replicated state.
-            loss: This peer's knowledge of the loss, its steps done, and the terms in force.
+            loss: This peer's knowledge of the loss, the steps that this peer has done, and the terms in force.
             adjust: Makes the terms of the new view if this peer has the lowest rank, and so is its coordinator.
 
         Returns:
@@ -126,7 +127,7 @@ class Membership(Protocol):
             compared: The compared part of the state: "all", or the part due at this barrier; the same on all peers.
 
         Returns:
-            The result; on every peer, it has the requests that the coordinator carried out.
+            The result; on every peer, it contains the requests that the coordinator carried out.
 
         Raises:
             DeadlineExceeded: A peer did not arrive; the error names it.
@@ -204,5 +205,5 @@ class StandaloneMembership(Membership):
         return BarrierResult(before, replace(decided, terms=adjust(self.view, decided)), 0, sources=(0,))
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """Raises the error of the loss: without other peers, the program caused it."""
+        """Raises the error of the loss: without other peers, the program caused the error."""
         raise loss.error

@@ -23,7 +23,7 @@ from kungfu.runtime.state.serve import StateServer
 
 _LOOK_S = 0.2
 
-# Writes a trace of this many seconds into a folder; returns the error, '' for none.
+# Writes a trace of the given number of seconds into a folder; returns the error, or '' without an error.
 WriteTrace = Callable[[float, str], str]
 
 
@@ -84,7 +84,7 @@ class BarrierInbox:
     def add_request(self, external: Asked) -> None:
         """Adds an external request, and requests a barrier; does nothing if the request was received before."""
         with self._lock:
-            # A checkpoint is requested again with every view, which may have a new coordinator: one is enough.
+            # A checkpoint is requested again with every view, which may have a new coordinator: once is enough.
             key = external.id if isinstance(external.what, SaveCheckpoint) else external.number
             # A repetition because the answer was lost; a request of another peer has no number.
             if key != 0 and key in self._received:
@@ -115,8 +115,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     Args:
         deadline_s: The longest wait of a peer for another, in seconds.
         on_offer: Called in a server thread when there is a reason to hold a barrier.
-        prepare_attachment: Prepares the attachment of a view of this many peers; returns its address.
-        write_trace: Called in a server thread.
+        prepare_attachment: Prepares the attachment for a view of the given size; returns the attachment's address.
+        write_trace: Writes a trace of this program; called in a server thread.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self.past_phases = PastPhases()
         self.position = LocalPosition()
 
-    # Other peers wait longer than their coordinator, so that they get the coordinator's error, which names the missing.
+    # Other peers wait longer than their coordinator, to get the coordinator's error, which names the missing peers.
 
     def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.Admission:  # noqa: N802 - gRPC's name
         rendezvous = self.rendezvous.at(rendezvous_key(request))
@@ -158,7 +158,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         # This peer does not serve this transfer, or an earlier rank did not receive its part.
         except DeadlineExceeded as error:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
-        # The plan gives the requesting rank nothing, or other bytes.
+        # The plan assigns nothing, or other bytes, to the requesting rank.
         except PeerFailure as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
@@ -222,10 +222,10 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return self.position.message()
 
     def admission(self, *, after: int, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
-        """Waits for the newest view that admits this peer; a newer view ends all waits in earlier ones.
+        """Waits for the newest view that admits this peer; a newer view ends all waits in earlier views.
 
-        Views up to version ``after`` do not count; ``meanwhile`` is called five times a second. There is no deadline,
-        since the agent ends a peer that waits in vain.
+        Views up to version ``after`` are ignored; ``meanwhile`` is called five times a second. The wait has no
+        deadline, since the agent ends a peer that waits in vain.
         """
         while True:
             with self._changed:

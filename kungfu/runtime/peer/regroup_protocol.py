@@ -1,6 +1,6 @@
 """The protocol by which survivors of a loss enter the next view: they report the loss, and wait for an admission.
 
-A joiner waits for its admission in the same way; it has nothing to report.
+A joiner waits for its admission in the same way, but has nothing to report.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class ViewProgress:
 
     @property
     def last(self) -> View | None:
-        """The view that this peer is entering, else its current view; ``None`` before the first one."""
+        """The view that this peer is entering, else its current view; ``None`` before the first view."""
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """Records that this peer is about to enter a view; it holds the state from now on only if it is a source."""
+        """Records that this peer is about to enter a view; unless it is a source, it no longer holds the state."""
         self.entering, self.newest = view, max(self.newest, view.version)
         # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source

@@ -48,7 +48,7 @@ class Buffers:
             source += size
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields address and size of the pieces that hold the bytes from ``start`` to ``stop``, by variable."""
+        """Yields the address and size of each variable's piece of the bytes from ``start`` to ``stop``."""
         ends = np.cumsum(self.table[:, 1])
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")
         for row in range(first, min(last + 1, len(ends))):
@@ -63,8 +63,8 @@ class Buffers:
 def digests(buffers: Buffers) -> list[int]:
     """The 64-bit checksum of every variable, over its bytes in order.
 
-    It is the same in every process on machines of one byte order. Different contents have the same checksum by accident
-    with probability 2^-64; it gives no protection against an attacker.
+    Equal bytes have the same checksum in every process on machines of one byte order. Different contents have the same
+    checksum by accident with probability 2^-64; a checksum gives no protection against an attacker.
 
     Cost:
         One pass over the memory, at memory speed.

@@ -1,7 +1,7 @@
 """Compares the states of peers: checksums show which variables differ, and values show by how much.
 
 All bytes of each variable are compared after a rescale, and at a barrier held because checksums between two steps
-differed; at every other barrier, only a sample.
+differed. At every other barrier only a sample is compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLICES = 32
 _SMALL_BYTES = 1 << 16  # a variable of up to this size is compared as a whole
 
 # Relative to the largest value of a variable. Sums of float32 in another order differ by about 1e-7 of that value per
-# step; a step that one peer missed changes the variable by more than this, or by too little to matter.
+# step; a step that one peer missed changes the variable by more than ``ROUNDING``, or by too little to matter.
 ROUNDING = 1e-4
 # The relative width of the last place of low-precision types, some of which NumPy does not know.
 _LAST_PLACE = {"float16": 2.0**-10, "bfloat16": 2.0**-7}

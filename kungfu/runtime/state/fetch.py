@@ -31,12 +31,12 @@ def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonRea
         abandoned: Called ten times a second; a failure that it returns ends the transfer.
 
     Raises:
-        PeerFailure: A source is gone, or ``abandoned`` gave this failure.
+        PeerFailure: A source is gone, or ``abandoned`` returned this failure.
         DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Both errors name the rank, its
-            range of bytes, and the bytes received. Afterwards the state is neither the old nor the new one.
+            range of bytes, and the bytes received. After an error the state is neither the old nor the new one.
 
     Cost:
-        Besides the state, memory of 4 MiB for each of at most four sources, or for the messages in flight.
+        Additional memory: 4 MiB for each of at most four sources, or the messages in flight.
     """
     with state.writable() as buffers:
         transfer = context.transfers(buffers.total_bytes)[context.me.rank]

@@ -23,7 +23,7 @@ class StateMemory(Protocol):
         """The memory of all replicated variables, for reading; it does not change while the buffers are held."""
 
     def writable(self) -> AbstractContextManager[Buffers]:
-        """The memory of all replicated variables, for writing; they have the new values at the end of the block.
+        """The memory of all replicated variables, for writing; the variables have the new values after the block.
 
         After an error inside the block the state is neither the old nor the new one.
         """

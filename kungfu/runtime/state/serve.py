@@ -70,7 +70,7 @@ class StateServer:
                 raise DeadlineExceeded(f"waited {deadline_s:.1f} s for {self._awaited(request)}")
             served = self._served
             assert served is not None
-            # The request is of an older view, of a rank that gets nothing by the plan, or of bytes outside the state.
+            # The request is for an older view, from a rank that the plan omits, or for bytes outside the state.
             known = served.version == request.version and served.waiting[:1] == [request.rank]
             if not known or not 0 <= request.start <= request.stop <= served.buffers.total_bytes:
                 raise PeerFailure(
@@ -80,7 +80,7 @@ class StateServer:
             return served.buffers
 
     def _awaited(self, request: pb.FetchRequest) -> str:
-        """The event that a request has to wait for, in words; '' if it can be served or refused now."""
+        """The event for which a request has to wait, as text; '' if the request can be served or refused now."""
         served = self._served
         # The requesting peer is already in a view that this peer has not entered yet.
         if served is None or served.version < request.version:
@@ -94,7 +94,7 @@ class StateServer:
         return f"rank {served.waiting[0]} to take its part of the state first"
 
     def _finish(self, request: pb.FetchRequest) -> None:
-        """Gives the turn to the next rank, whether this one has received everything or has closed its connection."""
+        """Passes the turn to the next rank, after the current rank has received everything or closed its connection."""
         with self._changed:
             served = self._served
             # The view is still the same, and this rank was expected.

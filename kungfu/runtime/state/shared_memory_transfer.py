@@ -107,7 +107,7 @@ def _request(connection: socket.socket, part: SourceSlice, context: TransferCont
 
 
 def in_words(part: SourceSlice) -> str:
-    """The part and its source in words, for errors."""
+    """The part and its source as text, for errors."""
     return f"rank {part.source}, sending bytes {part.start} to {part.stop} of the state"
 
 
@@ -155,7 +155,7 @@ def _send(connection: socket.socket, buffers: Buffers, context: TransferContext)
     try:
         memfd.send(connection, descriptor=ring, rank=rank)
     except PeerFailure:
-        os.close(ring)  # the receiver is gone, and with it the only other user
+        os.close(ring)  # the receiver, the only other user of the ring, is gone
         raise
     outcome, done = _transfer(library.kungfu_send_range, buffers, part, connection, ring, context)
     what = f"rank {rank}, taking bytes {part.start} to {part.stop} of the state"

@@ -34,7 +34,7 @@ def sync_state(
 ) -> Iterator[dict[str, int]]:
     """Fetches the state if this peer lacks it, and serves it within the block to other peers that lack it.
 
-    ``attach`` is called in this thread during a fetch, since both mostly wait for other peers. It is not called during
+    ``attach`` is called in this thread during a fetch, since both calls mostly wait for peers. It is not called during
     a digest, which uses all cores and would delay ``attach`` by more than the digest's own time.
 
     Args:
@@ -42,13 +42,13 @@ def sync_state(
         context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
         attach: Opens this peer's attachment for the view.
-        abandoned: Gives a failure once waiting for the others is pointless.
+        abandoned: Returns a failure once waiting for the others is pointless.
 
     Yields:
         The digest of the state.
 
     Raises:
-        KungfuError: Any error of ``attach`` or ``fetch``; an error of one ends the other.
+        KungfuError: Any error of ``attach`` or ``fetch``; an error in either ends the other.
     """
     rescaled = not context.view.begins  # the first view is no rescale: a resumed job continues unchanged
     with ExitStack() as serving_block:
@@ -66,7 +66,7 @@ def sync_state(
 def _fetch_beside(
     state: ReplicatedState, context: TransferContext, *, attach: Callable[[], None], abandoned: AbandonReason
 ) -> None:
-    """Fetches the state in another thread while this one attaches."""
+    """Fetches the state in another thread while this thread attaches."""
     failed: list[PeerFailure] = []
 
     def abandon_reason() -> PeerFailure | None:
@@ -92,7 +92,7 @@ def reconcile_variables(
     server: StateServer,
     abandoned: AbandonReason = no_abandon_reason,
 ) -> Iterator[list[VariableGap]]:
-    """Adopts rank 0's values of the shared variables at ``indices`` where they differ by rounding only.
+    """Adopts rank 0's values of the shared variables at ``indices`` that differ by rounding only.
 
     The values are fetched like the state of a joiner, and need additional memory of their size until the block ends.
     Within the block, this peer serves its copy of the values.
@@ -102,10 +102,10 @@ def reconcile_variables(
         context: The view; its only source is rank 0.
         indices: The indices of the variables with differing checksums, in the order of the digest.
         server: Serves peers of other hosts.
-        abandoned: Gives a failure once waiting for the others is pointless.
+        abandoned: Returns a failure once waiting for the others is pointless.
 
     Yields:
-        The gap between each variable and rank 0's; no gaps on rank 0.
+        The gap between this peer's and rank 0's values of each variable; no gaps on rank 0.
 
     Raises:
         KungfuError: Any error of ``fetch``.

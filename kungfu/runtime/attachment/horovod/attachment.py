@@ -56,7 +56,7 @@ class HorovodAttachment(Attachment):
         Raises:
             UsageError: There are no tensors, a dtype is not supported, or Horovod cannot be loaded.
             tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not arrive within the
-                deadline, see ``failure_of``. Every later call raises this or the next error, on all peers, until the
+                deadline, see ``failure_of``. Every later call raises this error or the next, on all peers, until the
                 next ``open`` or ``close``.
             tf.errors.FailedPreconditionError: ``Horovod has not been initialized``, or ``Mismatched`` if the peers'
                 tensors differ.
@@ -136,7 +136,7 @@ class HorovodAttachment(Attachment):
             self._stall = None
             self._engine_state.size.assign(1)
             engine.stop()
-        # The other peers may use a store shortly after this peer has left it, so it is not closed earlier.
+        # Other peers may use a store shortly after this peer has left its view, so stores are closed only here.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()
             self._stores.remove(store)

@@ -1,8 +1,8 @@
 """Horovod's engine in this process: loads, starts and stops it, and reads its errors.
 
 No other module of kungfu calls the engine. Horovod's ops fail with the same TensorFlow error code for nearly every
-cause, and only the text gives the cause. So this is the only module that reads a text to find a cause; all others use
-the fields of errors.
+cause, and only the error's text describes the cause. So this module reads the text of an error to find its cause; all
+other modules use the fields of errors.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def load() -> Any:
 def start(
     mine: Topology, *, store: str, deadline_s: float, view: int = 0, abandoned: AbandonReason = no_abandon_reason
 ) -> None:
-    """Connects this process to the peers of a view, which all call this at the same time.
+    """Connects this process to the peers of a view, which all call this function at the same time.
 
     Args:
         mine: This peer's place among the hosts.
@@ -115,10 +115,10 @@ def start(
         deadline_s: The longest wait of an engine for another engine's answer, at the start and in every later message,
             in seconds, rounded up. It does not limit the wait for a peer whose engine answers but whose step is late.
         view: The number of the view, for errors.
-        abandoned: Gives a failure once waiting for the others is pointless; called in a separate thread.
+        abandoned: Returns a failure once waiting for the others is pointless; called in a separate thread.
 
     Raises:
-        PeerFailure: A peer died or left before all were connected, or ``abandoned`` gave this failure.
+        PeerFailure: A peer died or left before all were connected, or ``abandoned`` returned this failure.
         DeadlineExceeded: The engines were not connected in time.
         UsageError: The others could not reach this engine, see ``check_reach``.
         InternalError: Horovod cannot start on this machine.
@@ -165,7 +165,7 @@ def check_reach(mine: Topology, *, name: str) -> None:
     """Raises ``UsageError`` if the peers of other hosts could not reach this machine's engine by its ``name``.
 
     Horovod 0.28.1 connects its engines twice: on the given interface, and for its process sets at the address of the
-    machine's own name. If that is a loopback address, as in Debian's ``/etc/hosts``, all processes end with an error.
+    machine's own name. If that address is a loopback address, as in Debian's ``/etc/hosts``, all processes fail.
     """
     # All peers are on this machine, or the whole job uses loopback addresses, or the name can be reached.
     if mine.local_size == mine.size or _is_loopback(mine.hostname) or not _is_loopback(name):
@@ -185,9 +185,9 @@ def _is_loopback(name: str) -> bool:
 
 
 def stop() -> None:
-    """Stops the engine; peers that wait for this one notice at once, and their engines stop too. Idempotent.
+    """Stops the engine; peers that wait for this peer notice this at once, and their engines stop too. Idempotent.
 
-    Runs in one thread at a time: if two threads stopped Horovod at once, one of them would wait for it forever.
+    Runs in one thread at a time: if two threads stopped Horovod at once, one of them would wait forever.
     """
     with _stopping:
         load().shutdown()
@@ -244,7 +244,7 @@ def _has(entry: Any, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> b
 
 @contextmanager
 def _exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables during the block, since Horovod reads its settings only there."""
+    """Sets environment variables during the block: Horovod reads its settings only from the environment."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -260,7 +260,7 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
 def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
     """The error described by a text of TensorFlow; ``None`` if the text is not about a message of Horovod.
 
-    If this peer itself ended the wait, for the reason ``gave_up``, Horovod's text reports only a shutdown.
+    If this peer itself ended the wait, the error is ``gave_up``, since Horovod's text reports only a shutdown.
 
     >>> read_failure("Horovod has been shut down. ...")
     PeerFailure('a peer died or left, and the all-reduce with it (Horovod has been shut down)')

@@ -31,12 +31,12 @@ def wait_for_all(me: Credentials, *, store: str, deadline: float, abandoned: Aba
         me: This peer and its view.
         store: The address of the key-value store of the view.
         deadline: Seconds on the clock of ``time.monotonic``.
-        abandoned: Gives a failure once waiting for the others is pointless.
+        abandoned: Returns a failure once waiting for the others is pointless.
 
     Raises:
-        DeadlineExceeded: Names the ranks that did not arrive, or rank 0 if the store accepts calls but answers none.
+        DeadlineExceeded: The error names the ranks that did not arrive, or rank 0 if the store answers no call.
         PeerFailure: The store is gone, a peer has not proved that it belongs to the same view of the same job, or
-            ``abandoned`` gave this failure.
+            ``abandoned`` returned this failure.
     """
     started, where = time.monotonic(), listens_at(store)
     announce = partial(put, store, key=_key(me.rank), value=_proof(me, me.rank))
@@ -67,7 +67,7 @@ def wait_for_all(me: Credentials, *, store: str, deadline: float, abandoned: Aba
 
 
 def _is_there(me: Credentials, store: str, rank: int, *, deadline: float, abandoned: AbandonReason) -> bool:
-    # Each rank is checked at least once, even after the deadline, since another rank may have used it up.
+    # Each rank is checked at least once, even after the deadline, since another rank may have used up the time.
     ask = partial(_answer_of, deadline=deadline, abandoned=abandoned)
     announced = ask(partial(get_now, store, key=_key(rank)))
     while announced is None and time.monotonic() < deadline:

@@ -2,12 +2,12 @@
 
 Horovod's client sends ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and requests a missing key again every ten
 milliseconds. To make a rendezvous faster, a ``GET`` here waits up to a second for the key, unless its path ends in
-``?now``. A store serves one view and is closed after the next, so keys of different views never mix; therefore
-``DELETE``, which a client sends when it is done, does nothing.
+``?now``. A store serves one view and is closed when the next view has begun, so keys of different views never mix.
+Therefore ``DELETE``, which a client sends when it is done, does nothing.
 
 Horovod's client sends no credentials, but the first part of its paths can be set as a part of the address. So every
-store draws a token that cannot be guessed; peers get it with the address, in calls with the job's secret. A request
-for any other path is refused before its body is read.
+store draws a token that cannot be guessed. Peers receive the token with the address, in calls with the job's secret. A
+request for any other path is refused before its body is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNKNOWN_S = 5.0  # for a caller that has not sent the token yet
 
 
 class NoAnswerError(ConnectionError):
-    """A store accepted the call but did not answer in time; the store's process or this one may merely be slow."""
+    """A store accepted the call but did not answer in time; the store's process or this process may merely be slow."""
 
 
 @final
@@ -71,12 +71,12 @@ def put(store: str, *, key: str, value: bytes) -> None:
 
 
 def get(store: str, *, key: str) -> bytes | None:
-    """The value under ``/scope/key``; ``None`` if there is none within a second. Raises ``OSError`` like ``put``."""
+    """The value under ``/scope/key``; ``None`` if no value arrives in a second. Raises ``OSError`` like ``put``."""
     return _request(store, "GET", path=key)
 
 
 def get_now(store: str, *, key: str) -> bytes | None:
-    """The value under ``/scope/key``; ``None`` if there is none now. Raises ``OSError`` like ``put``."""
+    """The value under ``/scope/key``; ``None`` if there is no value now. Raises ``OSError`` like ``put``."""
     return _request(store, "GET", path=f"{key}?{_NOW}")
 
 
@@ -155,7 +155,7 @@ class _Server(socketserver.ThreadingTCPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a caller that has closed its connection: it got no answer in time, and will call again."""
+        """Ignores a caller that has closed its connection: the caller got no answer in time, and will call again."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK)
 
     def _known(self) -> str | None:
-        """The ``/scope/key`` of a path with the token; refuses others. Horovod appends a port (``:4711``)."""
+        """The ``/scope/key`` of a path with the token; refuses other paths. Horovod appends a port (``:4711``)."""
         first, _, rest = self.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(first.partition(":")[0].encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN)

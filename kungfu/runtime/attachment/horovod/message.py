@@ -1,9 +1,9 @@
 """The all-reduce in the graph, on Horovod's ops.
 
-To TensorFlow, Horovod's ops are stateless: it may fold an op with a constant input, merge two ops that look the same,
-and run them in any order. So every message carries a token, an additional element that is read from the variable that
+To TensorFlow, Horovod's ops are stateless: TensorFlow may fold an op with a constant input, merge two ops that look the
+same, and run the ops in any order. So every message carries a token: an additional element, read from the variable that
 orders a step, between two writes to that variable. Tensors of one dtype travel as one flat message. The message with
-the policy's extra values goes last, and no sum is returned before all messages have arrived.
+the policy's extra values is sent last, and no sum is returned before all messages have arrived.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EngineState:
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
     """The sum over peers of every tensor of ``values``; only prescaled if ``state.size`` is 1.
 
-    The arguments and errors are as in ``HorovodAttachment.all_reduce``; ``state`` gives the size of the view.
+    The arguments and errors are as in ``HorovodAttachment.all_reduce``; ``state`` contains the size of the view.
     """
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
     tensors = [tf.convert_to_tensor(value) for value in values]
@@ -55,7 +55,7 @@ def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: Engin
 def _times(tensor: Any, *, scale: Any) -> Any:
     if not tensor.dtype.is_floating:
         return tensor
-    exact = tf.float64 if tensor.dtype == tf.float64 else tf.float32  # halves: computed in float32, and rounded once
+    exact = tf.float64 if tensor.dtype == tf.float64 else tf.float32  # half precision: float32, rounded once
     # 0 * NaN is 0 for this op: a peer without samples contributes zeros even if its gradients are NaN.
     scaled = tf.math.multiply_no_nan(tf.cast(tensor, exact), tf.cast(scale, exact))
     return tf.cast(scaled, tensor.dtype)

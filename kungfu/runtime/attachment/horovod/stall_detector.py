@@ -3,8 +3,8 @@
 Horovod detects a peer whose engine is silent, but waits forever for a peer whose engine answers while its program is
 stuck or runs another branch: its own stall check finds no rank under Gloo. So a thread watches the counter of this
 peer's messages. A peer that has waited for a long time reports this in the view's key-value store; ranks without such a
-report are late. After part of the deadline, they are noted. When the deadline expires, this engine is stopped, and so
-are all others, which ends the wait with an error.
+report are late. After part of the deadline, the late ranks are noted. When the deadline expires, this peer's engine is
+stopped; then all other engines stop too, and the wait ends with an error.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class StallDetector:
         me: This peer and its view.
         store: The address of the view's key-value store.
         deadline_s: The longest wait of a message, in seconds; a changed value also applies to a message in progress.
-        look: Gives the counter of messages, odd during a message.
+        look: Returns the counter of messages, odd during a message.
         give_up: Ends the wait; called once.
         late: The late ranks, found once per message and only on the lowest waiting rank.
-        gave_up: The reason why the wait was ended, if it was.
+        gave_up: The error with which the wait was ended; ``None`` before.
     """
 
     me: Credentials
@@ -83,7 +83,7 @@ class StallDetector:
             now = time.monotonic()
             progress = updated(progress, count=self.look(), now=now)
             waiting_s = progress.waiting_s(now)
-            # Reported only when it changes, and not for a message that ends between two checks.
+            # A state is reported only when it changes; a message that ends between two checks is not reported.
             state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
             if state != reported:
                 reported = self._report(state)

@@ -1,6 +1,6 @@
 """The two rendezvous of a barrier: the peers of a view arrive, rank 0 compares their states and concludes.
 
-To the first, all peers of a view bring the digests of their state, and the coordinator decides. At the second, the
+At the first, all peers of a view submit the digests of their states, and the coordinator decides. At the second, the
 peers of a new view have opened their attachments and fetched the state, and compare it. If some variables differ, the
 first round has no result: every peer fetches rank 0's values of these variables, adopts the values that differ from its
 own by rounding only, and arrives once more.
@@ -116,7 +116,7 @@ class BarrierProtocol:
 
         Args:
             entering: The view and its terms.
-            admission: Gives the address of the attachment, and the ranks that already hold the state.
+            admission: Contains the address of the attachment, and the ranks that already hold the state.
             state: The replicated state; fetched if this peer lacks it.
             parts: Receives the seconds taken by the attachment and by the state, by name.
             make_terms: Makes the terms, on rank 0, if they are not in ``entering``; called once rank 0 has the state.
@@ -234,7 +234,7 @@ class BarrierProtocol:
             # Some variables differ between peers: the second round compares them before a conclusion.
             differing = variables_to_reconcile(arrival.names, arrivals, view)
             reply = pb.Admission(differing=differing) if differing else conclude(arrivals)
-        # A peer did not arrive, is gone, or holds another state, or a joiner could not be admitted: all raise this.
+        # A peer did not arrive, is gone or has another state, or a joiner was not admitted: all peers raise the error.
         except KungfuError as error:
             rendezvous.conclude(pb.Admission(failure=from_failure(error)))
             raise
@@ -256,7 +256,7 @@ class BarrierProtocol:
             self.agent_client.record("events", DissentEvent(view=view.version, requests=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records the requests of shadow rules on some peers only; rank 0 records requests on which all agree."""
+        """Records requests that shadow rules made on some peers only; rank 0 records requests on which all agree."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}
@@ -266,7 +266,7 @@ class BarrierProtocol:
         """Notifies the agent and the joiners of the decision; the peers of the view get it as their reply."""
         stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
         admission = pb.Admission(decision=from_decision(decision), sources=stayers)
-        # The change under way needs another number of processes.
+        # The change under way needs a different number of processes.
         if decision.prepare is not None:
             self.agent_client.report(decision)
         # The view changes: its members need the address of its attachment, and joiners need an admission.
@@ -291,7 +291,7 @@ class BarrierProtocol:
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
         stub = PeerServiceStub(self.channels.to(peer.address))
-        deadlines = self.settings.deadlines  # a joiner only waits for this call, and all other peers wait for it
+        deadlines = self.settings.deadlines  # a joiner does nothing but wait for this call; all others wait for it
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
         rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join", peer=peer.id)
 

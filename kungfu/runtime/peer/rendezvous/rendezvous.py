@@ -1,7 +1,7 @@
 """A rendezvous: a known number of peers arrive at it, and all leave with the same result.
 
-It has no clock and no socket: remote arrivals wait in it through the service; the coordinator waits for them and
-concludes.
+It has no socket: the service arrives and waits here on behalf of remote peers. The coordinator waits for all arrivals
+and concludes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Rendezvous(Generic[Arrival, Result]):
         Args:
             size: The number of peers that meet.
             deadline_s: Seconds.
-            what: The rendezvous in words, for errors.
-            abandoned: Gives a ``PeerFailure`` once the wait is pointless; called every 0.2 s and at each ``wake``.
+            what: A description of the rendezvous, for errors.
+            abandoned: Returns a ``PeerFailure`` once the wait is pointless; called every 0.2 s and at each ``wake``.
 
         Raises:
             DeadlineExceeded: Some ranks are missing; the error names them.
@@ -86,9 +86,9 @@ class Rendezvous(Generic[Arrival, Result]):
 
 
 class RendezvousTable(Generic[Arrival, Result]):
-    """One rendezvous per key, created at its first request; limits their number and age by dropping the oldest.
+    """One rendezvous per key, created at its first use; rendezvous that are too many or too old are dropped.
 
-    No peer can lag by ``_KEPT`` rendezvous, since the next begins only after all peers have left the previous one.
+    No peer can lag by ``_KEPT`` rendezvous, since one begins only after all peers have left the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,7 +109,7 @@ class RendezvousTable(Generic[Arrival, Result]):
             return rendezvous
 
     def wake(self) -> None:
-        """Makes waiting threads of every rendezvous check again."""
+        """Makes waiting threads of every rendezvous check again whether their wait is pointless."""
         with self._lock:
             waiting = [rendezvous for _, rendezvous in self._open.values()]
         for rendezvous in waiting:

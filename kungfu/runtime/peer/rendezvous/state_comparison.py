@@ -1,4 +1,4 @@
-"""Compares the states of the peers at a rendezvous; a difference left after the first round is not due to rounding."""
+"""Compares the states of the peers at a rendezvous; a difference that remains after the first round is not rounding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
 
 
 def rounding_event(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival], view: View) -> RoundedEvent | None:
-    """The event that names variables that differed by rounding and now have rank 0's values; ``None`` without any."""
+    """The event that names variables that differed by rounding and now have rank 0's values; ``None`` if none did."""
     widest: dict[int, pb.VariableGap] = {}
     for one in reports.values():
         for gap in one.gaps:
@@ -88,7 +88,7 @@ def _width(gap: pb.VariableGap) -> float:
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """The first differing variable of each other part of the state, as text; weights often follow a learning rate."""
+    """The first differing variable of each other part of the state, as text; a learning rate may be the cause."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]
