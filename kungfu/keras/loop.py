@@ -2,10 +2,10 @@
 
 Keras' loop fetches batches ahead and calls callbacks for each of them. In a job a batch becomes stale when the
 membership changes, and is repeated. So the loop is kungfu's, and calls Keras' parts (callbacks, ``evaluate``, metrics).
-Each peer runs it in its own program.
+Each peer runs the loop in its own program.
 
-`kungfu.keras.next_action` decides the next action: its table is the protocol of the peers. This module performs the
-actions, with one method each. If peers are lost during an action, the others recover as in a step, and decide again.
+`kungfu.keras.next_action` decides the next action: the table in it is the protocol of the peers. This module performs
+the actions, one method for each. If peers are lost during an action, the others recover as in a step, and decide again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOT_SHARED = (
 
 
 class FitRun:
-    """One ``fit`` on one peer of a job: the peer trains in the fit, or skips it if it is finished.
+    """One ``fit`` on one peer of a job: the peer trains in the fit, or skips a fit that is already finished.
 
     Raises:
         UsageError: A callback cannot run in a job.
@@ -133,7 +133,7 @@ class FitRun:
         try:
             self._train()
             self._go_on("share last")
-            # The actions before the last barrier, in each view that reaches it.
+            # The actions before the last barrier, in each view that reaches this barrier.
             calls.finish(lambda: self._go_on("finish"))
         except BaseException:
             calls.abandon()
@@ -167,12 +167,12 @@ class FitRun:
         if self._model.stop_training:  # set by a callback after the previous step; training ends with this step
             self._stop_requested.assign(1.0)
         stops = self._calls.call(self._step, (batch,), {})
-        # The batch was cut for another view, or peers were lost during the step: the loader cuts it again.
+        # The batch was cut for another view, or peers were lost in the step: the loader cuts the batch again.
         if stops is SKIPPED:
             return
         self._progress = self._progress.stepped(stops=bool(stops.numpy() > 0))
         self._warn_once(_UNHEEDED, where=self._model.stop_training and not self._progress.stops)
-        # The call must not wait for the next batch.
+        # The callbacks are called now, because their call must not wait for the next batch.
         if (action := self._next()).what == "end batch":
             self._call_back(action)
 
@@ -187,7 +187,7 @@ class FitRun:
         return decide(self._progress, self._calls.position(), reported, stopped=self._run.stopped)
 
     def _go_on(self, *until: str) -> str:
-        """Performs actions until the next is in ``until``; returns its name, or "finish" if this peer was removed."""
+        """Performs actions up to the first action in ``until``; returns its name, or "finish" on a removed peer."""
         while not self._run.left:
             action = self._next()
             if action.what in until:
@@ -254,13 +254,13 @@ class FitRun:
         begins = not peers.any_of([not is_first])[0]
         if peers.leads and begins:
             callbacks.lead(takes_over=False)
-        # Else the source is the peer that sent its variables to all: other peers' callbacks may be ahead of these.
+        # Else the source is the peer that sent its variables to all: other peers' callbacks may be ahead.
         restores = begins and peers.any_of([peers.leads and callbacks.restores])[0]
         source = 0 if restores else peers.source
         reported = self._receive_state(peers, source)
         while (action := self._next(reported)).what != "adopt state":
             self._call_back(action)
-        # The checkpoint has the callbacks' changes at the beginning of its epoch: undo those just made by the calls.
+        # The checkpoint contains the callbacks' changes at the beginning of its epoch: undo the changes just made.
         if resumed is not None:
             reported = self._restore(unpack(resumed), reported)
             for variable, value in zip(held, before, strict=True):
@@ -268,7 +268,7 @@ class FitRun:
         self._adopt_state(peers, source, reported)
 
     def _receive_state(self, peers: PeerGroup, source: int) -> FitState:
-        """Receives the source's state, from which this peer continues after its callbacks have caught up with it."""
+        """Receives the source's state; this peer continues from this state once its callbacks have caught up."""
         # The first epoch differs if a callback of rank 0 has restored a backup.
         begins = restored_epoch(self._model) if self._callbacks.restores else None
         own = {
@@ -288,7 +288,7 @@ class FitRun:
         return reported
 
     def _adopt_state(self, peers: PeerGroup, source: int, reported: FitState) -> None:
-        """Adopts the attributes of the source's callbacks, and the variables that these have changed."""
+        """Adopts the attributes of the source's callbacks, and the variables that those callbacks have changed."""
         callbacks, run, position = self._callbacks, self._run, self._calls.position()
         (led,) = peers.any_of([callbacks.leads])
         # The writers' attributes are rank 0's if rank 0 led before.
@@ -302,7 +302,7 @@ class FitRun:
         peers.assign_from_rank(run.state.agreed() if is_between else run.state.shared(), rank=source)
         if peers.leads and not callbacks.leads:
             callbacks.lead(takes_over=True)
-            # The previous rank 0 may not have made this call.
+            # The previous rank 0 may not have called ``on_train_end`` of its writers.
             if reported.over:
                 callbacks.end_writers(reported.logs)
         self._progress = self._progress.in_view(reported, version=position.version, leads=callbacks.leads)
@@ -320,7 +320,7 @@ class FitRun:
         self._progress = self._progress.after(action)
 
     def _find_numbers(self) -> None:
-        """Sets the logs of an epoch to rank 0's: a validation may round differently on another machine."""
+        """Sets the logs of an epoch to rank 0's logs: a validation may round differently on another machine."""
         own = dict(self._logs.so_far())  # reading them sets the metrics
         arguments = self._arguments
         number, often = self._begins + self._progress.ended + 1, arguments["validation_freq"]
@@ -355,9 +355,9 @@ class FitRun:
         return is_there
 
     def _conclude_epoch(self, peers: PeerGroup) -> None:
-        """Sets the callbacks' changes to rank 0's, and concludes the epoch."""
+        """Sets what callbacks have changed to rank 0's values, and concludes the epoch."""
         progress = self._progress
-        # The next epoch may have begun: the loader has its first batch already.
+        # The next epoch may have begun: the loader already has the first batch of that epoch.
         begun = self._calls.position().epoch
         first_batch = self._plan.first_batch_of(begun) if begun > progress.ended else -1
         received = agreed(peers, {"stops": bool(self._model.stop_training), "first_batch": first_batch})

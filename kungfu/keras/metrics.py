@@ -1,4 +1,4 @@
-"""The metrics of a model in a job, and the logs for its callbacks, computed when they are first read."""
+"""The metrics of a model in a job, and the logs for callbacks, which are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class JobLogs:
 
     def _computed(self, totals: list[Any]) -> dict[str, Any]:
         if self._numbers is None:
-            # Traced from a signature: TensorFlow warns of calls that trace, in a program with several fits.
+            # Traced from a signature: in a program with several fits, TensorFlow would warn about calls that trace.
             specs = [tf.TensorSpec(one.shape, one.dtype) for one in totals]
             self._numbers = tf.function(self._function, autograph=False).get_concrete_function(specs)
         return {name: plain_number(value) for name, value in self._numbers(totals).items()}
 
 
 class _Logs(dict[str, Any]):
-    """A dictionary that is filled when it is first read by one of the methods `_FILLS`."""
+    """A dictionary that is filled at the first call of one of the methods in `_FILLS`."""
 
     def __init__(self, compute: Callable[[], dict[str, Any]]) -> None:
         super().__init__()

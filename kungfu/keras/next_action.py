@@ -1,7 +1,8 @@
 """The next action of a peer in a ``fit``: a pure function of its progress, the job's position, and a reported state.
 
 `kungfu.keras.loop` performs the action, records it (`Progress.after`), and decides again. All peers of the view perform
-an action in *italics* together. If peers are lost during it, nothing is recorded, and the others enter another view.
+an action in *italics* together. If peers are lost during such an action, it is not recorded, and the other peers enter
+another view.
 
 | view    | position                  | the progress of this peer         | next                                       |
 | ------- | ------------------------- | --------------------------------- | ------------------------------------------ |
@@ -11,11 +12,11 @@ an action in *italics* together. If peers are lost during it, nothing is recorde
 |         |                           |                                   | which all adopt                            |
 | new     | any                       | its callbacks had fewer calls     | the first missing call, see below          |
 |         |                           | than those of the reported state  |                                            |
-| new     | any                       | they had as many                  | *adopt state*: sets callbacks' attributes  |
+| new     | any                       | its callbacks had as many calls   | *adopt state*: sets callbacks' attributes  |
 |         |                           |                                   | and changed variables to that peer's       |
 | entered | in the epoch after the    | no execution has begun            | begin batch                                |
 |         | concluded ones            |                                   |                                            |
-| entered | the same                  | one has begun                     | *step*                                     |
+| entered | the same                  | an execution has begun            | *step*                                     |
 | entered | in a later epoch, or      | an execution has begun            | end batch                                  |
 |         | training stops in this    |                                   |                                            |
 | entered | the same                  | nothing in this view              | *average*: averages layers' statistics     |
@@ -49,12 +50,12 @@ changes made in these calls.
 | none of the end of training        | after it                  | end training                                    |
 
 The callbacks of a joining peer had no calls. They are called only for the epoch and the execution under way, not for
-finished ones.
+finished epochs and executions.
 
 A peer is ahead of another by at most one message and the actions up to the next message. After a loss, a lagging peer's
 state does not count until the peer has *adopted* a state, so the reported state never lacks a call that another peer
-has made. Writers (callbacks that only write) run on rank 0 alone. If rank 0 is lost, their progress is unknown: the
-next rank 0 writes the unfinished epoch again, from the attributes at the conclusion of the previous epoch.
+has made. Writers (callbacks that only write) run on rank 0 alone. If rank 0 is lost, the writers' progress is unknown:
+the next rank 0 writes the unfinished epoch again, from the attributes at the conclusion of the previous epoch.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Action:
     """An action of a peer.
 
     Args:
-        what: The name of its row in the table.
+        what: The name of the action in the table.
         number: The batch or epoch for which callbacks are called, counted from 0 in this ``fit``.
     """
 
@@ -124,7 +125,7 @@ class Progress(FitState):
 
     Args:
         epochs: The number of epochs of this ``fit``.
-        execution: The number of steps in an execution.
+        execution: The number of steps in an execution (Keras' ``steps_per_execution``).
         leads: True if the writers run on this peer.
         written: The last epoch for which the writers' ``on_epoch_end`` was called, as far as this peer knows.
         version: The version of the entered view.
@@ -147,7 +148,7 @@ class Progress(FitState):
         return made
 
     def has_epoch_after(self, at: FitState) -> bool:
-        """True if another epoch follows those that a state has concluded."""
+        """True if another epoch follows the epochs that are concluded in a state."""
         return at.epochs_in_all != at.ended and at.ended < self.epochs
 
     def is_over(self, *, stopped: bool) -> bool:
@@ -155,9 +156,9 @@ class Progress(FitState):
         return stopped or self.stops or not self.has_epoch_after(self)
 
     def updated_by(self, reported: FitState) -> Progress:
-        """The progress with a reported state's logs, which the missing calls of this peer's callbacks receive.
+        """The progress with a reported state's logs, for the calls that this peer's callbacks are missing.
 
-        Callbacks that had no calls yet are called for the present epoch only.
+        Callbacks without any calls yet are called for the present epoch only.
         """
         if self.begun_epoch >= 0:
             return self._with(logs=reported.logs, found=reported.found)
@@ -185,7 +186,7 @@ class Progress(FitState):
             case "end training":
                 return self._with(over=True)
             case "average":
-                # Logs that callbacks were called with are kept.
+                # Logs that were already passed to callbacks stay.
                 return self._with(agreed_on="averaged", logs={} if self.end_called < self.ended else self.logs)
             case "share":
                 return self._with(agreed_on="")
@@ -194,7 +195,7 @@ class Progress(FitState):
         return self
 
     def stepped(self, *, stops: bool) -> Progress:
-        """The progress after a step that counts; ``stops`` is rank 0's decision to end training after it."""
+        """The progress after a step that counts; ``stops`` is rank 0's decision to end training after that step."""
         return self._with(batch=self.batch + 1, stops=stops)
 
     def with_epoch_concluded(self, *, stops: bool) -> Progress:
@@ -224,7 +225,7 @@ def decide(
         reported: The state from which all peers of a new view continue, once it is reported.
         stopped: True if a policy or a request has ended training.
     """
-    # Before this peer enters a view made by the step's barrier, whose joiners did none of these steps.
+    # This precedes the entry into a view that the step's barrier made: joiners of that view did none of these steps.
     if 0 <= progress.open_batch <= progress.batch - progress.execution:
         return Action("end batch", progress.batch - 1)
     if position.version != progress.version:

@@ -1,7 +1,7 @@
 """Plain values, which a peer can send to another: numbers, texts, arrays, and containers of these.
 
 They are sent as MessagePack with references to arrays, so no code is transferred. An object's attribute is plain if its
-value is; for a variable, the value of the variable.
+value is plain; if it is a variable, the value of the variable counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_plain(value: Any) -> bool:
 
 
 def pack(value: Any) -> bytes:
-    """Plain values as bytes: the length of a head, the head in MessagePack, and the arrays it refers to.
+    """Plain values as bytes: the length of a head, the head in MessagePack, and the arrays that the head refers to.
 
     >>> unpack(pack({"best": float("inf"), 2: [np.zeros(2)], "pair": (1, None), "seen": {3}}))
     {'best': inf, 2: [array([0., 0.])], 'pair': (1, None), 'seen': {3}}
@@ -79,7 +79,7 @@ def unpack(content: bytes) -> Any:
     """The values packed by ``pack``.
 
     Raises:
-        UsageError: The content is not from ``pack`` of this version of kungfu; a checkpoint may be from another one.
+        UsageError: The content is not from ``pack`` of this version of kungfu; a checkpoint may be from another.
     """
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
 
@@ -147,8 +147,8 @@ def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]
 def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
     """Sets the plain attributes of an object.
 
-    Containers are filled and variables assigned in place, as other objects may refer to them. An attribute that is not
-    plain is kept, such as this peer's open file.
+    Containers are filled and variables assigned in place, as other objects may refer to them. An attribute of
+    ``holder`` that is not plain stays unchanged, such as an open file.
     """
     for name, value in attributes.items():
         there: Any = getattr(holder, name, None)
@@ -167,7 +167,7 @@ def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
 
 
 def _contents(value: Any) -> Any:
-    """The plain contents of a container or variable, which `put_attributes` fills in again."""
+    """The plain contents of a container or variable, in the form from which `put_attributes` restores them."""
     if _is_variable(value):
         return value.numpy()
     if isinstance(value, defaultdict | OrderedDict | Counter):

@@ -1,17 +1,17 @@
 """``save``, ``save_weights`` and ``export`` of models in a job, where every peer calls them for the same file.
 
-Keras writes in place, so peers that write one file at the same time would fail, and a peer that reads it meanwhile
-would find a part of it. In a job one peer per host writes at a time, under a lock on the folder:
+Keras writes in place, so peers that write one file at the same time would fail, and a peer that reads the file
+meanwhile would find only a part. In a job one peer per host writes at a time, under a lock on the folder:
 
 - A file is written under a hidden name in the same folder, and then replaces the old file. A reader finds a complete
   file, whatever happens to the writing peer.
 - The result of a fit is the same on all peers. So after a fit a peer keeps a file that another peer has written since
-  the fit's end. The peer's second call for the same file writes it, as weights may have changed since.
-- A peer that skips finished fits has the weights from their ends, and keeps the files that the same run has written
-  since then.
+  the fit's end. A second call of the same peer writes the file again, as weights may have changed since.
+- A peer that skips finished fits has the weights from the ends of these fits, and keeps the files that the same run has
+  written since then.
 
-An extended attribute of the file records the run and the number of fits before the file was written; times would be
-from several clocks. Without extended attributes, a hidden file in the same folder records these and the file's inode.
+An extended attribute of the file records the run and the number of fits before the file was written (times would be
+from several clocks). Without extended attributes, a hidden file in the same folder records both and the file's inode.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Mark:
             text = _attribute_of(path) or _beside(path).read_text().removesuffix(f" {path.stat().st_ino}")
             run, job, fits = text.split()
             return cls(run, job, int(fits))
-        # No mark, or the mark of an earlier file with this name, which has one word more.
+        # No mark, or the mark of an earlier file with this name: such a mark has one word more.
         except (OSError, ValueError):
             return None
 
@@ -83,10 +83,10 @@ def _beside(path: Path) -> Path:
 
 
 def write_as_one_job() -> None:
-    """Makes ``save``, ``save_weights`` and ``export`` in this process write as one job, if it is a peer."""
+    """Makes ``save``, ``save_weights`` and ``export`` write as one job, if this process is a peer."""
     if read_settings() is None:
         return
-    written: dict[Path, int] = {}  # the number of fits before this process's last call for it
+    written: dict[Path, int] = {}  # by file, the number of fits before this process's last call
     for name in ("save", "save_weights", "export"):
         own = getattr(keras.Model, name)
         if not hasattr(own, "in_place"):
@@ -126,7 +126,7 @@ def _is_plain_file(name: str, filepath: Any, given: Mapping[str, Any]) -> bool:
 
 
 def _is_there(target: Path, mark: _Mark, connection: JobConnection, written: Mapping[Path, int]) -> bool:
-    """True if another peer has written the file already, after this fit or a later one."""
+    """True if another peer has already written the file, after this fit or a later fit."""
     found = _Mark.read(target)
     if connection.is_in_phase or not mark.fits or found is None or found.fits < mark.fits:
         return False
@@ -162,7 +162,7 @@ def _replace(target: Path, mark: _Mark, write: Callable[[str], Any]) -> Any:
 
 @contextmanager
 def _lock_on(folder: Path) -> Iterator[None]:
-    """Holds a lock on a folder for one thread of a host at a time; it is released if the process is killed."""
+    """Holds a lock on a folder for one thread of a host at a time; the end of the process releases the lock."""
     held: set[Path] = vars(_writing).setdefault("folders", set())
     # The saving of a model may save another model in the same folder: the thread would wait for itself.
     if folder in held:

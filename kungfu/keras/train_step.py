@@ -2,7 +2,7 @@
 
 The step computes loss, metrics and gradients, compiled by XLA if the model requests it; exchanges one message; and
 updates the weights. Keras updates metrics after the weights, but from predictions made before. Here metrics are updated
-before the message, so that it carries their states.
+before the message, so that the message carries the metrics' states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kungfu.training.run import Run
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 Step = Callable[[Any], dict[str, Any]]
-# From a batch and the metrics' initial states: gradients, loss, and the states after the batch.
+# Called with a batch and the metrics' initial states; returns gradients, loss, and the states after the batch.
 Forward = Callable[[Any, Sequence[Any]], tuple[list[Any], Any, list[Any]]]
 
 _UNCOMPILED = (
@@ -40,7 +40,7 @@ _UNCOMPILED = (
 def job_step(
     model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable
 ) -> tuple[Callable[[Any], Any], JobLogs]:
-    """The step on a peer of a job, a function of a batch in the structure of ``fit``; and the logs of the epoch.
+    """Returns the step on a peer of a job, as a function of a batch in the structure of ``fit``, and the epoch's logs.
 
     ``stop_requested`` is 1.0 if this peer's callbacks request the end of training. The step returns a number above 0 if
     rank 0's callbacks requested the end before this step.
@@ -84,7 +84,7 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
 
 
 def step_alone(model: Any, average: Callable[..., Any]) -> Step:
-    """The step of a program without a job: Keras' step with a call of ``Training.average``, which policies see."""
+    """The step of a program without a job: Keras' step, in which ``Training.average`` informs policies."""
     forward = _compiled(model, lambda data, _: (*_gradients(model, data), []))
 
     @tf.autograph.experimental.do_not_convert
@@ -274,7 +274,7 @@ class WholeBatchLosses:
 
     def _factor(self, denominator: Any | None, added: float) -> Any:
         """Graph: the factor of a loss, float64; 0 if this peer has no samples, or all denominators are 0."""
-        # Keras adds ``added`` to a denominator, of a slice or a whole batch: to the sum once, not once per peer.
+        # Keras adds ``added`` to the denominator of a whole batch once; so the sum gets it once, not once per peer.
         samples = tf.cast(self._peer().samples, tf.float64)
         own = [samples]
         if denominator is not None:  # without samples, the slice is another peer's sample

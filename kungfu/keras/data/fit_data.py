@@ -94,7 +94,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _refuse_beside(given: Mapping[str, Any], kind: str, instead: str, *names: str) -> None:
-    """Refuses arguments that do not go together with this kind of data, as Keras does."""
+    """Refuses arguments that cannot be combined with this kind of data, as Keras does."""
     for name in ("y", "sample_weight", "validation_split", *names):
         # Keras' default is a split of 0.
         if given[name] is not None and not (name == "validation_split" and given[name] == 0.0):
@@ -223,7 +223,7 @@ def _samples(arrays: Any) -> int:
 
 
 def _split(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of ``fit`` with arrays, of which the last fraction is split off for validation, as in Keras.
+    """The arguments of ``fit`` for arrays, with the last fraction split off as validation data, as in Keras.
 
     Raises:
         UsageError: The data are not arrays, or one part would be empty.
@@ -255,7 +255,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
 
     Undefined:
         -1 for data whose order may differ between peers. The first batch of a shuffled Dataset changes with each
-        reading, that of a PyDataset possibly after each epoch, and a late joiner has read the data less often.
+        reading, and the first batch of a PyDataset may change after each epoch; a late joiner has read less often.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):

@@ -1,9 +1,9 @@
 """A ``keras.utils.PyDataset`` under ``fit``: its batches by index, in the job's order.
 
-An index gives a whole batch of the job: every peer loads the step's batch and uses its slice. So a step has the same
+An index selects a whole batch of the job: every peer loads the step's batch and uses its slice. So a step has the same
 samples as under Keras, but peers do not share the loading. If training waits for loading, let several ``workers`` of
-the PyDataset load batches in parallel, or give samples by index (``kf.data``, ``training.batches``), of which each peer
-loads only its slice. A joining peer begins at the others' batch.
+the PyDataset load batches in parallel, or pass samples by index (``kf.data``, ``training.batches``): of these, each
+peer loads only its slice. A joining peer begins at the others' batch.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class IndexedBatches:
     """Reads the batches of a PyDataset one after the other, from any position.
 
     Batch ``k`` of the reading is number ``k % batches`` in the order of pass ``k // batches`` over the data. The
-    dataset's epoch hooks are called as often as by Keras, also on a peer that joins later. So a dataset that its hooks
-    shuffle with a seed has the same order on all peers.
+    dataset's epoch hooks are called as often as by Keras, also on a peer that joins later. So a dataset whose hooks
+    shuffle it with a seed has the same order on all peers.
 
     Args:
         dataset: The PyDataset.
-        batch_format: Converts its batches into the structure of ``fit``.
+        batch_format: Converts the dataset's batches into the structure of ``fit``.
         number: The number of batches; ``None`` for a dataset without an end.
         seed: The seed of the order; ``None`` for the order of the indices.
         steps: The number of steps in an epoch, if an epoch is not a pass over the data.
@@ -149,7 +149,7 @@ class IndexedBatches:
             place = end
 
     def _loaded(self, place: int, end: int) -> Iterator[Any]:
-        """The batches from a place to the end, loaded by the dataset's workers if it has several."""
+        """The batches from a place to the end, loaded by the dataset's workers if there are several."""
         indices = map(self._index_at, range(place, end))
         workers = self._dataset.workers
         if workers <= 1 and not self._dataset.use_multiprocessing:

@@ -1,8 +1,8 @@
 """Whole batches under ``fit``: their format and plan, and the reading of a ``tf.data.Dataset`` or a generator.
 
 ``batch_size``, or the size of the given batches, is the batch size of the whole job. A step processes the next samples
-of the epoch, and each peer trains on its slice of these, as with ``training.batches``. Every peer reads all batches of
-a Dataset or a generator.
+of the epoch, and each peer trains on its slice of these samples, as with ``training.batches``. Every peer reads all
+batches of a Dataset or a generator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def stream_plan(source: Stream, first: Any, given: Mapping[str, Any], *, checksu
 
 
 class BatchFormat:
-    """Converts the user's batches into the structure of ``fit``; all must have the same structure as the first.
+    """Converts the user's batches into the structure of ``fit``; all batches must have the structure of the first one.
 
     Args:
         what: The kind of data for messages, such as "a generator".
@@ -202,7 +202,7 @@ def _refuse_elements(dataset: Any) -> None:
 
 
 def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
-    """The first batch, and the number of samples in an epoch; all peers begin one reading of the Dataset here."""
+    """The first batch, and the number of samples in an epoch; each peer begins one reading of the Dataset here."""
     cardinality = int(dataset.cardinality())
     first = next(batches, None)
     if first is None:

@@ -27,7 +27,7 @@ class NumberedBatches:
     Args:
         count: The number of batches.
         checksum: A checksum of some of the data; equal on peers with the same data.
-        part: Returns the arguments with which Keras processes only the batches of these numbers, at least one.
+        part: Returns the arguments with which Keras processes only the batches with the given numbers (at least one).
     """
 
     count: int
@@ -76,7 +76,7 @@ def _of_arrays(data: Mapping[str, Any], batch_size: int, steps: int | None) -> N
     samples = len(tf.nest.flatten(data)[0])
 
     def part(numbers: Sequence[int]) -> dict[str, Any]:
-        # Usually a contiguous run, so slices are views; after a loss of peers it may have gaps.
+        # The numbers are usually a contiguous run, so slices are views; after a loss of peers there may be gaps.
         rows: Any = slice(numbers[0] * batch_size, (numbers[-1] + 1) * batch_size)
         if not _is_run(numbers):
             starts = np.array(numbers)[:, None] * batch_size
@@ -118,7 +118,7 @@ def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches:
             return {"x": dataset.skip(numbers[0]).take(len(numbers))}
         wanted = tf.constant(numbers, tf.int64)
         chosen = dataset.enumerate().filter(lambda number, _: tf.reduce_any(tf.equal(number, wanted)))
-        # Keras needs the cardinality, which a filter does not keep.
+        # Keras needs the cardinality, which the filter has removed.
         return {"x": chosen.map(lambda _, batch: batch).apply(tf.data.experimental.assert_cardinality(len(numbers)))}
 
     return NumberedBatches(count, _checksum(first), part)

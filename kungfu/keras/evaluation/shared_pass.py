@@ -1,10 +1,10 @@
 """``evaluate`` and ``predict`` of a job: each peer processes a part of the batches, and all get the whole result.
 
-A pass has two meetings. In the first the peers check that they do the same work on the same data, and split the
-batches that are not done yet into contiguous runs. Each peer processes its part by Keras' ``evaluate`` or ``predict``.
-In the second the parts are combined: the states of metrics are added up, or combined by the program's ``combine``, and
-predictions become one array in the order of the data. After a loss of peers, the next attempt processes the
-batches of the lost parts.
+A pass has two meetings. In the first meeting, the peers check that they do the same work on the same data, and split
+the remaining batches into contiguous runs. Each peer processes its part by Keras' ``evaluate`` or ``predict``. In the
+second meeting, the parts are combined: the states of metrics are added up, or combined by the program's ``combine``,
+and predictions become one array in the order of the data. After a loss of peers, the next attempt processes the batches
+of the lost parts.
 
 Each peer processes all batches if the work cannot be shared: if batches have no numbers or are fewer than the peers,
 data differ between peers, a metric has no known combination, or a layer keeps statistics of the data.
@@ -42,7 +42,7 @@ class SharedPass:
 
     def __init__(self, batches: NumberedBatches, work: SharedEvaluation | SharedPrediction) -> None:
         self._batches, self._work = batches, work
-        self._done: set[int] = set()  # by this peer
+        self._done: set[int] = set()  # the batches that this peer has processed
         self._fits = True
         self.result: Any = None
         self.differs = False  # True if peers had other work or other data
@@ -78,7 +78,7 @@ class SharedPass:
         return True
 
     def _split(self, peers: PeerGroup) -> list[int] | None:
-        """The batches that this peer processes now; ``None`` if each peer processes all."""
+        """The batches that this peer processes now; ``None`` if each peer processes all batches."""
         count = self._batches.count
         own = [self._work.name, count, self._batches.checksum]
         (self.differs,) = peers.any_of([own != agreed(peers, own)])
@@ -113,7 +113,7 @@ class _Memory:
 
 
 class _Numbered(keras.callbacks.CallbackList):
-    """Calls callbacks with the batches' numbers in the whole data, and omits the part's beginning and end."""
+    """Calls callbacks with the batches' numbers in the whole data; omits the calls at a part's beginning and end."""
 
     def __init__(self, callbacks: Any, numbers: Sequence[int], seen: Callable[[int, Any], None]) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class SharedEvaluation:
     ) -> None:
         self._model, self._given, self._callbacks = model, given, callbacks
         self._states = MetricStates(metrics_of(model), combine)
-        self.began = False  # on_test_begin was called; callbacks may change the weights in it
+        self.began = False  # on_test_begin was called; callbacks may change the weights in that call
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
         """Evaluates a part; returns True if the parts of the peers can be joined."""
@@ -184,7 +184,7 @@ class SharedPrediction:
     def __init__(self, model: Any, given: Mapping[str, Any], callbacks: Any) -> None:
         self._model, self._given, self._callbacks = model, given, callbacks
         self._parts: list[tuple[list[int], Any]] = []
-        self._rows: dict[int, int] = {}  # by batch, of this peer's parts
+        self._rows: dict[int, int] = {}  # the number of rows, by batch of this peer's parts
         self._began = False
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
@@ -241,8 +241,8 @@ def _fill(whole: NDArray[Any], found: NDArray[Any], numbers: Sequence[int], star
 
 
 def _united(peers: PeerGroup, whole: NDArray[Any]) -> NDArray[Any]:
-    """The union of the peers' arrays, each with some rows and zeros for the others."""
-    # As integers: a sum with zeros keeps every bit.
+    """The union of the peers' arrays; each array has some of the rows, and zeros in the other rows."""
+    # Summed as integers, because their sum with zeros keeps every bit.
     content = whole.tobytes()
     padded = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
     step = _PIECE_BYTES // 4
@@ -267,9 +267,9 @@ class MetricStates:
         return all(way not in (None, "mean") for _, way in self._metrics)
 
     def add_part(self) -> None:
-        """Adds the metrics' present states, in which a part has just been evaluated."""
+        """Adds the present states of the metrics, the result of evaluating a part."""
         part = [[np.asarray(variable.numpy()) for variable in metric.variables] for metric, _ in self._metrics]
-        # After a loss of peers this peer also evaluates a part of theirs.
+        # After a loss of peers, this peer also evaluates some of the lost batches.
         if self._own:
             pairs = [[np.stack(pair) for pair in zip(*both, strict=True)] for both in zip(self._own, part, strict=True)]
             part = [_combined(*one, stacked) for one, stacked in zip(self._metrics, pairs, strict=True)]
@@ -303,7 +303,7 @@ def _combined(metric: Any, way: Combination | None, stacked: Sequence[NDArray[An
 
 
 def _in_row(state: NDArray[Any], group: PeerGroup) -> NDArray[Any]:
-    """An array with a row per peer, zero except in this peer's row; the sum over the peers has all rows."""
+    """An array with a row per peer, zero except in this peer's row; the sum over the peers contains all rows."""
     rows = np.zeros((group.size, *state.shape), state.dtype)
     rows[group.rank] = state
     return rows

@@ -1,11 +1,11 @@
 """Calls of ``evaluate`` and ``predict`` by the program, shared among the peers once training is over.
 
-After training no agent leads the job, so it cannot recover from a loss: the peers of the last view are still connected,
-but each may end at any time. A call is shared as long as all of these peers reach it. If a peer does not, each of the
-others processes all of the data, with the same result, in this and all later calls. Before training, and in calls from
-callbacks, each peer processes all of the data.
+After training no agent leads the job, so the job cannot recover from a loss: the peers of the last view are still
+connected, but each may end at any time. A call is shared as long as all of these peers reach it. If a peer does not
+reach a call, each of the others processes all of the data, with the same result, in this and all later calls. Before
+training, and in calls from callbacks, each peer processes all of the data.
 
-A peer that skips a finished fit has the final weights of that fit. It is in no view, so it does not take part: it
+A peer that skips a finished fit has the final weights of that fit. This peer is in no view, so it shares no calls: it
 receives the others' results of ``evaluate``, and predicts alone.
 """
 
@@ -85,7 +85,7 @@ class _Sharing:
         return self._in_form(found[0], given)
 
     def _received(self, given: dict[str, Any]) -> tuple[Any] | None:
-        """The others' result of this call; ``None`` if they have none, or the batches have no numbers."""
+        """The other peers' result of this call; ``None`` without a result, or if the batches have no numbers."""
         batches = numbered_batches(given)
         logs = self._attached.evaluations.next_result([batches.count, batches.checksum]) if batches.count else None
         if logs is None:
