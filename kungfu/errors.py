@@ -1,7 +1,7 @@
 """The errors that kungfu raises, grouped by who has to act.
 
-A message says what is wrong, the wrong value, what is allowed, and what to do. Messages are for people: facts that a
-program may use for a decision, such as the lost peers, are in fields.
+A message states what is wrong, the wrong value, what is allowed, and what to do. Messages are for people: facts that a
+program may use for a decision, such as the lost peers, are stored in fields.
 """
 
 from __future__ import annotations

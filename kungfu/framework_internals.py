@@ -125,7 +125,7 @@ def flat_metrics(model: Any, logs: dict[str, Any]) -> Any:
 
 @contextmanager
 def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
-    """Replaces the reduction of ``compile``'s losses in the block; no public hook receives values, weights and mask.
+    """Replaces the reduction of the losses of ``compile``; no public hook receives values, weights and mask together.
 
     Args:
         reduce: Called with Keras' function and then its arguments: values, and by name ``sample_weight``, ``mask``,
@@ -203,7 +203,7 @@ def is_in_xla_context(graph: Any) -> bool:
 
 
 def is_under_condition(graph: Any) -> bool:
-    """True if a graph is traced into a branch or a loop, or into a function called from one."""
+    """True if a graph is traced into a branch or a loop, or into a function that is called there."""
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
     while graph is not None:

@@ -38,7 +38,7 @@ class HookAnswer:
     ignored: str = ""  # the reason why some requests are ignored; empty if none are
 
     def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
-        """The answer without requests of some kinds; adds ``why`` to `ignored` if there were any."""
+        """The answer without requests of some kinds; adds ``why`` to `ignored` if there were such requests."""
         rest = tuple(one for one in self.requests if one.kind not in kinds)
         if len(rest) == len(self.requests):
             return self

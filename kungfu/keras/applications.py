@@ -54,7 +54,7 @@ class Applications:
         """Surrounds the user's step while it is traced: each application averages first.
 
         Raises:
-            UsageError: A weight is assigned without an optimizer; raised at the end.
+            UsageError: A weight is assigned without an optimizer; raised at the end of the block.
         """
         self._graph = tf.compat.v1.get_default_graph()
         data = [one for one in self._graph.inputs if one.dtype != tf.resource]

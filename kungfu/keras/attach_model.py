@@ -225,7 +225,7 @@ class FitHandle:
         return function
 
     def publish(self, name: str, value: Any) -> None:
-        """Passes a number that the step computes in a custom layer, loss or ``train_step`` to the policies.
+        """Passes to the policies a number that the step computes, in a custom layer, loss or ``train_step``.
 
         Undefined:
             Without effect outside of a training step, as in ``evaluate``; see ``kungfu.Training.publish``.

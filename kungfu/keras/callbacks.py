@@ -193,7 +193,7 @@ class JobCallbacks:
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:
-        """Adopts attributes from ``where`` (for errors); raises ``UsageError`` if they are of different callbacks."""
+        """Adopts attributes from ``where`` (for errors); raises ``UsageError`` if they belong to other callbacks."""
         self._refuse_others(kept["types"], where=where)
         for one, attributes in zip(self._all, kept["all"], strict=True):
             put_attributes(one, attributes)

@@ -44,7 +44,7 @@ class Evaluations:
         return list(self._results)
 
     def adopt(self, results: Sequence[list[Any]]) -> None:
-        """Replaces the results by another peer's."""
+        """Replaces the results by the results of another peer."""
         self._results, self._used = list(results), 0
 
 

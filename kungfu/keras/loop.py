@@ -96,7 +96,7 @@ class FitRun:
         ]
 
     def run_empty(self) -> Any:
-        """Runs a ``fit`` without epochs: only the callbacks' beginning and end."""
+        """Runs a ``fit`` without epochs: only calls the callbacks for the beginning and the end of training."""
         self._model.stop_training = False
         self._callbacks.begin()
         self._callbacks.lead(takes_over=False)
@@ -187,7 +187,7 @@ class FitRun:
         return decide(self._progress, self._calls.position(), reported, stopped=self._run.stopped)
 
     def _go_on(self, *until: str) -> str:
-        """Performs actions up to the first action in ``until``; returns its name, or "finish" on a removed peer."""
+        """Performs actions until the next action is in ``until``; returns its name, or "finish" on a removed peer."""
         while not self._run.left:
             action = self._next()
             if action.what in until:

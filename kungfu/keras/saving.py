@@ -44,7 +44,7 @@ class _Mark:
     Args:
         run: The name of the job that began the run, which later jobs may resume.
         job: The name of the job that wrote the file.
-        fits: The number of fits finished before.
+        fits: The number of fits finished before the file was written.
     """
 
     run: str
@@ -53,7 +53,7 @@ class _Mark:
 
     @classmethod
     def read(cls, path: Path) -> _Mark | None:
-        """The mark of a file or folder; ``None`` if it has none."""
+        """The mark of a file or folder; ``None`` without a mark."""
         try:
             text = _attribute_of(path) or _beside(path).read_text().removesuffix(f" {path.stat().st_ino}")
             run, job, fits = text.split()
@@ -63,7 +63,7 @@ class _Mark:
             return None
 
     def put_on(self, path: Path, *, for_path: Path | None = None) -> None:
-        """Marks a file or folder; ``for_path`` is its path after a rename that follows."""
+        """Marks a file or folder; ``for_path`` is the path that it will have after a later rename."""
         text = f"{self.run} {self.job} {self.fits}"
         try:
             os.setxattr(path, _ATTRIBUTE, text.encode())

@@ -1,8 +1,8 @@
 """The training step of ``fit``: Keras' ``train_step``, with the average over the peers before the update.
 
 The step computes loss, metrics and gradients, compiled by XLA if the model requests it; exchanges one message; and
-updates the weights. Keras updates metrics after the weights, but from predictions made before. Here metrics are updated
-before the message, so that the message carries the metrics' states.
+updates the weights. Keras updates metrics after the weights, but from predictions made before that. Here metrics are
+updated before the message, so that the message carries the metrics' states.
 """
 
 from __future__ import annotations

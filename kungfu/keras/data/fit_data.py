@@ -255,7 +255,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
 
     Undefined:
         -1 for data whose order may differ between peers. The first batch of a shuffled Dataset changes with each
-        reading, and the first batch of a PyDataset may change after each epoch; a late joiner has read less often.
+        reading, and the first batch of a PyDataset may change after each epoch; a late joiner has fewer readings.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):

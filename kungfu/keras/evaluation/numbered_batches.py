@@ -42,7 +42,8 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches:
     """The batches of a call of ``evaluate`` or ``predict`` with these arguments.
 
     Returns:
-        Zero batches for data without numbers: a generator, or a Dataset of unknown length or in random order.
+        The batches; none if they cannot be numbered, as for a generator, or a Dataset of unknown length or in random
+        order.
     """
     x, steps = given["x"], given.get("steps")
     if isinstance(x, tf.data.Dataset):

@@ -263,7 +263,7 @@ class MetricStates:
 
     @property
     def can_be_combined(self) -> bool:
-        """True if the combination of the parts gives the whole job's state for every metric."""
+        """True if the combination of the parts yields the whole job's state for every metric."""
         return all(way not in (None, "mean") for _, way in self._metrics)
 
     def add_part(self) -> None:
@@ -276,7 +276,7 @@ class MetricStates:
         self._own = part
 
     def join(self, group: PeerGroup) -> None:
-        """Sets the metrics to the combined states of all peers, each with an evaluated part; costs one message."""
+        """Sets the metrics to the combined states of all peers, which have evaluated one part each; one message."""
         sent = [
             state if way == "sum" else _in_row(state, group)
             for (_, way), own in zip(self._metrics, self._own, strict=True)

@@ -110,8 +110,8 @@ class LocalAttachment(Attachment):
         threads, and for both ways of copying (with AVX2 if the processor has it).
 
         Cost:
-            If cold memory limits the copying, negligible with AVX2, and about 0.1 ms per million float32 for each norm
-            without AVX2.
+            Negligible with AVX2; about 0.1 ms per million float32 for each norm without AVX2. Both hold if cold memory
+            limits the copying.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         check_tensors(tensors)
@@ -162,7 +162,7 @@ class LocalAttachment(Attachment):
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The last wait of a quarter of its deadline (2 to 15 s) or more; returned once, on the lowest waiting rank."""
+        """The last wait for at least 1/4 of its deadline (2 to 15 s); returned once, on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late

@@ -44,7 +44,7 @@ def norm_squared(tensors: Sequence[Any]) -> Any:
     float32.
 
     Args:
-        tensors: Floating tensors of any shapes.
+        tensors: Floating-point tensors of any shapes.
 
     Returns:
         A float64 scalar; 0 for no tensors.

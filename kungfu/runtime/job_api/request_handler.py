@@ -284,7 +284,7 @@ class RecentMetrics:
         return tuple(status.Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
 
     def newest(self) -> status.JobMetrics:
-        """The metrics of the newest steps of one size; the throughput is all samples over all seconds."""
+        """The metrics of the newest steps of one size; the throughput is all samples divided by all seconds."""
         if not self._steps:
             return status.JobMetrics()
         newest = self._steps[-1]

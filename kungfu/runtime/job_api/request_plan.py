@@ -1,7 +1,7 @@
 """Previews a request: the job's decisions about it, made on a copy of the job's state.
 
 The request log, the barrier's decision, the agent's choice of hosts and the admission of joiners are pure functions:
-a plan runs them one after the other and performs none of their decisions.
+a plan runs them one after the other, and carries out none of their decisions.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def plan_request(
         context: The present state of the job.
         cluster: The present cluster.
         hosts: The names of the hosts by number.
-        speeds: The speeds of peers by id, as fractions of the median peer's, if known.
+        speeds: The speeds of peers by id, as fractions of the median peer's speed, if known.
         now: The time on the agent's clock, in seconds.
     """
     before = view = context.view or View(0, ())

@@ -2,7 +2,7 @@
 
 No Python hook runs at every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But the
 interpreter stores the exception that ended the program in ``sys.last_value`` and calls the ``atexit`` functions. If
-other threads delay these functions, a thread that has joined the main thread sends the report instead. The argument of
+other threads delay these functions, a thread that waits for the main thread reports instead. The argument of
 ``sys.exit`` is the exit code of the process, which the agent sees anyway.
 """
 
@@ -82,7 +82,7 @@ class ExitReport:
     def _await_end(self, trains: threading.Thread) -> None:
         """Reports the end and withdraws once the main and the training thread have ended; other threads may still run.
 
-        Waits a second before it withdraws, because the main thread should stop Horovod's engine, and usually does.
+        Waits a second before it withdraws, because the main thread should stop Horovod's engine, and usually does so.
         """
         for thread in (threading.main_thread(), trains):
             thread.join()
@@ -122,7 +122,7 @@ class ExitReport:
 def report_unattached_exit() -> None:
     """Reports that an error of kungfu ends the program before ``attach``, which normally sets up the report.
 
-    The agent does not read the program's output, so only this report informs it of the error.
+    The agent does not read the program's output, so only this report informs the agent of the error.
     """
     settings = read_settings()
     # Under kungfu-run, and not attached.

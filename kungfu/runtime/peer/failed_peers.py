@@ -102,7 +102,7 @@ def at_fault(error: KungfuError, view: View) -> set[int]:
 
     Args:
         error: The error by which a loss was noticed.
-        view: The view of the ranks in the error, unless the error names another view.
+        view: The view to which the ranks in the error refer, unless the error names another view.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(3, (Peer(0, "a:1"), Peer(4, "a:2"), Peer(5, "a:3")))

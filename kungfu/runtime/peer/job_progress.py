@@ -61,7 +61,7 @@ class PastPhases:
         return None if packed is None else packed()
 
     def packed(self, number: int) -> bytes:
-        """The packed result of a phase that is in ``numbers``."""
+        """The packed result of a phase whose number is in ``numbers()``."""
         content = self.content(number)
         assert content is not None
         return content
@@ -83,7 +83,7 @@ class PastPhases:
 
 
 def phase_watch(agent_client: AgentClient, phase: int) -> Callable[[], None]:
-    """A function to call during a wait for admission; it polls the agent, and raises `PhaseIsOver` after the phase."""
+    """A function to call while waiting for admission; polls the agent, and raises `PhaseIsOver` once the phase ends."""
     due = time.monotonic() + _LOOK_S
 
     def look() -> None:

@@ -85,7 +85,7 @@ class Membership(Protocol):
         return 0
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """Recovers from the loss of others: leaves the attachment, reports, and enters the view of the survivors.
+        """Recovers from the loss of others: leaves the attachment, reports the loss, and enters the survivors' view.
 
         The survivors with the most steps hold the valid state, and the others receive it. If one survivor knows that
         training has ended, training ends on all: the lost coordinator may have reported the end to only some of them.
@@ -136,7 +136,7 @@ class Membership(Protocol):
         """
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """Holds the last barrier of a job, once training is over on all peers; it only compares their states."""
+        """Holds the last barrier of a job, once training is over on all peers; it only compares the peers' states."""
         return
 
     def mark_state_complete(self) -> None:
@@ -160,7 +160,7 @@ class Membership(Protocol):
         return
 
     def withdraw(self) -> None:
-        """Leaves the attachment and stops the service, since the program is over: no peer should wait for this one."""
+        """Leaves the attachment and stops the service, since the program is over: no peer should wait for this peer."""
         return
 
     def close(self) -> None:

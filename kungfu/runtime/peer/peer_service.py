@@ -53,7 +53,7 @@ class BarrierInbox:
         self._received: set[int | str] = set()  # numbers of requests, and ids of checkpoint requests
 
     def begin_phase(self, on_arrival: Callable[[], None]) -> None:
-        """Prepares this peer for a phase of the job; an offer of joiners from the phase before is discarded."""
+        """Prepares this peer for a phase of the job; an offer of joiners from the previous phase is discarded."""
         with self._lock:
             self._on_arrival, self._offer = on_arrival, None
 

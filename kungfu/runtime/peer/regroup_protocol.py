@@ -49,7 +49,7 @@ class ViewProgress:
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """Records that this peer is about to enter a view; unless it is a source, it no longer holds the state."""
+        """Records that this peer is about to enter a view; unless the peer is a source, it loses the state."""
         self.entering, self.newest = view, max(self.newest, view.version)
         # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source
@@ -110,7 +110,7 @@ def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, targ
 
 
 def forward_stop(protocol: BarrierProtocol, view: View) -> None:
-    """Reports to the coordinator of the survivors, before it makes their terms, that training has ended."""
+    """Informs the coordinator of the survivors that training has ended, before the coordinator makes their terms."""
     coordinator = view.peers[0]
     # This peer is the coordinator itself.
     if coordinator.id == protocol.settings.peer:

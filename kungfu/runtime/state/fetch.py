@@ -1,5 +1,8 @@
-"""The receiving side of a transfer: parts of the state come from several peers at once, directly into the memory of
-the variables; through shared memory from a peer of this host, as a gRPC stream from another host."""
+"""The receiving side of a transfer: receives parts of the state from several peers at once.
+
+A part from a peer of this host arrives through shared memory, and a part from another host as a gRPC stream. All parts
+are written directly into the memory of the variables.
+"""
 
 from __future__ import annotations
 
@@ -163,8 +166,10 @@ class _PartTransfer:
 
 
 def _chunks(channel: rpc.Channel, request: pb.FetchRequest) -> Iterator[pb.StateChunk]:
-    """The stream from the source. A failed connection is retried until the first chunk arrives, not later: a source
-    serves each rank once."""
+    """The stream from the source; a failed connection is retried only until the first chunk arrives.
+
+    A source serves each rank only once, so a later failure cannot be repaired by another request.
+    """
     came = False
     while True:
         try:

@@ -45,7 +45,7 @@ class ReplicatedState(StateMemory, Protocol):
         """Assigns new values of the same shapes and dtypes to shared variables, by index."""
 
     def rescaled(self) -> None:
-        """Resets the folds that declare a reset on a rescale, after the view has changed."""
+        """Resets, after the view has changed, the folds that declare a reset on a rescale."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ class StateServer:
 
     @contextmanager
     def offering(self, version: int, buffers: Buffers, ranks: Sequence[int], *, purpose: str = "") -> Iterator[None]:
-        """Serves the ``ranks`` of view ``version`` within the block, in this order; ``purpose`` is the purpose in the
-        ``TransferContext``."""
+        """Serves ``ranks`` of a view, in this order, within the block; ``purpose`` is as in ``TransferContext``."""
         self._set(_Served(version, purpose, buffers, list(ranks)))
         try:
             yield

@@ -120,14 +120,14 @@ class HorovodAttachment(Attachment):
             stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The last wait of a quarter of its deadline (2 to 15 s) or more; returned once, on the lowest waiting rank."""
+        """The last wait for at least 1/4 of its deadline (2 to 15 s); returned once, on the lowest waiting rank."""
         if (stall := self._stall) is None:
             return None
         late, stall.late = stall.late, None
         return late
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """The failure described by Horovod's text; it names the ranks that the stall detector gave up."""
+        """The failure described by Horovod's text; the failure names the ranks that the stall detector gave up."""
         return engine.read_failure(str(error.message), gave_up=None if self._stall is None else self._stall.gave_up)
 
     def _unplug(self, *, keep: str) -> None:

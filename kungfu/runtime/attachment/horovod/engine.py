@@ -38,7 +38,7 @@ _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # on any peer in 
 
 @dataclass(frozen=True)
 class Topology:
-    """The ranks and sizes of one peer, by the names of Horovod's settings.
+    """The ranks and sizes of one peer, named after Horovod's settings.
 
     ``cross`` counts the peers with the same local rank on all hosts.
     """

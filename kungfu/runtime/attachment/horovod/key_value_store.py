@@ -148,7 +148,7 @@ class _Server(socketserver.ThreadingTCPServer):
         return self._places.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves one caller, and then frees its place for another."""
+        """Serves one caller, and then frees its place for another caller."""
         try:
             super().process_request_thread(request, client_address)
         finally:

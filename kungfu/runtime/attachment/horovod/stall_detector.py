@@ -28,7 +28,7 @@ _WAITING, _GOING = b"waiting", b"going"
 
 @dataclass(frozen=True)
 class MessageProgress:
-    """The progress of a peer's messages: a counter, odd during a message, and the seconds at its last change."""
+    """The progress of a peer's messages: a counter, odd during a message, and the time of its last change."""
 
     count: int
     since: float

@@ -1,4 +1,4 @@
-"""The two rendezvous of a barrier: the peers of a view arrive, rank 0 compares their states and concludes.
+"""The two rendezvous of a barrier: the peers of a view arrive; rank 0 compares their states and concludes.
 
 At the first, all peers of a view submit the digests of their states, and the coordinator decides. At the second, the
 peers of a new view have opened their attachments and fetched the state, and compare it. If some variables differ, the
@@ -192,7 +192,7 @@ class BarrierProtocol:
             return self._arrive(view, arrival.again(gaps), conclude)
 
     def _transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
-        """The transfer in which all fetch the values for ``purpose`` from rank 0, or the state from ``sources``."""
+        """The transfer in which peers fetch the values for ``purpose`` from rank 0, or the state from ``sources``."""
         settings = self.settings
         me = Credentials(settings.job, view.version, rank, view.size, bytes.fromhex(settings.secret))
         return TransferContext(view, me, sources, settings.deadlines.wait_s, purpose)

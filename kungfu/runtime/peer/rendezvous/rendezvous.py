@@ -86,9 +86,9 @@ class Rendezvous(Generic[Arrival, Result]):
 
 
 class RendezvousTable(Generic[Arrival, Result]):
-    """One rendezvous per key, created at its first use; rendezvous that are too many or too old are dropped.
+    """One rendezvous per key, created at its first use; surplus and very old rendezvous are dropped.
 
-    No peer can lag by ``_KEPT`` rendezvous, since one begins only after all peers have left the one before.
+    No peer can lag by ``_KEPT`` rendezvous, since a rendezvous begins only after all peers have left the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
