@@ -224,7 +224,7 @@ class SeveralAverages:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._conclude: Callable[[], Any] | None = None  # of the last average
+        self._conclude: Callable[[], Any] | None = None  # concludes the last average
 
     def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
         """Graph: averages like ``Training.average``, for the gradients of one of several optimizers.

@@ -93,4 +93,4 @@ def plain_number(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain_number(one) for name, one in value.items()}
     array = np.asarray(keras.ops.convert_to_numpy(value))
-    return float(array.item()) if array.size == 1 else array  # NumPy 2.4 converts no array with dimensions
+    return float(array.item()) if array.size == 1 else array  # NumPy 2.4 cannot convert an array with dimensions

@@ -259,7 +259,7 @@ class MetricStates:
 
     def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
         self._metrics = [(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]
-        self._own: list[States] = []  # of each metric, over this peer's parts
+        self._own: list[States] = []  # the states of each metric, over this peer's parts
 
     @property
     def can_be_combined(self) -> bool:

@@ -87,7 +87,7 @@ class StateServer:
         # The request is for another transfer of the same view, an earlier or a later one.
         if served.version == request.version and served.purpose != request.purpose:
             return f"this peer to give its {request.purpose or 'state'} in view {request.version}"
-        # A request of an older view is refused; one of this view is served in its turn, or refused when all are served.
+        # A request of an older view is refused. A request of this view is served in turn, or refused after all others.
         if served.version > request.version or served.waiting[:1] in ([request.rank], []):
             return ""
         return f"rank {served.waiting[0]} to take its part of the state first"

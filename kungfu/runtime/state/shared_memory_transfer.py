@@ -25,7 +25,7 @@ from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.replicated_state import TransferContext
 
 _REQUEST = struct.Struct("!qq")
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address without a listener can only be tried again
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # the waits before an address without a listener is tried again
 _HUNG_UP, _LATE = 1, 2
 
 
@@ -34,7 +34,7 @@ def serving_host(
     buffers: Buffers, context: TransferContext, ranks: Sequence[int], *, failures: list[str]
 ) -> Iterator[None]:
     """Serves the ``ranks`` of this host within the block; adds the errors of failed transfers to ``failures``."""
-    # By the plan, no peer of this host fetches from this one.
+    # By the plan, no peer of this host fetches from this peer.
     if not ranks:
         yield
         return
