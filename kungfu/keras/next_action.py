@@ -40,14 +40,14 @@ changes made in these calls.
 
 | the last calls                     | the reported state is     | call                                            |
 | ---------------------------------- | ------------------------- | ----------------------------------------------- |
-| an execution begins                | in another one, or none   | end batch: its last known step                  |
-| none of a validation               | in it, or after it        | begin test                                      |
-| a validation begins                | after it                  | end test                                        |
-| none of the end of an epoch        | after it                  | hear of epoch: without the writers, which rank  |
+| an execution begins                | in another, or in none    | end batch: its last known step                  |
+| no call of a validation            | in or after validation    | begin test                                      |
+| a validation begins                | after the validation      | end test                                        |
+| no call of an epoch's end          | after the epoch's end     | hear of epoch: without the writers, which rank  |
 |                                    |                           | 0 calls                                         |
-| none of the beginning of an epoch  | in it                     | begin epoch                                     |
-| none of an execution               | in it                     | begin batch                                     |
-| none of the end of training        | after it                  | end training                                    |
+| no call of an epoch's beginning    | in the epoch              | begin epoch                                     |
+| no call of an execution            | in the execution          | begin batch                                     |
+| no call of the end of training     | after the end of training | end training                                    |
 
 The callbacks of a joining peer had no calls. They are called only for the epoch and the execution under way, not for
 finished epochs and executions.
@@ -91,7 +91,7 @@ class FitState:
         ended: The number of concluded epochs.
         begun_epoch: The last epoch for which ``on_epoch_begin`` was called.
         batch: The number of finished steps in the present epoch.
-        open_batch: The first step of an execution for which the beginning was called, but not the end; -1 for none.
+        open_batch: The first step of the execution whose beginning was called, but not its end; -1 if there is none.
         tested: The number of calls made for the validation of the present epoch: 0, 1 or 2.
         found: The results of that validation, by name.
         end_called: The last epoch for which ``on_epoch_end`` was called.

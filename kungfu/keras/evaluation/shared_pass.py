@@ -267,7 +267,7 @@ class MetricStates:
         return all(way not in (None, "mean") for _, way in self._metrics)
 
     def add_part(self) -> None:
-        """Adds the present states of the metrics, the result of evaluating a part."""
+        """Adds the present states of the metrics, which result from the evaluation of a part."""
         part = [[np.asarray(variable.numpy()) for variable in metric.variables] for metric, _ in self._metrics]
         # After a loss of peers, this peer also evaluates some of the lost batches.
         if self._own:

@@ -32,13 +32,13 @@ class PeerStatus:
     """A peer of the job and its process.
 
     Args:
-        id: Its id.
-        rank: Its rank; ``None`` outside the view.
-        host: The name of its host.
-        pid: Its process id.
+        id: The id of the peer.
+        rank: The rank of the peer; ``None`` outside the view.
+        host: The name of the peer's host.
+        pid: The id of the peer's process.
         state: The activity of the peer.
         for_s: Seconds since the peer entered this state.
-        speed: Its average speed, as a fraction of the median peer's; ``None`` if no policy measures speeds.
+        speed: The average speed, as a fraction of the median peer's speed; ``None`` if no policy measures speeds.
         is_straggler: True if the speed is below `kungfu.slowness.STRAGGLER`; ``None`` if the speed is unknown.
         address: The address of the peer, for callers with the job's secret; empty outside the view.
     """
@@ -88,7 +88,7 @@ class RequestProgress:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The status of a job for schedulers; ``troubles`` are its latest problems, oldest first."""
+    """The status of a job for schedulers; ``troubles`` are the job's latest problems, oldest first."""
 
     job: str
     scaling: Scaling
