@@ -1,6 +1,6 @@
 """The assembler: a backend that writes the evaluation of a plan as bytecode instead of computing values. Bytecode has
-one instruction per line, as defined in ``kungfu/native/policy/bytecode.h``: one side of a step for the native op
-`KungfuEvaluate`, or a whole step of all peers for a replay.
+one instruction per line, as defined in ``kungfu/native/policy/bytecode.h``. A program covers one side of a step, for
+the native op `KungfuEvaluate`, or a whole step of all peers, for a replay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked valu
 
 @dataclass(frozen=True, eq=False)
 class Register:
-    """The register of a value while bytecode runs."""
+    """The register that contains a value while bytecode runs."""
 
     number: int
     type: SignalType
@@ -36,19 +36,20 @@ class Bytecode:
     """A bytecode program, and the tables that the op needs to run it."""
 
     text: str
-    states: tuple[int, ...]  # the indices of its states among the fields of all folds
+    states: tuple[int, ...]  # the indices of the fields that it uses, among the fields of all folds
     inputs: Mapping[str, DType]
     results: tuple[DType, ...]
 
 
 def before_sync(plan: CompiledPolicies) -> Bytecode:
-    """The bytecode of the half before the gradient all-reduce; its result is this peer's piggybacked values."""
+    """The bytecode of a step's first half, before the gradient all-reduce; computes this peer's piggybacked values."""
     backend, states = _begun(plan)
     return backend.bytecode(states=states, results=[prepare(plan, Evaluation(backend, states))])
 
 
 def after_sync(plan: CompiledPolicies) -> Bytecode:
-    """The bytecode of the half after the gradient all-reduce: computes the outcome's fields and updates every state."""
+    """The bytecode of a step's second half, after the gradient all-reduce; computes the outcome and updates the
+    states."""
     if plan.exchanges:
         raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
     backend, states = _begun(plan)
@@ -56,7 +57,7 @@ def after_sync(plan: CompiledPolicies) -> Bytecode:
 
 
 def whole_step(plan: CompiledPolicies) -> Bytecode:
-    """The bytecode of a step of all peers of a cluster; its results are the fields of the outcome."""
+    """The bytecode of a whole step for all peers of a cluster; computes the fields of the outcome."""
     backend, states = _begun(plan)
     piggybacked = prepare(plan, Evaluation(backend, states))
     return _concluded(plan, backend, states, summed=backend.exchanged(piggybacked, "piggybacked"))
@@ -78,18 +79,19 @@ def _concluded(plan: CompiledPolicies, backend: Assembler, states: States, *, su
 
 @dataclass(frozen=True, eq=False)
 class Assembler:
-    """Writes instructions; its values are registers. See `kungfu.compiler.evaluate.Backend`.
+    """A backend that writes instructions and uses registers as values. See `kungfu.compiler.evaluate.Backend`.
 
-    One instruction writes each register (static single assignment), but both sides of a branch write its results."""
+    Each register is written by one instruction (static single assignment), but the results of a branch are written by
+    both of its sides."""
 
-    reductions: Collection[str]  # the names of the gradient reductions, which are inputs here
+    reductions: Collection[str]  # the names of the gradient reductions; bytecode reads these as inputs
     code: list[str] = field(default_factory=list)
-    inputs: dict[str, Register] = field(default_factory=dict)  # these hold the values of the step at first
+    inputs: dict[str, Register] = field(default_factory=dict)  # these contain the values of the step initially
     constants: dict[tuple[DType, str], Register] = field(default_factory=dict)
     numbers: count[int] = field(default_factory=count)  # the register numbers that are not used yet
 
     def bytecode(self, *, states: States, results: Sequence[Register], kept: Sequence[Register] = ()) -> Bytecode:
-        """The instructions so far, without states that are neither read nor kept."""
+        """The bytecode of the instructions so far, without the states that it neither reads nor updates."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
         fields = enumerate(one for registers in states.values() for one in registers)
         needed = {index: one for index, one in fields if kept or one.number in read}
@@ -149,12 +151,12 @@ class Assembler:
     def branch(
         self, on: Register, then: Callable[[], list[Register]], otherwise: Callable[[], list[Register]]
     ) -> list[Register]:
-        # A jump over the side that is on; its length is known once that side is written.
+        # A jump over the `then` side; its length is known once that side is written.
         start = self._reserve()
         chosen = then()
         results = [self.register(one.type) for one in chosen]
         self._copy(chosen, results)
-        # At its end, a jump over the side that is off.
+        # At the end of the `then` side, a jump over the `otherwise` side.
         middle = self._reserve()
         self._copy(otherwise(), results)
         self.code[start] = f"skip_unless {on.number} {middle - start}"
@@ -184,7 +186,7 @@ class Assembler:
         return self.write("join", values, SignalType(of.dtype, VECTOR))
 
     def _reserve(self) -> int:
-        """Reserves the index of an instruction that is filled in later."""
+        """Reserves the place of an instruction that is written later; returns its index."""
         self.code.append("")
         return len(self.code) - 1
 

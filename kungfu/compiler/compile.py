@@ -1,8 +1,8 @@
 """The compilation of policies to a plan: build, check, simplify, schedule, fuse.
 
 Policies are built into rules over a graph of signals. The graph is checked as the user wrote it, so that messages can
-refer to the user's lines; then rules get their rate limits and budgets, which are signals too, and the whole graph is
-simplified and scheduled. No pass changes a node: each pass creates new nodes.
+refer to the user's lines. Then the rate limits and budgets of the rules, which are signals too, are added, and the
+whole graph is simplified and scheduled. No pass changes a node: each pass creates new nodes.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
-    """The rules, limited by budgets if they change the cluster, then twins that record the steps without budget.
+    """The rules, limited by budgets if they change the cluster, then twins that record the steps without a budget left.
 
-    The job's budget replaces those of the policies. Of several rules in one step, of any policy, each needs one change
-    more than the rules before it.
+    The job's budget replaces the policies' budgets. If several rules fire in one step, each needs one more change in
+    the budget than the rules before it, whichever policies they belong to.
     """
     spent, twins = Spent.nothing(), list[Rule]()
     for rule in rules:
@@ -72,7 +72,8 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
         with attributed_to(one.origin):
             allowance = Allowance.of(one.budgets.values())
-            # A hook makes its requests when it is called: it receives the number of changes that are left.
+            # The requests of a hook are unknown before its call: the rule passes on the number of changes that are
+            # left.
             if one.budgets and isinstance(one.action, Call):
                 one = _with_rest(one, allowance, spent=spent)
             # A rule that changes the cluster fires while its budgets allow it; its twin records the other steps.
@@ -93,14 +94,14 @@ def _and_by(rule: Rule, spent: Spent) -> Spent:
 
 
 def _with_rest(rule: Rule, allowance: Allowance, *, spent: Spent) -> Rule:
-    """The rule of a hook, with the number of changes left among its inputs."""
+    """The rule of a hook, with the number of remaining changes added to its inputs."""
     name = distinct_name("rescales_left", used=rule.inputs)
     rule = replace(rule, inputs={**rule.inputs, name: allowance.whole_rescales_left(spent)}, budget=name)
     return _with_replacements_left(rule, allowance, spent=spent) if allowance.counts_replacements else rule
 
 
 def _with_replacements_left(rule: Rule, allowance: Allowance, *, spent: Spent) -> Rule:
-    """The rule, limited to the number of replacements that are left."""
+    """The rule, with the number of remaining replacements as an input that limits its request."""
     name = distinct_name("replacements_left", used=rule.inputs)
     return replace(rule, inputs={**rule.inputs, name: allowance.replacements_left(spent)}, replacement_budget=name)
 
@@ -153,7 +154,7 @@ def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> d
 
 
 def _straggler_fractions(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> Signal | None:
-    """The speed of each peer as a fraction of the median's, from the first policy that measures it, if any."""
+    """The speed of each peer as a fraction of the median speed, from the first policy that measures it, if any."""
     made = (one for one in topological(signals) if one.monitor == straggler_fractions.__name__)
     return next((shared[one] for one in made), None)
 

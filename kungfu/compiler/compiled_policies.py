@@ -1,8 +1,8 @@
-"""The plan: the computation of a step for its policies, in order, stage by stage; pure data.
+"""The plan: the computations that each step performs for the policies, in order, stage by stage; pure data.
 
-A plan sees the gradients only as *gradient reductions*, the maps that reduce a nest of tensors to a number; from these
-the rest can be computed, so the record of a run needs no gradients. In a step the program computes each reduction once
-and passes it on like a source; a replay uses the recorded number instead.
+A plan sees the gradients only as *gradient reductions*, the maps that reduce a nest of tensors to a number; everything
+else can be computed from these reductions, so the record of a run needs no gradients. In a step the program computes
+each reduction once and passes it on like a source; a replay uses the recorded number instead.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kungfu.control.action import operands
 from kungfu.signal import NEST, SCALAR, Collective, Fold, Map, Placement, Signal, Source, topological
 from kungfu.signal.sources import GivenBy, SourceKind
 
-# An attachment computes these two while it copies.
+# An attachment may compute these two norms while it copies the gradients.
 LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"
 
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The collectives that share one message, and the offsets of their floats; all are summed over the peers.
+    """The collectives that share one message, in the order of their floats; the message is summed over the peers.
 
     Attributes:
         scalars: The first collectives, with one float each.
@@ -37,12 +37,13 @@ class MessageLayout:
     def of(cls, collectives: Sequence[Collective]) -> MessageLayout:
         """The layout of one message for all collectives with operands known at the same time.
 
-        Means are sent as sums, gathered scalars as vectors of zeros with the peer's entry: one sum serves them all."""
+        Means are sent as sums, and gathered scalars as vectors that are zero except for the peer's entry, so that one
+        summed message serves all collectives."""
         scalars = tuple(one for one in collectives if one.type.shape == SCALAR)
         return cls(scalars, tuple(one for one in collectives if one.type.shape != SCALAR))
 
     def floats(self, size: int) -> int:
-        """The number of float32 in this message for a cluster of `size` peers."""
+        """The number of float32 values in this message for a cluster of `size` peers."""
         return len(self.scalars) + size * len(self.vectors)
 
     @property
@@ -56,7 +57,7 @@ class Segment:
     """A sequence of nodes without branches, or one message; it runs in the steps in which one of its gates is on.
 
     Attributes:
-        gates: The gates; empty for a segment of every step.
+        gates: The gates; empty for a segment that runs in every step.
         nodes: The nodes, each after its inputs; empty for a message.
         message: The message.
         outputs: The nodes that later segments, gates or results read.
@@ -75,18 +76,19 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class CompiledPolicies:
-    """The computation of a step for its policies, in order.
+    """The computations that each step performs for the policies, in order.
 
     Attributes:
-        rules: The rules of a step, over the nodes of the plan.
+        rules: The rules that each step evaluates, over the nodes of the plan.
         watched_signals: The signals that a status line can show, by name; a signal that costs more than arithmetic is
             NaN in steps in which its gate is off.
-        before: The segments before the gradient all-reduce; they end in the operands of `piggybacked`.
+        before: The segments before the gradient all-reduce; they compute the operands of `piggybacked`.
         piggybacked: The collectives that are added to the gradient all-reduce.
         after: The segments after the gradient all-reduce.
-        on_rescale: The rules that a barrier evaluates, not part of a step; see `kungfu.compiler.fired`.
-        straggler_fractions: The speed of each peer as a fraction of the median's, in rank order, where a policy
-            measures it (`kungfu.monitor.straggler_fractions`): it decides which peers leave first when the job shrinks.
+        on_rescale: The rules that a barrier evaluates instead of a step; see `kungfu.compiler.fired`.
+        straggler_fractions: The speed of each peer as a fraction of the median speed, in rank order, if a policy
+            measures it (`kungfu.monitor.straggler_fractions`). This speed decides which peers leave first when the job
+            shrinks.
     """
 
     rules: tuple[Rule, ...]
@@ -123,7 +125,7 @@ class CompiledPolicies:
         return {name: kinds[name] for name in sorted(kinds)}
 
     def given_by(self, giver: GivenBy) -> Mapping[str, Source]:
-        """The sources provided by one call of the program, such as ``publish``, by name."""
+        """The sources that the program provides by one kind of call, such as ``publish``, by name."""
         found = {one.source: one for one in self.nodes if isinstance(one, Source) and one.kind.given_by == giver}
         return {name: found[name] for name in sorted(found)}
 
@@ -138,13 +140,14 @@ class CompiledPolicies:
 
     @cached_property
     def only_sends_local_norm(self) -> bool:
-        """True if the plan only sends the norm of this peer's gradients, so that it may become known while sending."""
+        """True if the plan uses the norm of this peer's gradients only to send it; the norm may then become known while
+        sending."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
 
     @property
     def messages_per_step(self) -> int:
-        """Messages of an ordinary step beyond the gradient all-reduce."""
+        """The number of messages of an ordinary step in addition to the gradient all-reduce."""
         return sum(1 for one in self.after if one.message and not one.gates)
 
     @property
@@ -169,15 +172,16 @@ class Outcome(NamedTuple):
 
     Attributes:
         fired: bool, one per rule.
-        targets: float32, one per rule; NaN if it did not fire or requests no number.
-        masks: bool, one row for each rule that requests some peers, in the order of the rules, with one entry per peer;
-            false if it did not fire.
-        inputs: float32, the inputs of the rules, rule by rule; NaN off the rule's gate.
+        targets: float32, one per rule; NaN if the rule did not fire or requests no number.
+        masks: bool, one row for each rule that selects peers, in the order of the rules, with one entry per peer; false
+            if the rule did not fire.
+        inputs: float32, the inputs of the rules, rule by rule; NaN in steps outside the rule's gate.
         watched: float32, the values of `CompiledPolicies.watched_signals`.
-        inputs_whole: int64, the whole numbers in `inputs` again: a float32 holds whole numbers only up to 2 ** 24; see
+        inputs_whole: int64, the whole numbers in `inputs` again, since float32 is exact only up to 2 ** 24; see
             `inputs_of_rules`.
         watched_whole: int64, the whole numbers in `watched` again.
-        fractions: float32, a row with `CompiledPolicies.straggler_fractions`, one entry per peer; no row without it.
+        fractions: float32, a row with `CompiledPolicies.straggler_fractions`, one entry per peer; no row if the plan
+            has none.
     """
 
     fired: Any
@@ -193,7 +197,7 @@ class Outcome(NamedTuple):
 def inputs_of_rules(
     plan: CompiledPolicies, inputs: Iterable[Any], inputs_whole: Iterable[Any]
 ) -> Iterator[dict[str, float]]:
-    """The inputs of each rule by name, from the vectors of an outcome: whole numbers as Python's int. The values are
+    """The inputs of each rule by name, from the vectors of an outcome; whole numbers become Python ints. The values are
     meaningless in steps outside the rule's gate."""
     numbers, wholes = iter(inputs), iter(inputs_whole)
     for rule in plan.rules:
@@ -206,7 +210,7 @@ def _number_of(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) ->
 
 
 def is_whole(signal: Signal) -> bool:
-    """True if a signal is a whole number, so that the outcome keeps every digit."""
+    """True if a signal is a whole number, which the outcome stores with every digit."""
     return signal.type.dtype == "int64"
 
 
@@ -218,8 +222,8 @@ class GradientReduction:
     """A number that a plan computes from a nest of gradients.
 
     Attributes:
-        name: Its name among the sources and in records, as in ``norm_squared(grads)``.
-        node: The map that computes it.
+        name: The name of the number among the sources and in records, as in ``norm_squared(grads)``.
+        node: The map that computes the number.
         gates: The reduction is known in the steps of any of these gates; without gates, in every step.
     """
 
@@ -273,8 +277,8 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """True if no node before the message computes with a number, so that only its position in the message must be
-    known: it is sent unchanged, or a `where` chooses it."""
+    """True if no node before the message computes with this number: the number is sent unchanged, or a `where` chooses
+    it, so that only its position in the message must be known."""
     chosen = {node}
     for segment in before:
         for one in segment.nodes:

@@ -2,11 +2,11 @@
 
 The values of a backend are TensorFlow tensors, NumPy arrays or registers of bytecode. The evaluation runs segments in
 order, updates folds, packs and unpacks messages, and collects the outcome, so that the interpreters cannot differ in
-these.
+these respects.
 
-A step is evaluated in two halves with separate values: `prepare` before the gradient all-reduce gives the floats that
-are piggybacked on it, and `conclude` after it gives the outcome. A node that both halves need is computed in both, with
-equal results, since its inputs are equal. Only `conclude` updates the states of folds.
+A step is evaluated in two halves with separate values: `prepare`, before the gradient all-reduce, returns the floats
+that are piggybacked on that message, and `conclude`, after it, returns the outcome. A node that both halves need is
+computed in both, with equal results, since its inputs are equal. Only `conclude` updates the states of folds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Backend(Protocol):
 class Evaluation:
     """One half of a step: the values of the evaluated nodes, and the fields of each fold's state before the step.
 
-    ``renewed`` holds the fields of the state after the step, for each evaluated fold."""
+    ``renewed`` contains the fields of the state after the step, for each evaluated fold."""
 
     backend: Backend
     states: Mapping[Fold, tuple[Value, ...]]
@@ -98,7 +98,7 @@ def prepare(plan: CompiledPolicies, evaluation: Evaluation) -> Value:
 
 
 def conclude(plan: CompiledPolicies, evaluation: Evaluation, *, summed: Value) -> Outcome:
-    """Everything after the gradient all-reduce, given the sum of the peers' piggybacked values."""
+    """Evaluates everything after the gradient all-reduce, given the sum of the peers' piggybacked values."""
     _unpack(plan.piggybacked, summed, evaluation)
     _run(plan.after, evaluation)
     return _outcome(plan, evaluation)
@@ -150,7 +150,7 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
 
 
 def _held(fold: Fold, evaluation: Evaluation) -> Value:
-    """The value of a fold in a step in which it does not run, or has not run yet."""
+    """The value of a fold in a step in which the fold does not run, or has not run yet."""
     seen = tuple(evaluation.values.get(one) for one in fold.observed)
     return _inside(fold.recurrence.output, state=evaluation.states[fold], seen=seen, backend=evaluation.backend)
 
@@ -222,7 +222,7 @@ def _all_finite(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _blank(type: SignalType, backend: Backend) -> Value:
-    """A placeholder that no node reads, since both sides of a branch must give the same type and shape."""
+    """A value that no node reads, for a branch: its two sides must return values of the same type and shape."""
     nothing = backend.constant(_NOTHING[type.dtype], type.dtype)
     return _filled(nothing, type, backend) if type.shape else nothing
 
@@ -234,7 +234,8 @@ def _filled(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _scattered(value: Value, backend: Backend) -> Value:
-    """A peer's share of a gather: zeros except for its entry. Not a product: NaN times 0 would spoil the sum."""
+    """A peer's share of a gather: a vector of zeros except for the peer's entry. The vector is not computed as a
+    product, because NaN times 0 would spoil the sum."""
     zeros = _filled(backend.constant(0.0, "float32"), SignalType("float32", VECTOR), backend)
     operands = (zeros, backend.source(_RANK), value)
     return backend.apply(VOCABULARY["scatter"], operands, ("float32", "int64", "float32"))
@@ -291,7 +292,8 @@ def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
     nothing = backend.constant(nan, "float32")
     for rule in plan.rules:
         target, mask = target_of(rule.action), mask_of(rule.action)
-        # In other steps the rule's target and inputs may be placeholders: NaN keeps them out of the log.
+        # If the rule does not fire, or its gate is off, these values may be placeholders: NaN keeps them out of the
+        # log.
         wanted = nothing if target is None else values[target]
         targets.append(_apply(backend, "where", values[rule.fires], wanted, nothing, of="float32"))
         masks += [] if mask is None else [_apply(backend, "and", values[rule.fires], values[mask])]
@@ -301,7 +303,7 @@ def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
         ]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
     seen = [one for rule in plan.rules for one in rule.inputs.values()]
-    # A float32 does not hold whole numbers beyond 2**24: these are returned separately.
+    # A float32 is not exact for whole numbers beyond 2**24: whole numbers are also returned separately.
     inputs_whole, watched_whole = (
         [values[one] for one in signals if one.type.dtype == "int64"]
         for signals in (seen, plan.watched_signals.values())

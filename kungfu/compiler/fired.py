@@ -27,15 +27,16 @@ class FiredRule:
         action: The request of the rule.
         value: The requested number; NaN if there is none.
         inputs: The values that the rule read, by name.
-        ranks: The ranks in its mask; on a modelled cluster, the ranks that its budget allowed to replace.
+        ranks: The ranks that the rule's mask selects; on a modelled cluster, the ranks that the budget allowed it to
+            replace.
         won: The candidates with the chosen target, if the rule was merged from several.
         lost: The candidates with other targets.
-        mode: The mode of the rule: acting, in the shadow, or held back by the budget.
-        over_budget: True if its budget is used up, so that requests of a hook are refused.
-        replacements_left: The number of peers its budgets let it replace; ``None`` if they do not count them
-            separately.
+        mode: The mode of the rule: "acting", "shadow", or "held" if a budget held another rule back.
+        over_budget: True if the budget is used up, so that requests of a hook are refused.
+        replacements_left: The number of peers that the budgets allow the rule to replace; ``None`` if no budget counts
+            replacements separately.
         held_by: The budgets that hold the rule back, as text.
-        unmet: On a modelled cluster, the reason why the request had no effect; empty if it had one.
+        unmet: On a modelled cluster, the reason why the request had no effect; empty if the request had an effect.
     """
 
     step: int
@@ -61,7 +62,7 @@ def fired_rules(plan: CompiledPolicies, outcome: Outcome, *, step: int) -> list[
     found, masks = list[FiredRule](), iter(outcome.masks)
     inputs_by_rule = inputs_of_rules(plan, outcome.inputs, outcome.inputs_whole)
     for index, (rule, inputs) in enumerate(zip(plan.rules, inputs_by_rule, strict=True)):
-        # Each rule that names peers has a row in the masks, also if it did not fire.
+        # Each rule that selects peers has a row in the masks, even if the rule did not fire.
         marked = None if mask_of(rule.action) is None else next(masks)
         if outcome.fired[index]:
             ranks = () if marked is None else tuple(int(rank) for rank in np.flatnonzero(marked))
@@ -83,17 +84,17 @@ def _fired(rule: Rule, step: int, value: float, inputs: Mapping[str, float], ran
 def fired_on_rescale(
     plan: CompiledPolicies, sources: Mapping[str, float], *, step: int, mode: RuleMode = "acting"
 ) -> list[FiredRule]:
-    """The rules on a rescale that fire in the barrier after `step`, on the host; batch rules before rate rules.
+    """The rules on a rescale that fire in the barrier after `step`, evaluated by NumPy; batch rules precede rate rules.
 
     A rule for the learning rate sees the batch that the rules before it set. A rule does not fire if its condition is
     false, its number is not finite, or its number is the present value.
 
     Args:
         plan: The plan with the rules.
-        sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new size, `global_batch_size` has
-            the rescale's `keep` applied, `learning_rate` is the final rate of a ramp in progress.
+        sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new size, `global_batch_size`
+            already reflects the rescale's `keep`, `learning_rate` is the final rate of a ramp in progress.
         step: The step before the barrier.
-        mode: Rules of this mode only.
+        mode: Only rules of this mode are evaluated.
 
     Raises:
         InternalError: A source that a rule reads is missing.

@@ -36,7 +36,7 @@ class FoldVariable:
         name: The name, equal on every peer and in records.
         variable: The value between two steps.
         placement: "agreed" if peers share the value, "local" if each peer has a separate value.
-        on_rescale: The effect of a rescale on it; "convert" is part of the fold's own dataflow.
+        on_rescale: The effect of a rescale on the variable; "convert" is part of the fold's dataflow.
         init: The first value of every entry.
     """
 
@@ -49,7 +49,7 @@ class FoldVariable:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`.
+    """A plan in TensorFlow; runs identically in eager mode, in a `tf.function`, and in a `tf.while_loop`.
 
     This class computes the two halves of a step op by op; `BytecodeProgram` computes each half in one op."""
 
@@ -82,7 +82,7 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
-        """True if this step needs a reduction of the gradients, as far as known before the step."""
+        """True if this step needs a reduction of the gradients, as far as this is known before the step."""
         one = self.plan.gradient_reductions.get(name)
         # No rule needs it, or a rule needs it in every step.
         if one is None or not one.gates:
@@ -91,12 +91,13 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
-        """This peer's float32 vector for the gradient all-reduce; `sources` are those known before it."""
+        """This peer's float32 vector for the gradient all-reduce; `sources` contains the sources known before it."""
         return prepare(self.plan, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; updates folds.
+        """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; also updates the
+        folds.
 
         Args:
             sources: Every source that the plan reads, and the gradient reductions.
@@ -133,7 +134,7 @@ def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
 
 
 def offered(sources: Mapping[str, Any], *, name: str, dtype: DType | None) -> Any:
-    """A source of the step as a tensor; without a dtype, a nest as its list of tensors."""
+    """A source of the step as a tensor; if no dtype is given, a nest as a flat list of tensors."""
     # The step and the plan use one table of sources.
     if name not in sources:
         raise InternalError(f"the step did not offer the source {name!r} that its plan reads")
@@ -192,7 +193,7 @@ class TensorFlowBackend:
 
 def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
     """The TensorFlow function of an operation, by its dotted name."""
-    # An operation that TensorFlow lacks has a function of ours.
+    # An operation without a TensorFlow function has a kernel in this package.
     where, *path = operation.tensorflow.split(".")
     found: Any = tf if where == "tf" else importlib.import_module("kungfu.signal.operation.tensorflow_kernels")
     for part in path:
@@ -214,9 +215,9 @@ class BytecodeProgram(Program):
         op by op: 0.2 to 0.5 ms more per step. The limit for the cost of policies is 3 %, so op by op is too slow. XLA
         is too slow as well. The arithmetic of the same policies (127 nodes, 19 fields of state), called 200 times in a
         loop in the graph, took per call 42 to 48 microseconds of processor time as two ops, 85 to 92 under
-        ``tf.function(jit_compile=True)`` and 137 to 148 op by op, of which the empty loop is 10 (the same machine,
-        three runs). XLA also took 2.7 s to trace and compile, against 0.2 s, and compiles again for each size of the
-        cluster.
+        ``tf.function(jit_compile=True)`` and 137 to 148 op by op; the empty loop accounts for 10 of these (the same
+        machine, three runs). XLA also took 2.7 s to trace and compile, against 0.2 s, and compiles again for each size
+        of the cluster.
     """
 
     before: Bytecode

@@ -36,14 +36,14 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
     """A plan as text: the requests of the rules, the nodes of each stage, the piggybacked values, and the cost per
     step.
 
-    A node has its name as label, else the policy's variable, else a number; leaves, and functions of step and size
-    alone, are shown as expressions. Each line shows the node's expression, placement, dtype, unit if it follows from
-    the sources, and the policy's line that created it. The text lists the nodes that several policies share, which are
-    computed once.
+    The label of a node is its name, else the policy's variable, else a number; leaves, and functions of step and size
+    alone, are shown as expressions. Each line shows the node's expression, placement and dtype, its unit if the sources
+    imply one, and the policy's line that created the node. The text lists the nodes that several policies share, which
+    are computed once.
 
     Args:
         plan: The plan.
-        monitors: "folded" gives each monitor one line with its number of nodes; "open" shows these nodes too.
+        monitors: "folded" shows each monitor as one line with its number of nodes; "open" shows all these nodes.
 
     Returns:
         Lines, each with its line ending.
@@ -73,7 +73,7 @@ def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
 
 
 def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
-    """The piggybacked collectives; those of a folded monitor share one line."""
+    """The lines of the piggybacked collectives; the collectives of a folded monitor share one line."""
     for monitor, hidden in words.folding.under.items():
         scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
         vectors = tuple(one for one in plan.piggybacked.vectors if one in hidden)
@@ -85,7 +85,8 @@ def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
 
 
 def _rule_lines(rule: Rule, words: _Words) -> Iterator[str]:
-    """The lines of a rule; with its nodes if a barrier evaluates it, separately from the steps."""
+    """The lines of a rule; if a barrier evaluates the rule, these include its nodes, which are in no stage of a
+    step."""
     labels, is_of_step = words.labels, rule.trigger.event == "step"
     steps_or_barriers = steps((rule.gate,), labels) if is_of_step else "in every barrier in which the size changes"
     yield f"rule {rule.name}{where(rule.origin)}{_MODES[rule.mode]}"
@@ -180,7 +181,8 @@ def _cost_lines(plan: CompiledPolicies) -> Iterator[str]:
 
 
 def _length(layout: MessageLayout) -> str:
-    """The floats and bytes of a message, in terms of the size where it holds vectors."""
+    """The numbers of floats and bytes of a message; if the message contains vectors, as formulas in the cluster
+    size."""
     fixed, growing = len(layout.scalars), len(layout.vectors)
     if not growing:
         return f"{_counted(fixed, 'float')} ({_counted(fixed * _FLOAT_BYTES, 'byte')})"
@@ -199,10 +201,10 @@ def explain_json(plan: CompiledPolicies) -> dict[str, Any]:
 
     Returns:
         An object with the keys `rules`, `shared`, `leave_first`, `reads`, `nodes`, `before`, `rides`, `after` and
-        `costs`. Nodes are identified by the labels of the text; `before` and `after` are the segments in
-        order, each with its gates, its nodes and the contents of its message. `leave_first` names the peers that leave
-        before the newest ones when the job shrinks: the peers with a speed `below` a fraction of the median's,
-        `measured_by` a monitor; `null` if no policy measures speeds.
+        `costs`. Nodes are identified by the labels of the text; `before` and `after` are the segments in order, each
+        with its gates, its nodes and the contents of its message. `leave_first` describes the peers that leave before
+        the newest peers when the job shrinks: their speed, `measured_by` a monitor, is `below` a fraction of the median
+        speed. It is `null` if no policy measures speeds.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch
@@ -278,7 +280,7 @@ def _names(nodes: Iterable[Signal], labels: Labels) -> list[str]:
 
 @dataclass(frozen=True)
 class Folding:
-    """The `hidden` nodes, and the hidden nodes of each monitor that is shown."""
+    """The `hidden` nodes, and, in `under`, the hidden nodes of each monitor that is shown."""
 
     hidden: frozenset[Signal] = frozenset()
     under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
@@ -306,7 +308,8 @@ def _roots(plan: CompiledPolicies) -> Iterator[Signal]:
 
 
 def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Signal]]:
-    """The nodes shared by several rules, by name and in order, if they contain a fold, a message or a norm."""
+    """The nodes that several rules share, by the names of these rules; only nodes that are worth sharing (see
+    `_dear`)."""
     dear = _dear(plan)
     owners: dict[Signal, list[str]] = {}
     for name, roots in _parts(plan).items():
@@ -332,7 +335,7 @@ def _dear(plan: CompiledPolicies) -> set[Signal]:
 
 
 def _parts(plan: CompiledPolicies) -> Mapping[str, tuple[Signal, ...]]:
-    """The signals that each policy needs; a merged rule contributes each of its candidates under its own name."""
+    """The signals that each policy needs; a merged rule contributes each candidate under the candidate's name."""
     parts: dict[str, tuple[Signal, ...]] = {}
     for rule in plan.rules:
         if rule.mode == "held":  # the twin of another rule

@@ -26,7 +26,7 @@ class GraphNode:
         how: The expression of the node, or the request of the rule.
         placement: ``local`` or ``agreed``; empty for a rule.
         unit: The unit, if known.
-        inputs: The indices of its input nodes in the result of `graph_of`.
+        inputs: The indices of the node's inputs in the result of `graph_of`.
     """
 
     label: str
@@ -38,7 +38,8 @@ class GraphNode:
 
 
 def graph_of(plan: CompiledPolicies) -> tuple[GraphNode, ...]:
-    """The graph of a plan: sources, monitors, named values and rules; unnamed arithmetic is merged into its user.
+    """The graph of a plan: sources, monitors, named values and rules; unnamed arithmetic belongs to the node that uses
+    it.
 
     Returns:
         The nodes, each after its inputs.
@@ -103,7 +104,7 @@ def _nearest(node: Signal, indices: dict[Signal, int]) -> Iterator[Signal]:
 
 
 def _used(nodes: list[GraphNode]) -> tuple[GraphNode, ...]:
-    """The nodes of a rule; nodes that only a message or a status line needs are not drawn."""
+    """The nodes that some rule needs; nodes that only a message or a status line needs are not drawn."""
     wanted = {index for index, one in enumerate(nodes) if one.kind == "rule"}
     for index in reversed(range(len(nodes))):
         if index in wanted:

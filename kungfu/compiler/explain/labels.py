@@ -35,7 +35,8 @@ def labels_of(plan: CompiledPolicies) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """The label of a source. The fold of a fed value has the name, so the newly fed value has a different label."""
+    """The label of a source. For a fed value, the fold of the value has the name, so the newly fed value itself needs a
+    different label."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
@@ -109,6 +110,6 @@ def where(origin: str) -> str:
 
 
 def steps(gates: Iterable[Signal], labels: Labels) -> str:
-    """The steps in which one of these gates is on, in words."""
+    """The steps in which one of these gates is on, as text."""
     conditions = [labels[one] for one in gates if not isinstance(one, Constant)]
     return f"only in steps with {' or '.join(conditions)}" if conditions else "in every step"

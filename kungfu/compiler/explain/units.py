@@ -1,8 +1,8 @@
 """Units: dimensional analysis of a plan from the units of the sources.
 
-A dimension is a product of powers of base units. A constant fits any dimension, and a number without a dimension gets
-that of the signal it is added to. If signals of two dimensions are added, or a function keeps no dimension, the
-dimension is unknown, and no unit is shown.
+A dimension is a product of powers of base units. A constant fits any dimension. The sum of a number without a dimension
+and a signal has the signal's dimension. If signals of two dimensions are added, or a function preserves no dimension,
+the dimension of the result is unknown, and no unit is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NONE: Dimension = {"unknown": 0}
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each node, given after its inputs; empty if the node has no unit or the unit is unknown.
+    """The unit of each of these nodes, listed after their inputs; empty if a node has no unit or the unit is unknown.
 
     >>> from kungfu.signal import TrainingSignals, topological
     >>> training = TrainingSignals()
