@@ -48,8 +48,7 @@ def before_sync(plan: CompiledPolicies) -> Bytecode:
 
 
 def after_sync(plan: CompiledPolicies) -> Bytecode:
-    """The bytecode of a step's second half, after the gradient all-reduce; computes the outcome and updates the
-    states."""
+    """The bytecode of a step's second half, after the gradient all-reduce; computes outcome and new states."""
     if plan.exchanges:
         raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
     backend, states = _begun(plan)

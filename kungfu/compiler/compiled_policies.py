@@ -140,7 +140,7 @@ class CompiledPolicies:
 
     @cached_property
     def only_sends_local_norm(self) -> bool:
-        """True if the plan uses the norm of this peer's gradients only to send it; the norm may then become known while
+        """True if the plan only sends the norm of this peer's gradients; the norm may then be computed while
         sending."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
@@ -180,8 +180,8 @@ class Outcome(NamedTuple):
         inputs_whole: int64, the whole numbers in `inputs` again, since float32 is exact only up to 2 ** 24; see
             `inputs_of_rules`.
         watched_whole: int64, the whole numbers in `watched` again.
-        fractions: float32, a row with `CompiledPolicies.straggler_fractions`, one entry per peer; no row if the plan
-            has none.
+        fractions: float32, a row with `CompiledPolicies.straggler_fractions`, one entry per peer; no row if these are
+            `None`.
     """
 
     fired: Any

@@ -96,8 +96,7 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; also updates the
-        folds.
+        """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; updates the folds.
 
         Args:
             sources: Every source that the plan reads, and the gradient reductions.

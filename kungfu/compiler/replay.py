@@ -1,9 +1,9 @@
 """Replay: a plan run for a whole cluster at once, without TensorFlow.
 
 The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Without a
-compiler, or with a given backend, the plan is evaluated in every step by NumPy, peer by peer: slower, and the oracle of
-the others. With NumPy as the backend, a value is a tuple with one array per peer, each computed separately, and a
-message is added up in rank order in float32, as the attachments do.
+compiler, or if a backend is given, that backend (NumPy by default) evaluates the plan in every step, peer by peer. This
+is slower, and serves as the reference for the compiled paths. In the NumPy backend, a value is a tuple with one array
+per peer, each computed separately, and a message is summed in rank order in float32, as in the attachments.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Replay:
 
     Args:
         plan: The plan.
-        size: Peers in the cluster at first.
-        backend: Creates the backend for a step from its sources and the size; by default the native library computes.
+        size: The number of peers at the start.
+        backend: Creates the backend for a step from the step's sources and the size; by default the native library
+            computes.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -58,7 +59,7 @@ class Replay:
         self._backend = backend or NumpyBackend
         self.plan = plan
         self.size, self.view = size, 1
-        # Each of these walks over the plan, and every step needs them.
+        # Each of these properties walks over the plan, and every step needs all of them.
         self._folds = plan.folds
         # Gathers need the rank and the size, even if the plan reads neither.
         self._kinds = {"rank": SOURCES["rank"], "size": SOURCES["size"], **plan.source_kinds}
@@ -84,11 +85,11 @@ class Replay:
 
         Args:
             local: The local sources of each peer, in rank order.
-            agreed: The agreed sources. `size` and `view` are known; `mean_grads`, `mean_loss`, `total_samples` and
-                `local_batch_size` are computed where the plan needs them and they are not given.
+            agreed: The agreed sources. `size` and `view` may be omitted; `mean_grads`, `mean_loss`, `total_samples` and
+                `local_batch_size` are computed if the plan needs them and they are not given.
 
         Raises:
-            UsageError: A source is missing, or `local` is of another number of peers.
+            UsageError: A source is missing, or `local` has another number of peers.
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
@@ -116,12 +117,12 @@ class Replay:
         """Changes the size of the cluster: new peers join after those that stay.
 
         Args:
-            size: The peers.
+            size: The new number of peers.
             stayed: The previous ranks of the peers that stay; by default the last peers leave.
 
         On rescale:
-            Folds declared with "reset" start again; the other agreed folds are sent to joiners, and local folds start
-            afresh there.
+            Folds declared with "reset" start again. Joiners receive the states of all other agreed folds, and begin
+            with initial states of the local folds.
         """
         stayed = range(min(self.size, size)) if stayed is None else stayed
         self.states = {fold: _rescaled(fold, state, stayed, size=size) for fold, state in self.states.items()}
@@ -134,7 +135,7 @@ class Replay:
                 return tuple(one[name] for one in local)
             if name == "rank":
                 return tuple(one.get(name, rank) for rank, one in enumerate(local))
-            # Invented steps need not give the joiners: during a change, they may be on every host.
+            # Invented steps may omit the joiners: during a change, joiners may be on every host.
             if name == "host_joiners" and "pending" in agreed:
                 return (int(agreed["pending"]),) * self.size
             return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)
@@ -145,7 +146,7 @@ class Replay:
         return (known[name] if name in known else _derived(name, local, known),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
-        """A gradient reduction that is given instead of the gradients."""
+        """The given values of a gradient reduction, in place of the gradients; ``None`` if they are not given."""
         if self._reductions[name].placement == "agreed":
             return (np.float32(agreed[name]),) * self.size if name in agreed else None
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
@@ -205,7 +206,7 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "mean_grads": lambda local, _: [
         _weighted(leaves, local) for leaves in zip(*(one["grads"] for one in local), strict=True)
     ],
-    # Invented steps need not say what kind of change is pending: it is one for which all rules wait.
+    # Invented steps may omit the kind of a pending change: then all rules wait for the change.
     **dict.fromkeys(("barrier_due", "change_due", "replacing"), lambda _, known: known["pending"]),
     "replacement_refused": lambda local, known: False,
     **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),
@@ -224,7 +225,7 @@ def _weighted(values: Sequence[Any], local: Local) -> Any:
 
 
 class NativeProgram:
-    """The bytecode of a plan in the native library, in which each number is a word of 8 bytes, whatever its type.
+    """The bytecode of a plan in the native library, which stores each number in a word of 8 bytes, whatever its type.
 
     Raises:
         UsageError: There is no compiler, and no previously built library.
@@ -244,9 +245,9 @@ class NativeProgram:
         self._entries = np.zeros(len(self._results), np.int64)
 
     def step(self, sources: Mapping[str, PerPeer], states: Any, *, size: int) -> Outcome:
-        """One step of a cluster, from each peer's sources and gradient reductions.
+        """Runs one step of a cluster, from each peer's sources and gradient reductions.
 
-        Updates ``states`` in place: the words of the folds' states, a row for each peer."""
+        ``states`` contains the words of the folds' states, with one row per peer, and is updated in place."""
         inputs = self._loaded(sources, size)
         addresses = (one.ctypes.data for one in (inputs, self._lengths, states, self._entries))
         found = self._functions.kungfu_bytecode_run(self._opened, size, *addresses)
@@ -257,7 +258,7 @@ class NativeProgram:
         return outcome._replace(masks=outcome.masks.reshape(-1, size), fractions=outcome.fractions.reshape(-1, size))
 
     def words(self, fields: Sequence[PerPeer], *, size: int) -> Any:
-        """The words of these fields of the folds' states, a row for each peer."""
+        """The fields of the folds' states as words, with one row per peer."""
         lengths = np.abs(self._lengths)
         words = np.zeros((size, lengths.sum()), np.int64)
         columns = np.split(words, np.cumsum(lengths)[:-1], axis=1) if fields else []
@@ -266,7 +267,7 @@ class NativeProgram:
         return words
 
     def fields(self, words: Any) -> Iterator[PerPeer]:
-        """The fields of the folds' states stored in these words: one array for each peer."""
+        """Yields the fields of the folds' states that are stored in these words, each with one array per peer."""
         at = 0
         for type, length in zip(self._states, np.abs(self._lengths).tolist(), strict=True):
             found = _numbers(words[:, at : at + length], type.dtype).copy()

@@ -1,12 +1,12 @@
-"""A plan as JSON, so that the record of a run holds the plan that ran, without the source of its policies.
+"""A plan as JSON, so that the record of a run contains the plan that ran, but not the source of its policies.
 
 A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and referred to by its
 number. Operations are written by their name in the vocabulary; for a function (a hook, for example) only the name and
 the module are written, since its body cannot be serialized.
 
-The outline of a plan is for a comparison with the plan of another peer. In it a node's text is its expression down to
-the sources, so two plans share a node exactly if both compute the same. Line numbers and variable names of the program
-make no difference.
+The outline of a plan is for a comparison with another peer's plan. In an outline, the text of a node represents the
+node's expression down to the sources, so two nodes have the same text exactly if they compute the same value. Line
+numbers and variable names of the program make no difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.signal import Constant, Fold, Signal, topological
 from kungfu.signal.operation import VOCABULARY, Operation
 
-# A class, a field or an operation that is renamed needs another number.
+# Renaming a class, a field or an operation requires another schema number.
 PLAN_SCHEMA = 2
 
 
@@ -43,14 +43,14 @@ class _Elsewhere:
 
 
 def plan_to_json(plan: CompiledPolicies) -> dict[str, Any]:
-    """The plan as JSON values; raises `InternalError` for a plan that holds anything else."""
+    """The plan as JSON values; raises `InternalError` if the plan contains a value that cannot be written."""
     numbers = node_numbers(plan)
     nodes = [record_to_json(node, numbers) for node in numbers]
     return {"schema": PLAN_SCHEMA, "nodes": nodes, "plan": record_to_json(plan, numbers)}
 
 
 def node_numbers(plan: CompiledPolicies) -> dict[Signal, int]:
-    """Every node of the plan with its number, after its inputs and, for a fold, after the nodes inside."""
+    """The number of every node of the plan: nodes follow their inputs, and folds also follow the nodes inside them."""
     order = dict.fromkeys(_nodes(topological(_signals_in(plan))))
     return {node: number for number, node in enumerate(order)}
 
@@ -86,7 +86,7 @@ def plan_from_json(content: Mapping[str, Any]) -> CompiledPolicies:
 
 
 def _nodes(order: Iterable[Signal]) -> Iterator[Signal]:
-    """Every node after its inputs and, for a fold, after the nodes inside."""
+    """Yields every node after its inputs, and every fold also after the nodes inside it."""
     for node in order:
         if isinstance(node, Fold):
             yield from topological(tuple(_signals_in(node.recurrence)))
@@ -200,8 +200,8 @@ def _classes() -> Mapping[str, type]:
 
 
 def outline(plan: CompiledPolicies) -> Iterator[tuple[str, str]]:
-    """The parts of a plan, each with a label for people and a text for the comparison: nodes after their inputs, then
-    the rules, then, without a label, the order of computation and messages."""
+    """Yields the parts of a plan, each as a label for people and a text for the comparison: the nodes, after their
+    inputs; then the rules; and last, with an empty label, the order of computations and messages."""
     # A node's text is a digest of its fields with the texts of its inputs: a Merkle tree over the graph.
     numbers, labels, owners = node_numbers(plan), labels_of(plan), _owners(plan)
     texts: dict[int, str] = {}
@@ -234,7 +234,7 @@ def _resolved(value: Any, texts: Mapping[int, str]) -> Any:
 
 
 def _owners(plan: CompiledPolicies) -> dict[Signal, str]:
-    """The first rule that needs a node, by node."""
+    """The name of the first rule that needs each node."""
     owners: dict[Signal, str] = {}
     for rule in (*plan.rules, *plan.on_rescale):
         for node in topological(rule.roots):

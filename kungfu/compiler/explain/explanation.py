@@ -85,8 +85,7 @@ def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
 
 
 def _rule_lines(rule: Rule, words: _Words) -> Iterator[str]:
-    """The lines of a rule; if a barrier evaluates the rule, these include its nodes, which are in no stage of a
-    step."""
+    """The lines of a rule; if a barrier evaluates the rule, they include its nodes, which no stage of a step shows."""
     labels, is_of_step = words.labels, rule.trigger.event == "step"
     steps_or_barriers = steps((rule.gate,), labels) if is_of_step else "in every barrier in which the size changes"
     yield f"rule {rule.name}{where(rule.origin)}{_MODES[rule.mode]}"
@@ -181,8 +180,7 @@ def _cost_lines(plan: CompiledPolicies) -> Iterator[str]:
 
 
 def _length(layout: MessageLayout) -> str:
-    """The numbers of floats and bytes of a message; if the message contains vectors, as formulas in the cluster
-    size."""
+    """The numbers of floats and bytes of a message; if it contains vectors, as formulas in the cluster size."""
     fixed, growing = len(layout.scalars), len(layout.vectors)
     if not growing:
         return f"{_counted(fixed, 'float')} ({_counted(fixed * _FLOAT_BYTES, 'byte')})"
@@ -308,8 +306,7 @@ def _roots(plan: CompiledPolicies) -> Iterator[Signal]:
 
 
 def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Signal]]:
-    """The nodes that several rules share, by the names of these rules; only nodes that are worth sharing (see
-    `_dear`)."""
+    """The nodes worth sharing (see `_dear`) that several rules share, by the names of these rules."""
     dear = _dear(plan)
     owners: dict[Signal, list[str]] = {}
     for name, roots in _parts(plan).items():

@@ -38,8 +38,7 @@ class GraphNode:
 
 
 def graph_of(plan: CompiledPolicies) -> tuple[GraphNode, ...]:
-    """The graph of a plan: sources, monitors, named values and rules; unnamed arithmetic belongs to the node that uses
-    it.
+    """The graph of a plan: sources, monitors, named values and rules; unnamed arithmetic is part of its reader.
 
     Returns:
         The nodes, each after its inputs.

@@ -1,10 +1,10 @@
-"""Can fire: refuses a rule with a condition that can never hold, a mistake that would not show otherwise.
+"""Can fire: refuses a rule with a condition that can never hold, a mistake that would otherwise go unnoticed.
 
-An abstract interpretation of the condition, in two parts. Intervals are followed through the arithmetic, node by node,
-in topological order; they also show whether a number has bounds. Then the conjunction is split: comparisons of
-one source with constants leave an interval, and conditions on its remainders select numbers in that interval. Both
-parts over-approximate: a fold, a message or a measurement may have any value. So a refused rule could never fire, and
-an accepted rule may still never fire.
+The pass is an abstract interpretation of the condition, in two parts. First, intervals are propagated through the
+arithmetic, node by node, in topological order; these intervals also show whether a number has bounds. Then the
+conjunction is split: comparisons of a source with constants leave an interval, and conditions on the source's
+remainders select numbers in that interval. Both parts over-approximate: a fold, a message or a measurement may have any
+value. So a refused rule could never fire, and an accepted rule may still never fire.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kungfu.signal.operation import SignalType
 
 @dataclass(frozen=True)
 class _Range:
-    """The interval of the values other than NaN that a number can have; empty, hence always NaN, if low > high."""
+    """The interval of the values, other than NaN, that a number can have; if low > high, the number is always NaN."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -42,7 +42,7 @@ _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less"
 
 
 def check_can_fire(rule: Rule, *, policy: str) -> None:
-    """Refuses a rule whose trigger holds in no step, or whose action requests the impossible, by a `PolicyError`."""
+    """Raises `PolicyError` for a rule whose trigger holds in no step, or whose action requests the impossible."""
     if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
@@ -69,7 +69,7 @@ def _can_hold(condition: Signal) -> bool:
         return False
     parts = tuple(_conjuncts(condition))
     between = _constraints(parts)
-    # Comparisons with constants restrict each source to an interval, and remainders to some of the numbers in it.
+    # Comparisons with constants restrict each source to an interval, and conditions on remainders restrict it further.
     return not any(one.is_empty for one in between.values()) and all(
         can_meet(parts, source=source, low=one.low, high=one.high) for source, one in between.items()
     )
@@ -88,7 +88,7 @@ def _truths(condition: Signal) -> frozenset[bool]:
 
 
 def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mapping[Signal, _Range]) -> frozenset[bool]:
-    """The truth values that a node can have, given those of its operands and the intervals below comparisons."""
+    """The truth values that a node can have, from the possible truth values and intervals of its operands."""
     both = frozenset({True, False})
     if isinstance(node, Constant):
         return frozenset({bool(node.value)})
@@ -111,7 +111,7 @@ def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mappi
 
 
 def _compared(name: str, one: _Range, other: _Range, *, whole: bool) -> frozenset[bool]:
-    """The truth values that a comparison can have; with a number that may be NaN, it can always be false."""
+    """The truth values that a comparison can have; a comparison with a number that may be NaN can always be false."""
     always = whole and not _COMPARED[_OPPOSITE[name]](one, other)
     return frozenset({True}) if always else frozenset({True, False} if _COMPARED[name](one, other) else {False})
 
@@ -131,7 +131,7 @@ _OPPOSITE |= {opposite: name for name, opposite in _OPPOSITE.items()}
 
 
 def unbounded_side(number: Signal) -> str:
-    """The first side, "lower" or "upper", on which a number is unbounded; empty if sizes and constants bound it."""
+    """The first side, "lower" or "upper", on which a number is unbounded; empty if it has both bounds."""
     ranges: dict[Signal, _Range] = {}
     for node in topological((number,)):
         if node.type.dtype != "bool":
@@ -141,7 +141,8 @@ def unbounded_side(number: Signal) -> str:
 
 
 def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Range(1)) -> _Range:
-    """The interval of a number, given those of its operands and of each number of peers."""
+    """The interval of a number, given the intervals of its operands; `sizes` is the interval of each number of
+    peers."""
     if isinstance(node, Constant):
         return _NOTHING if math.isnan(node.value) else _Range(node.value, node.value)
     if isinstance(node, Source):
@@ -166,7 +167,7 @@ def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Ran
 
 
 def _rounded(exact: _Range) -> _Range:
-    """Allows for float32 rounding: 0.1 + 0.2 equals 0.3 there, but exceeds it in Python."""
+    """Widens an interval for float32 rounding: in float32 0.1 + 0.2 equals 0.3; in Python the sum is larger."""
     return _Range(exact.low - abs(exact.low) * _ROUNDING, exact.high + abs(exact.high) * _ROUNDING)
 
 
@@ -202,7 +203,7 @@ def _product(one: _Range, other: _Range) -> _Range:
 
 
 def _constraints(parts: Sequence[Signal]) -> dict[str, _Range]:
-    """The interval between constants in which each whole source must lie for all parts of a conjunction to hold."""
+    """The interval that comparisons with constants leave for each int64 source if all parts of a conjunction hold."""
     leaves = (node for node in topological(parts) if isinstance(node, Source) and node.type == SignalType("int64"))
     found = {node.source: _range(node, {}) for node in leaves}
     for part in parts:
@@ -224,7 +225,7 @@ def _conjuncts(condition: Signal) -> Iterator[Signal]:
 
 
 def _bound(part: Signal) -> tuple[str, _Range] | None:
-    """The source and its interval, from a comparison of a whole source with a constant."""
+    """The source and its interval, from a comparison of an int64 source with a constant."""
     if not isinstance(part, Map) or len(part.operands) != 2:
         return None
     name, (one, other) = part.operation.name, part.operands

@@ -15,7 +15,7 @@ from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
-    """Refuses policies, by name, whose rules break the calculus or use signals of another owner than `job`.
+    """Refuses policies whose rules violate the calculus, or use signals that belong to another job than `job`.
 
     After this pass, every target, mask, trigger and watched size is an agreed scalar or vector of its type, every gate
     is exact, sizes are bounded, and at most one acting rule sets each setting on each occasion. All later passes rely
@@ -44,7 +44,7 @@ def _line_to_mend(rule: Rule) -> str:
 
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
-    # Gates must be exact, also those of folds, so that peers run the same collectives.
+    # Gates, including the gates of folds, must be exact, so that all peers run the same collectives.
     _check_gate(rule.gate, of=f"the trigger of policy {policy!r}")
     for node in topological((rule.fires, *operands(rule.action), *rule.inputs.values())):
         if isinstance(node, Fold):
@@ -93,7 +93,7 @@ def _check_gate(gate: Signal, *, of: str) -> None:
 
 
 def _check_sources(rule: Rule, *, policy: str) -> None:
-    """Refuses sources that are unknown on the rule's event: a barrier and a step offer different ones."""
+    """Refuses sources that are unknown at the rule's event: barriers and steps offer different sources."""
     for node in topological((rule.fires, *operands(rule.action))):
         # A barrier is outside of steps: no fold is updated there, and no message is sent.
         at_rescale = rule.trigger.event == "rescale"
@@ -160,7 +160,8 @@ def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 
 
 def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
-    """The difference between two declarations of one name, as text; their meanings may be worded differently."""
+    """The difference between two declarations of one name, as text; ``None`` if only the wordings of `meaning`
+    differ."""
     if one.given_by != other.given_by:
         return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
     if one.type != other.type:
@@ -226,7 +227,7 @@ def _local_names(signal: Signal) -> str:
 
 
 def _remedy_of(signal: Signal) -> str:
-    """The collective to insert around the signal that the user named, else around the source."""
+    """The collective to insert: around the number that the user named, or, without a name, around the source."""
     part = _local_part(signal)
     leaf = next(one for one in part if isinstance(one, Source))
     counterpart = leaf.kind.agreed_counterpart

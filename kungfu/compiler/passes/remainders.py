@@ -1,9 +1,9 @@
 """Remainders: decides if any whole number meets every condition on the remainders of one source. ``step % 4 == 1`` and
-``step % 2 == 0`` both hold in some steps, but never together: intervals do not show that. A condition in which a source
-stands under ``%`` alone repeats with a period, so the set of numbers that meet it is a set of residues of that period,
-which is found by evaluating the condition over one period. Two sets of residues meet as in the Chinese remainder
-theorem. The analysis is sound and incomplete: where a period or a set is too large to list, the condition is assumed
-to be satisfiable.
+``step % 2 == 0`` both hold in some steps, but never in the same step, and intervals do not show that. A condition in
+which a source appears only under ``%`` is periodic, so the numbers that meet the condition form a set of residues
+modulo the period. This set is found by evaluating the condition over one period. Two sets are intersected as in the
+Chinese remainder theorem. The analysis is sound but incomplete: if a period or a set is too large to list, the
+condition is assumed to be satisfiable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kungfu.signal.operation import SignalType
 
 _WHOLE = SignalType("int64")
 _POLYNOMIAL = frozenset({"add", "subtract", "multiply", "negative"})
-# The longest list of residues, in numbers; a list that would be longer is not made.
+# The maximum length of a list of residues; a longer list is not computed.
 _MOST = 2**20
 _LARGEST_MODULUS = 2**62
 
@@ -42,7 +42,7 @@ class _Period:
 
 
 def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -> bool:
-    """True if a number may meet all conditions on the remainders of a source; False is certain.
+    """True if some number may meet all conditions on the remainders of a source; a result of False is certain.
 
     Args:
         parts: The conditions of a conjunction; conditions that depend on more than the source are ignored.
@@ -73,14 +73,14 @@ def _sets_of_residues(parts: Iterable[Signal], *, source: str) -> list[_Residues
 
 
 def _met(some: _Residues, others: _Residues) -> _Residues:
-    """The numbers in both sets; `some`, a superset, if the result would be too long a list."""
+    """The intersection of two sets; if its list would be too long, `some`, a superset of the intersection."""
     modulus = math.lcm(some.modulus, others.modulus)
     copies = modulus // some.modulus
     if modulus > _LARGEST_MODULUS or copies * len(some.remainders) > _MOST:
         return some
     allowed = np.zeros(others.modulus, bool)
     allowed[others.remainders] = True
-    # Each residue of `some` is several residues of the common modulus, and the other condition allows a part of them.
+    # Each residue of `some` corresponds to several residues of the common modulus; `others` allows some of these.
     starts = some.modulus * np.arange(copies, dtype=np.int64)
     candidates = (np.asarray(some.remainders, np.int64)[:, None] + starts).ravel()
     return _Residues(modulus, candidates[allowed[candidates % others.modulus]])
@@ -120,7 +120,7 @@ def _period_of_node(node: Signal, known: Mapping[Signal, _Period | None], *, sou
 
 
 def _evaluated(part: Signal, numbers: Any) -> Any:
-    """The condition at each of these values of its source, by the NumPy kernels."""
+    """The condition evaluated for each of these values of its source by the NumPy kernels."""
     values: dict[Signal, Any] = {}
     for node in topological((part,)):
         if isinstance(node, Map):

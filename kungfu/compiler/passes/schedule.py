@@ -3,9 +3,9 @@
 The input is an immutable graph in static single assignment form: each node is one value, and its inputs dominate it in
 every topological order. The output is a plan: segments in an order in which each node comes after its inputs.
 
-- *Demand* is a backward data-flow analysis: a node is demanded by the gates of the rules that need it, or in every step
-  where a fold that runs in every step or a watched value needs it. Demand only grows from a node to its inputs, so
-  whenever a node runs, its inputs have run.
+- *Demand* is a backward data-flow analysis: a node is demanded in the steps of the gates of the rules that need it; if
+  a watched value, or a fold that runs in every step, needs the node, it is demanded in every step. Demand only grows
+  from a node to its inputs, so whenever a node runs, its inputs have run.
 - Nodes of equal demand are grouped into segments; a gated segment is a branch, and costs nothing in other steps.
 - A collective whose operand is known before the gradient all-reduce is piggybacked on it. Every other collective is
   placed at a *level*, the number of messages on the longest path to it, and all collectives of one level and one demand
@@ -33,7 +33,7 @@ def schedule(
 ) -> CompiledPolicies:
     """The plan of these rules, over one graph in which equal nodes are one node.
 
-    The watched signals and the straggler fractions are computed in every step in which that is cheap."""
+    A watched signal is computed in every step if that is cheap, and so are the straggler fractions."""
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
     results = (*(one for rule in rules for one in (rule.gate, *_wanted(rule))), *shown)
     order = topological(results)
@@ -69,7 +69,7 @@ def is_piggybacked(collective: Collective) -> bool:
 def _before(
     gates: Iterable[Signal], piggybacked: Iterable[Collective], *, demand: Mapping[Signal, Gates]
 ) -> tuple[Segment, ...]:
-    """The segments before the piggybacked collectives; a part with a gate that is not known yet always runs."""
+    """The segments before the piggybacked collectives; nodes whose gate is not known yet run in every step."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
     # A fold that returns its value before the step is a leaf here, since it is updated after the message.
@@ -81,7 +81,7 @@ def _before(
 
 
 def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable[Signal]) -> dict[Signal, Gates]:
-    """The gates in the steps of which each node is needed; none means every step."""
+    """For each node, the gates in whose steps the node is needed; an empty tuple means every step."""
     always = Constant(True)
     wanted: dict[Signal, dict[Signal, None]] = {node: {} for node in order}
     for rule in rules:
@@ -108,8 +108,8 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
 
 
 def _is_cheap(node: Signal) -> bool:
-    """True if a value can be watched in every step without a message or a pass over the gradients. Otherwise it is NaN
-    in steps in which no rule or fold needs it, so that a name costs nothing."""
+    """True if a value can be watched in every step without a message or a pass over the gradients. Any other value is
+    NaN in steps in which no rule or fold needs it, so that naming a signal costs nothing."""
     order = topological((node,))
     # The values of folds and of piggybacked collectives are known at no further cost.
     known = frozenset(
@@ -161,7 +161,7 @@ def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gate
 
 
 def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """The segments in an order by inputs, as few as possible: each is the first waiting node's longest run."""
+    """The nodes in as few segments as possible: each segment is the longest run that the first waiting node begins."""
     waiting = nodes
     while waiting:
         gates = demand[waiting[0]]
@@ -178,7 +178,7 @@ def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator
 
 
 def _same(some: Gates, others: Gates) -> bool:
-    """True if two lists hold the same gates, node by node; == on signals would create a signal."""
+    """True if two lists contain the same gates, compared by identity, since == on signals would create a signal."""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 

@@ -1,9 +1,10 @@
-"""Simplify: constant folding and common subexpression elimination, so that two policies pay for one noise scale.
+"""Simplify: constant folding and common subexpression elimination, so that two policies compute a noise scale only
+once.
 
-One walk in topological order. Each node is rebuilt over the nodes that stand for its inputs, folded where all its
-inputs are constants, and looked up by a structural key (value numbering): two nodes with one key compute the same value
-in every step, on every peer. Folds are shared as well if their recurrences, inputs, gates and behaviour on a rescale
-are equal, since their states are then equal.
+One walk in topological order. Each node is rebuilt over the representatives of its inputs, folded if all its inputs are
+constants, and looked up by a structural key (value numbering): two nodes with the same key compute the same value in
+every step, on every peer. Folds are shared as well if their recurrences, inputs, gates and behaviour on a rescale are
+equal, since their states are then equal.
 
 Invariants: the types and placements of nodes do not change; no two nodes of a result share a key; no `Map` in it has
 only constants for operands.
@@ -44,12 +45,13 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
 
 
 def _without_neutral(node: Signal) -> Signal:
-    """The operand that a map is equal to, if its constant is neutral; triggers without a condition give such maps.
+    """The operand that a map always equals, if there is one, else the map; triggers without a condition create such
+    maps.
 
     Returns:
-        `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which keep NaN, infinities and -0.0 to the last bit;
-        for ``x // 1``, ``x + 0`` of whole numbers, and ``True & x``. Others stay: ``x + 0.0`` makes 0.0 of -0.0,
-        ``0 * x`` NaN of infinity, and ``x * 1.0`` a float of a whole number.
+        `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which preserve NaN, infinities and -0.0 to the last
+        bit; also for ``x // 1`` and ``x + 0`` of whole numbers, and for ``True & x``. Other maps are unchanged: ``x +
+        0.0`` turns -0.0 into 0.0, ``0 * x`` turns infinity into NaN, and ``x * 1.0`` turns a whole number into a float.
     """
     if not isinstance(node, Map):
         return node
@@ -69,7 +71,7 @@ def _without_neutral(node: Signal) -> Signal:
     return stays if stays.type == node.type and stays.placement == node.placement else node
 
 
-# The second operand that leaves the first unchanged to the last bit; the first likewise in commutative operations.
+# The second operand that leaves the first operand unchanged to the last bit, or, in commutative operations, vice versa.
 _NEUTRAL = {"add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "floor_divide": 1, "and": True, "or": False}
 _COMMUTATIVE = {"add", "multiply", "and", "or"}
 # The constant that is the result for every other operand.
