@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The implementation of each method: a function of a signal and the method's options. Folds are signals, so their
-# modules import that of the signal, and register their functions here.
+# The implementation of each method: a function of a signal and the method's options. Folds are signals, so the modules
+# of folds import the module of signals, and register their functions here.
 FOLDS: dict[str, Callable[..., Any]] = {}
 
 
@@ -23,7 +23,7 @@ def fold_method(function: F) -> F:
 
 
 class FoldMethods:
-    """The folds of one signal. Each skips inputs that are not finite, and runs less often with ``.sampled(n)``.
+    """The folds of one signal. Each fold skips inputs that are not finite; ``.sampled(n)`` runs it every n steps only.
 
     A fold has its signal's placement: agreed folds are sent to a peer that joins, local folds stay with their peer. On
     a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No fold costs a message.
@@ -53,7 +53,7 @@ class FoldMethods:
     def window(self, length: int, *, on_rescale: OnRescale = "keep") -> Window:
         """The last `length` finite values, oldest first, with ``.mean()``, ``.median()``, ``.min()`` and ``.max()``.
 
-        These results are float32, over the values seen so far, NaN before the first.
+        The results of these methods are float32, cover the values seen so far, and are NaN before the first value.
 
         Args:
             length: Steps, from 1 to 10000.
@@ -71,10 +71,11 @@ class FoldMethods:
         """A table of this signal by cluster size: a vector whose entry *n* is the value seen with *n* peers.
 
         ``t[size] += decay (x - t[size])`` in every step with a finite value; the first value is stored unchanged. Gives
-        a float32 vector of `largest` + 1 entries, NaN if nothing was seen; for example ``table[training.size - 1]``.
+        a float32 vector of `largest` + 1 entries; an entry is NaN until a value was seen. For example,
+        ``table[training.size - 1]`` is the entry for one peer less.
 
         Args:
-            largest: The largest size that has an entry, in peers; larger ones are not recorded.
+            largest: The largest size that has an entry, in peers; larger sizes are not recorded.
             decay: Weight of the newest value, in (0, 1].
 
         Cost:
@@ -90,13 +91,14 @@ class FoldMethods:
     ) -> SizeStatistics:
         """Statistics of the samples by cluster size: ``count``, ``mean``, ``variance``, ``standard_error`` and ``age``.
 
-        Each is a vector whose entry *n* is for *n* peers. A sample x with n peers updates ``count += 1``, ``mean += (x
+        Each of these is a vector whose entry *n* is for *n* peers. A sample x with n peers updates ``count += 1``,
+        ``mean += (x
         - mean) / count``, and the variance by Welford's update. An entry is deleted, and starts again, when its size is
         reached with a new peer, by growth or by a replacement. For example, ``table.mean[training.size - 1]`` is the
         mean with one peer less.
 
         Args:
-            largest: The largest size that has an entry, in peers; larger ones are not recorded.
+            largest: The largest size that has an entry, in peers; larger sizes are not recorded.
             forget_after: Steps after the last sample of a size, at least 1, until its entry expires.
             strike_all: A bool signal; all entries are deleted in steps in which it is true.
 
@@ -130,9 +132,10 @@ class FoldMethods:
     def hold(
         self, every: int | None = None, *, when: Signal | Condition | None = None, on_rescale: OnRescale = "keep"
     ) -> Fold:
-        """The last finite value in every `every`-th step, or while `when` is true: float32, NaN before the first.
+        """The last finite value seen in an `every`-th step, or while `when` is true: float32, NaN before the first.
 
-        With `every`, or with a `when` of step and size alone, this signal is computed in those steps only.
+        With `every`, or if `when` is a function of step and size alone, this signal is computed in the selected steps
+        only.
 
         Args:
             every: Steps between two values, at least 1.

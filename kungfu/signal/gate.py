@@ -19,7 +19,7 @@ def period_of(gate: Signal) -> int:
     """The period of a gate.
 
     Returns:
-        The minimum number of steps between two steps of the gate, as far as its `every_steps` show.
+        The minimum number of steps between two steps of the gate, as far as the `every_steps` in the gate show it.
 
     >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
     (50, 50, 1)
@@ -28,7 +28,7 @@ def period_of(gate: Signal) -> int:
         return 1
     if gate.operation.name == "and":
         return max(map(period_of, gate.operands))
-    # The form that `every_steps` gives.
+    # The form of a gate that `every_steps` makes.
     remainder = gate.operands[0]
     if gate.operation.name != "equal" or not isinstance(remainder, Map) or remainder.operation.name != "modulo":
         return 1
@@ -39,7 +39,7 @@ def period_of(gate: Signal) -> int:
 
 
 def is_gate(signal: Signal) -> bool:
-    """True if this signal can decide about a message: a truth value that is exact."""
+    """True if this signal, as an exact truth value, may decide if a message is sent."""
     return signal.type == SignalType("bool") and is_exact(signal)
 
 

@@ -1,11 +1,12 @@
 """The nodes of the dataflow graph of a policy.
 
-There are four kinds: a `Source` is a value that a step offers, a `Map` a pure function, a `Collective` turns local into
-agreed, and a `Fold` (in a separate file) carries state from step to step. `Constant` and `Placeholder` are the leaves
-that maps and folds need. A node is immutable, typed at creation, and records the user's line that created it.
+There are four kinds of nodes: a `Source` is a value that a step offers, a `Map` is a pure function, a `Collective`
+turns a local value into an agreed value, and a `Fold` (in a separate file) carries state from step to step. `Constant`
+and `Placeholder` are the leaves that maps and folds need. A node is immutable, typed at creation, and records the
+user's line that created it.
 
-A node is *agreed* if all its inputs are agreed, else *local*. It is known *before* the gradient all-reduce if all its
-inputs are and it depends on no collective.
+A node is *agreed* if all its inputs are agreed, else *local*. A node is known *before* the gradient all-reduce if all
+its inputs are known before it and the node is no collective.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ class Signal(FoldMethods, abc.ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Constant(Signal):
-    """A number or truth value that is the same in every step: int64, float32 or bool, as Python's int, float, bool."""
+    """A number or truth value that is the same in every step; a Python int is int64, a float is float32, a bool is
+    bool."""
 
     value: bool | int | float
 
@@ -180,7 +182,7 @@ class Source(Signal):
 
     Attributes:
         source: The name; for a source of a step, the key in `kungfu.signal.SOURCES`.
-        owner: The job whose policy uses it.
+        owner: The job whose policy uses the source.
         declared: The kind of a source of the user's program, as declared by a policy.
     """
 

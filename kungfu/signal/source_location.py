@@ -1,4 +1,4 @@
-"""The locations in the user's program that created signals, for messages."""
+"""The locations in the user's program at which signals were created, for messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def location_of_caller() -> str:
 
 @contextmanager
 def attributed_to(origin: str) -> Iterator[None]:
-    """Attributes nodes created in this context to `origin`, a user's line: the compiler adds nodes to a policy."""
+    """Attributes nodes that the compiler adds to a policy in this context to `origin`, a line of the user's program."""
     token = _GIVEN.set(origin)
     try:
         yield
@@ -71,7 +71,7 @@ def location_of_function(function: object) -> str:
 
 
 def is_prebuilt(path: str) -> bool:
-    """True if a file holds policies that come with this package."""
+    """True if a file contains prebuilt policies of this package."""
     return path.startswith(_POLICIES)
 
 

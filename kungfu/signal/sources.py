@@ -1,8 +1,8 @@
 """The sources that a step provides to policies, one row each; policies declare the sources of the user's program.
 
 A source has a type, a placement, and a time at which it is known. *Local*: each peer has a separate value. *Agreed*:
-all peers have the same value. *Before* and *after* refer to the gradient all-reduce of the step: signals made of local
-sources known before it can be sent with that message.
+all peers have the same value. *Before* and *after* refer to the gradient all-reduce of the step: a local value that is
+known before this message can be sent with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from kungfu.signal.operation import NEST, SignalType
 
 Placement = Literal["local", "agreed"]
-# kungfu's step, or the user's program by training.publish or training.feed
+# The provider: kungfu's step, or the user's program through training.publish or training.feed
 GivenBy = Literal["step", "publish", "feed"]
 Known = Literal["before", "after"]
 
@@ -25,7 +25,7 @@ _NEST = SignalType("float32", NEST)
 
 @dataclass(frozen=True)
 class SourceKind:
-    """A source: its meaning, unit and provider, and its replacement if an agreed value is needed."""
+    """A source: its meaning, unit and provider; for a local source, also the agreed source to use instead of it."""
 
     type: SignalType
     meaning: str

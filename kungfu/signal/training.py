@@ -55,7 +55,7 @@ _OTHER_WORDS = {
 class TrainingSignals:
     """The signals of a step: its sources, one property each, and signals derived from them.
 
-    Each kind of value from the user's program has a method.
+    The methods `published` and `fed` return values from the user's program.
 
     If `job` is given, the signals belong to that job: the policies of other jobs may not use them. The table behind the
     properties is `kungfu.signal.SOURCES`. An unknown name raises `PolicyError`, with the name that was probably meant.
@@ -100,8 +100,8 @@ class TrainingSignals:
     step_seconds: Source
     """The previous whole step on this peer; NaN after a barrier (float32, s, local).
 
-    It is not known in the first two steps of a view, nor in the second one after any other barrier: what a barrier
-    takes, and the work after it, is no step's.
+    The time is unknown in the first two steps of a view, and in the second step after any other barrier: the duration
+    of a barrier, and of the work after it, does not belong to any step.
     """
 
     host_joiners: Source
@@ -119,28 +119,28 @@ class TrainingSignals:
     pending: Source
     """Peers join, or the barrier may change the cluster, as `change_due` says (bool, agreed).
 
-    Joiners may be on their way for minutes, and no rule waits for them; what is measured meanwhile may be
-    disturbed.
+    Joiners may take minutes to join, and no rule waits for them; measurements in the meantime may be disturbed.
     """
 
     change_due: Source
     """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
 
-    It is asked for one by a rule that fired in the step before to rescale, evict or replace, by joiners that are
-    ready, and by requests from outside. A rule that changes a setting requests none, nor does a hook: what that
-    wants is known when it is called. Of a hook and a rule that request sizes at one barrier the earlier one wins.
+    A change is requested by a rule that fired in the previous step to rescale, evict or replace, by joiners that are
+    ready, and by requests from outside. A rule that changes a setting requests no change of the cluster. The requests
+    of a hook are known only when the hook is called. If a hook and a rule request sizes at the same barrier, the
+    earlier request wins.
     """
 
     target_size: Source
     """Size of the job once those under way have come, 0 if none are (int64, peers, agreed)."""
 
     barrier_due: Source
-    """This step ends with a barrier that was requested, by a rule of the step before say (bool, agreed)."""
+    """This step ends with a barrier that was requested, for example by a rule of the previous step (bool, agreed)."""
 
     replacing: Source
     """Peers are under exchange for others, which are on their way or have just come (bool, agreed).
 
-    A change of the cluster is `pending` then; but one may be pending, as when the job grows, without an exchange.
+    `pending` is then true as well; but `pending` may be true without an exchange, for example when the job grows.
     """
 
     step: Source
@@ -173,7 +173,7 @@ class TrainingSignals:
     replacement_refused: Source
     """Nobody came for the peers that were to be replaced last (bool, agreed).
 
-    It is remembered until the view changes, joiners are dismissed, or a host with free slots comes.
+    The signal remains true until the view changes, joiners are dismissed, or a host with free slots joins.
     """
 
     refused_size: Source
@@ -203,9 +203,9 @@ class TrainingSignals:
     base_global_batch_size: Source
     """Samples of a step as set last outside kf.control.on_rescale(); in its rules (int64, samples, agreed).
 
-    `attach` sets it, and a rule in a step. Where each rescale chooses a batch from this one and from `base_size`,
-    the batch depends on the size alone: a growth and a return leave it as it was. Before a rule on a rescale has
-    chosen one, it is `previous_global_batch_size`.
+    `attach` and rules in a step set this number. If every rescale computes the batch from this number and `base_size`,
+    the batch depends on the size alone: growing and shrinking back restores the batch. Until a rule on a rescale has
+    set a batch, this number equals `previous_global_batch_size`.
     """
 
     base_size: Source
@@ -219,11 +219,11 @@ class TrainingSignals:
         For values that the user's model computes: an auxiliary loss, an accuracy, a statistic of the gradients. Local;
         to make the number agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x,
         "mean")``, which are sent with the gradients. On a peer without samples, or in a step without a call of
-        ``publish``, the number is NaN, or 0 or false if it is not a float. Over micro-batches a float is averaged by
-        samples; for other dtypes the last value with samples counts.
+        ``publish``, the number is NaN, or 0 or false if it is not a float. Over micro-batches, floats are averaged,
+        weighted by samples; for other dtypes, the last micro-batch with samples counts.
 
         Args:
-            name: Letters, digits and ``_``; not a name of the step's signals. All policies declare it alike.
+            name: Letters, digits and ``_``; not a name of the step's signals. All policies must declare it identically.
             dtype: "float32", "int64" or "bool".
             unit: The unit, for readers of the plan.
             meaning: A short description for readers of the plan.
@@ -257,11 +257,11 @@ class TrainingSignals:
         """The last number that the program fed by ``training.feed(name, value)`` between its steps, on rank 0.
 
         For values that only Python knows: a price, a validation accuracy, the hour. Agreed: rank 0's number is sent
-        with the message of the next step, and remains until rank 0 is fed another number. Gives a float32 scalar, NaN
-        before the first.
+        with the message of the next step, and remains valid until rank 0 is fed another number. Gives a float32 scalar,
+        NaN before the first.
 
         Args:
-            name: Letters, digits and ``_``; not a name of the step's signals. All policies declare it alike.
+            name: Letters, digits and ``_``; not a name of the step's signals. All policies must declare it identically.
             unit: The unit, as in "dollars/hour", for readers of the plan.
             meaning: A short description for readers of the plan.
 
@@ -272,8 +272,8 @@ class TrainingSignals:
             One float on the gradient all-reduce, one float of state.
 
         On rescale:
-            The number is kept: it is part of the shared state, is sent to joiners and written to checkpoints, and stays
-            when rank 0 leaves.
+            The number is kept: it is part of the shared state, is sent to joiners and written to checkpoints, and
+            remains when rank 0 leaves.
 
         >>> TrainingSignals().fed("price", unit="dollars/hour").placement
         'agreed'
@@ -281,8 +281,8 @@ class TrainingSignals:
         _check_name(name, method="fed")
         meaning = f"{meaning or 'fed by the program between its steps'}; NaN unless just fed"
         kind = SourceKind(SignalType("float32"), meaning, unit, placement="local", given_by="feed")
-        # The number fed to a peer since the last message is a local source, NaN without one. Rank 0's number is sent
-        # with the next message, and a fold, which skips NaN, holds the last number in the shared state.
+        # The number fed to a peer since the last message is a local source, NaN if there is none. Rank 0's number is
+        # sent with the next message, and a fold, which skips NaN, keeps the last number in the shared state.
         carried = Collective("sum", where(Source("rank") == 0, Source(name, self._job, kind), 0.0))
         return labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed").named(name)
 
@@ -292,7 +292,7 @@ class TrainingSignals:
     def view_steps(self) -> Fold:
         """Steps since the cluster last changed: 1 in the first step of a view (int64, steps, agreed).
 
-        A policy that decides by measurements waits until the size is settled: ``.when(training.view_steps > 10)``.
+        A policy that decides by measurements can wait until the size is settled: ``.when(training.view_steps > 10)``.
 
         Cost:
             8 bytes of state, no message.

@@ -20,7 +20,7 @@ Convert = Callable[[Any, Signal, Signal], Any]
 
 @dataclass(frozen=True)
 class Filled:
-    """The initial value of a vector of state: a number of entries, all equal."""
+    """The initial value of a vector of state: `length` entries that all equal `value`."""
 
     length: int
     value: bool | int | float
@@ -39,8 +39,8 @@ class Recurrence:
         init: The first value of each field of the state, or of all entries of a vector field.
         updates: The next value of each field.
         output: The value of the fold.
-        reads: The state that the output reads: after the update ("new"), or before it ("old"), which is known at the
-            beginning of a step.
+        reads: The state that the output reads: the state after the update ("new"), or the state before it ("old"),
+            which is already known at the beginning of a step.
     """
 
     label: str
@@ -58,7 +58,7 @@ class Fold(Signal):
         observed: The inputs of the update.
         recurrence: The graph of the update.
         gate: The steps in which the fold runs, a function of step and size.
-        on_rescale: The effect of a rescale on its state.
+        on_rescale: The effect of a rescale on the state.
     """
 
     observed: tuple[Signal, ...]
@@ -81,7 +81,7 @@ class Fold(Signal):
         return (*self.observed, self.gate)
 
     def sampled(self, every: int) -> Fold:
-        """This fold, run only in every n-th step; nodes that only it needs are computed only in these steps."""
+        """This fold, run only in every n-th step; nodes that only this fold needs run only in these steps."""
         return self.gated(every_steps(every))
 
     def gated(self, gate: Signal) -> Fold:
@@ -115,8 +115,8 @@ def fold(
 ) -> Fold:
     """A signal with memory: ``state = update(state, *inputs)`` in every step.
 
-    In a step with a float input that is not finite, the state stays unchanged. Gives a scalar, or a vector of a fixed
-    length, agreed if all inputs are.
+    In a step with a float input that is not finite, the state stays unchanged. The result is a scalar or a vector of a
+    fixed length; it is agreed if all inputs are agreed.
 
     Args:
         update: Called once, with placeholders; must be a pure dataflow of the vocabulary over these. Any other signal
@@ -126,7 +126,7 @@ def fold(
         *inputs: The signals that `update` sees after the state.
         output: Computes the value from the new state; by default the value is the (first) field.
         on_rescale: "keep" the state, "reset" it to `init`, or a function ``convert(state, before, after)`` that
-            converts the state for `before` peers to that for `after` peers.
+            converts a state for `before` peers to a state for `after` peers.
 
     Raises:
         PolicyError: The update changes a dtype or shape, or uses a signal that is not an input.
@@ -163,7 +163,8 @@ def _converting(
     inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
-    """A fold that keeps the number of peers in one more field, and converts its state when that number changes."""
+    """A fold that stores the number of peers in an additional field, and converts its state when that number
+    changes."""
     init, values, fields = start
     observed, seen = inputs
     now = Placeholder("input", len(seen), SignalType("int64"))
@@ -255,5 +256,5 @@ def _check_output(output: Signal, *, allowed: StateFields) -> None:
 
 
 def labelled(made: Fold, *, label: str) -> Fold:
-    """The fold, labelled with the name of its kind for readers of the plan."""
+    """The fold with the label that readers of the plan see."""
     return replace(made, recurrence=replace(made.recurrence, label=label))

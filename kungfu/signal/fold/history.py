@@ -1,7 +1,7 @@
 """Folds of one signal.
 
-For a number: average, last values, sum and values by cluster size; for a truth value: rising edge, counts, and rank
-0's value of the step before.
+Folds of a number: average, last values, sum, and values by cluster size. Folds of a truth value: rising edge, counts,
+and rank 0's value in the previous step.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Window:
         return operate("mean_present", self.values)
 
     def median(self) -> Map:
-        """The median of the values seen (of an even number, the mean of the middle two): float32, NaN before."""
+        """The median of the values seen (the mean of the middle two for an even number): float32, NaN before the
+        first."""
         return operate("median_present", self.values)
 
     def min(self) -> Map:
@@ -161,8 +162,8 @@ def synchronized(predicate: Signal) -> Collective:
 
     Agreed numbers may differ in their last bit between processors, so a comparison could differ between two peers, and
     a peer that skips a message would leave the others waiting. The message of the next step carries rank 0's value to
-    all peers: ``kf.control.always().when(kf.ops.synchronized(noise > 100))`` gates the nodes that only that rule needs.
-    False in the first step.
+    all peers. For example, a rule with the trigger ``kf.control.always().when(kf.ops.synchronized(noise > 100))`` gates
+    the nodes that only this rule needs. False in the first step.
 
     Args:
         predicate: An agreed bool signal.

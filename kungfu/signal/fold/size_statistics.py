@@ -19,10 +19,10 @@ class SizeStatistics:
     """The statistics of a signal's samples by cluster size; entry *n* of each vector is for *n* peers.
 
     Attributes:
-        count: The number of samples: int64, 0 if there were none, or the entry was deleted or has expired.
+        count: The number of samples: int64, 0 without samples, or if the entry was deleted or has expired.
         mean: The mean of the samples: float32, NaN without samples.
         variance: The unbiased variance of the samples: float32, NaN with fewer than two.
-        age: Steps from the last sample to the step before this one: int64.
+        age: The number of steps from the last sample to the previous step: int64.
     """
 
     count: Signal
@@ -38,7 +38,8 @@ class SizeStatistics:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The value of a step, True if it counts, and its cluster size; a separate flag, since folds skip NaN."""
+    """The value of a step, a flag that is true if the value counts (since folds skip NaN), and the step's cluster
+    size."""
 
     value: Signal
     counts: Signal
@@ -102,7 +103,7 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
 
 
 def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
-    """The mean for each size; `number` counts the samples of the present size, including this one."""
+    """The mean for each size; `number` counts the samples of the present size, including this step's."""
 
     def update(means: Signal, value: Signal, counts: Signal, size: Signal, n: Signal) -> Signal:
         here = means[size]

@@ -1,4 +1,4 @@
-"""NumPy kernels of the operations without a NumPy function; the oracle of the TensorFlow kernels."""
+"""NumPy kernels of the operations without a NumPy function; the reference for the TensorFlow kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGEST_WHOLE = 2**53  # above it, a float64 skips whole numbers
 
 
 def floor_divide(x: Any, y: Any) -> Any:
-    """``x // y``, and 0 if y is 0: TensorFlow would raise in the middle of a step."""
+    """``x // y``; 0 if y is 0, where TensorFlow would raise an error in the middle of a step."""
     return np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y)))
 
 
@@ -35,7 +35,7 @@ def whole(x: Any) -> Any:
 
 
 def take(vector: Any, index: Any) -> Any:
-    """The entries at these indices, negative ones from the end; NaN, 0 or False for an index out of range."""
+    """The entries at these indices (negative: from the end); NaN, 0 or False for an index out of range."""
     count = len(vector)
     at = np.where(index < 0, index + count, index)
     inside = (at >= 0) & (at < count)
@@ -44,7 +44,7 @@ def take(vector: Any, index: Any) -> Any:
 
 
 def scatter(vector: Any, index: Any, value: Any) -> Any:
-    """The vector with `value` at `index`, a negative one from the end; unchanged if the index is out of range."""
+    """The vector with `value` at `index` (negative: from the end); unchanged if the index is out of range."""
     at = np.where(index < 0, index + len(vector), index)
     return np.where(np.arange(len(vector)) == at, value, vector)
 
@@ -55,7 +55,7 @@ def push(vector: Any, value: Any) -> Any:
 
 
 def fill(value: Any, size: Any) -> Any:
-    """A vector that holds one value `size` times."""
+    """A vector that contains one value `size` times."""
     return np.full(int(size), value)
 
 
@@ -75,12 +75,12 @@ def count(x: Any) -> Any:
 
 
 def argmin(x: Any) -> Any:
-    """The index of the first smallest entry; NaN entries are skipped, and all NaN gives 0."""
+    """The index of the first smallest entry; NaN entries are skipped; 0 if all entries are NaN."""
     return np.argmin(np.where(np.isnan(x), np.inf, x)).astype(np.int64)
 
 
 def argmax(x: Any) -> Any:
-    """The index of the first largest entry; NaN entries are skipped, and all NaN gives 0."""
+    """The index of the first largest entry; NaN entries are skipped; 0 if all entries are NaN."""
     return np.argmax(np.where(np.isnan(x), -np.inf, x)).astype(np.int64)
 
 
@@ -106,9 +106,9 @@ def sum_of_squares(leaf: Any) -> np.float64:
     """The sum of the squares of a tensor's entries, each as a float32.
 
     Returns:
-        A float64 with the same bits as in ``native/all_reduce/sum_of_squares.h``, due to the same order of additions:
-        blocks of 512 entries one after the other with compensated rounding, and in each block 16 lanes, added in
-        halves.
+        A float64 with the same bits as in ``native/all_reduce/sum_of_squares.h``, because the additions have the same
+        order: in each block of 512 entries, 16 lanes are summed and then added in halves; the sums of the blocks are
+        added one after the other with compensated rounding.
     """
     entries = np.asarray(leaf, np.float32).reshape(-1).astype(np.float64)
     blocks = np.zeros((-(-len(entries) // _SQUARES_BLOCK), _SQUARES_BLOCK // _LANES, _LANES))

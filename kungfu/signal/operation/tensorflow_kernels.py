@@ -10,7 +10,7 @@ _LARGEST_WHOLE = float(2**53)
 
 
 def floor_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x // y``, and 0 if y is 0: TensorFlow's op would raise in the middle of a step."""
+    """``x // y``; 0 if y is 0, where TensorFlow's op would raise an error in the middle of a step."""
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floordiv(x, _divisor(y)))
 
 
@@ -112,17 +112,17 @@ def _of_any(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def argmin(x: tf.Tensor) -> tf.Tensor:
-    """The index of the first smallest entry; NaN entries are skipped, and all NaN gives 0."""
+    """The index of the first smallest entry; NaN entries are skipped; 0 if all entries are NaN."""
     return tf.argmin(_filled(x, float("inf")))
 
 
 def argmax(x: tf.Tensor) -> tf.Tensor:
-    """The index of the first largest entry; NaN entries are skipped, and all NaN gives 0."""
+    """The index of the first largest entry; NaN entries are skipped; 0 if all entries are NaN."""
     return tf.argmax(_filled(x, -float("inf")))
 
 
 def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """The entries at these indices, negative ones from the end; NaN, 0 or False for an index out of range."""
+    """The entries at these indices (negative: from the end); NaN, 0 or False for an index out of range."""
     length = tf.size(vector, tf.int64)
     at = tf.where(index < 0, index + length, index)
     inside = (at >= 0) & (at < length)
@@ -131,7 +131,7 @@ def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 def scatter(vector: tf.Tensor, index: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The vector with `value` at `index`, a negative one from the end; unchanged if the index is out of range."""
+    """The vector with `value` at `index` (negative: from the end); unchanged if the index is out of range."""
     length = tf.size(vector, tf.int64)
     at = tf.where(index < 0, index + length, index)
     return tf.where(tf.equal(tf.range(length), at), value, vector)
@@ -143,7 +143,7 @@ def push(vector: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def fill(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """A vector that holds one value `size` times."""
+    """A vector that contains one value `size` times."""
     return tf.fill([size], value)
 
 

@@ -1,9 +1,9 @@
 """The vocabulary: one row for each operation.
 
 Each operation also has a row in C++, in ``kungfu/native/policy/operation.cc``, except for reductions of the gradients,
-which are computed outside the bytecode. If NumPy or TensorFlow has no function for an operation, the row names one of
-``numpy_kernels`` or ``tensorflow_kernels``. The compiler's passes assume nothing about operations that they do not
-name.
+which are computed outside the bytecode. If NumPy or TensorFlow has no function for an operation, the row names a
+function of ``numpy_kernels`` or ``tensorflow_kernels``. The compiler's passes assume nothing about operations that they
+do not name.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ UnitRule = Literal["", "none", "same", "common", "chosen", "scattered", "product
 class Operation:
     """One row of the vocabulary.
 
-    Its result is local if an operand is, and agreed otherwise.
+    The result of an operation is local if an operand is local, else agreed.
 
     Attributes:
-        name: The name of the operation, also in records and in the table of C++.
-        rule: Its type rule.
-        numpy: Its NumPy kernel.
-        tensorflow: The name of its TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.
+        name: The name of the operation, which records and the C++ table use too.
+        rule: The type rule.
+        numpy: The NumPy kernel.
+        tensorflow: The name of the TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.
         symbol: The Python operator, if there is one.
-        unit: The rule for the unit of the result from the units of the operands; empty if no unit follows.
+        unit: The rule for the unit of the result from the units of the operands; empty if the operands imply no unit.
     """
 
     name: str
