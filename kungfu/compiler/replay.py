@@ -41,8 +41,7 @@ class Replay:
     Args:
         plan: The plan.
         size: The number of peers at the start.
-        backend: Creates the backend for a step from the step's sources and the size; by default the native library
-            computes.
+        backend: Creates a step's backend from the step's sources and the size; by default, the native library is used.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule

@@ -11,7 +11,7 @@ from kungfu.errors import PolicyError
 from kungfu.signal import Signal
 
 Keep = Literal["local_batch_size", "global_batch_size"]
-"""The batch size that a rescale keeps: that of each peer, so that the global one follows the size, or the global."""
+"""The batch size that a rescale keeps: each peer's (the global batch size then follows the size), or the global one."""
 Unit = Literal["steps", "samples"]
 Setting = Literal["size", "global batch size", "learning rate"]
 
@@ -21,7 +21,7 @@ class Rescale:
     """Requests another size of the cluster.
 
     Attributes:
-        target: Peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
+        target: The number of peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
         keep: The batch size that is kept: local or global.
         max_global_batch: The maximum number of samples of a step if the local batch size is kept; 0 for no limit.
     """
@@ -98,7 +98,7 @@ Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | 
 
 
 def changes_membership(action: Action) -> bool:
-    """True if an action requests other peers; False for a hook, whose requests are unknown before its call."""
+    """True if an action requests other peers; False for a hook, whose requests are unknown before the call."""
     return isinstance(action, (Rescale, Evict, Replace))
 
 

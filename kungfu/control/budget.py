@@ -1,7 +1,7 @@
 """Budgets: limits on how often one policy, or all policies of a job, may change the cluster.
 
-A budget is a token bucket in ordinary dataflow, so that every interpreter of a plan counts alike. Every change that
-happens is charged, whoever requested it, and rules are held back before they request.
+A budget is a token bucket in ordinary dataflow, so that all interpreters of a plan count identically. Every change that
+takes place is charged, whoever requested it, and a rule is held back before it makes a request.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ class Budget:
     """A limit of `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
 
     A token bucket: it starts full with `rescales` tokens, refills evenly over `per_steps` steps, and every change of
-    the membership costs one token, whoever requested it. While less than one is left, no rule may rescale, evict or
-    replace, and such requests of a hook are ignored; several rules in one step each need a token, in the order of the
-    policies. Over any n steps, policies thus change the cluster at most ``rescales * (1 + n / per_steps)`` times. A
+    the membership costs one token, whoever requested it. While less than one token is left, no rule may rescale, evict
+    or replace, and such requests of a hook are ignored. Several rules in one step each need a token, in the order of
+    the policies. Over any n steps, policies thus change the cluster at most ``rescales * (1 + n / per_steps)`` times. A
     rule that is held back is recorded once, until a token is available again.
 
     With `replacements`, replaced peers are counted in a separate bucket with this number of tokens: each replaced peer
-    costs one, and an exchange of peers costs no rescale. So a policy that replaces stragglers and a policy that scales
-    do not use up each other's budget. A rule that would replace more peers than tokens are left replaces only that
-    number, the slowest first if speeds are measured. Only replacements decided by a rule, a hook or a command count;
-    the change that replaces lost peers costs a rescale. (If all peers are replaced at once, one of them stays a step
-    longer than the others, and its exchange takes two changes of the size, which cost two rescales.)
+    costs one of these tokens, and an exchange of peers costs no rescale. So a policy that replaces stragglers and a
+    policy that scales do not use up each other's budget. A rule that would replace more peers than tokens are left
+    replaces only that number, the slowest first if speeds are measured. Only replacements decided by a rule, a hook or
+    a command count; the change that replaces lost peers costs a rescale. (If all peers are replaced at once, one of
+    them stays a step longer than the others, and its exchange takes two changes of the size, which cost two rescales.)
 
-    A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
-    (``@kf.policy(budget=)``; prebuilt policies that decide by measurements have one) holds back only that policy's
-    rules, but counts every change as well.
+    A job's budget (``attach(budget=)``) holds back the rules of all policies. Without a job's budget, the budget of a
+    policy (``@kf.policy(budget=)``; prebuilt policies that decide by measurements have one) holds back only that
+    policy's rules; it counts every change nevertheless.
 
     Args:
         rescales: Tokens, from 1 to 2 ** 20 - 1.
         per_steps: Steps in which an empty bucket fills, from 1 to 2 ** 20 - 1.
-        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; ``None``: an exchange costs one rescale,
+        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; if ``None``, an exchange costs one rescale,
             whatever its number of peers.
 
     Raises:
@@ -67,10 +67,10 @@ class Budget:
                 raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {_MOST}")
 
     def limit_on(self, *, replacing: bool) -> str:
-        """The limit in words.
+        """The limit as text.
 
         Args:
-            replacing: True for a rule that replaces peers, False for one that changes the size.
+            replacing: True for a rule that replaces peers, False for a rule that changes the size.
 
         >>> Budget(1, 100).limit_on(replacing=True), Budget(8, 800, 4).limit_on(replacing=True)
         ('1 rescale in 100 steps', '4 replacements in 800 steps')
@@ -111,14 +111,14 @@ class Spent:
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The rest of one budget, in parts of a token (int64, agreed); `replacements` if counted separately."""
+    """The remaining tokens of one budget, in parts of a token (int64, agreed); ``None`` if not counted separately."""
 
     budget: Budget
     rescales: Signal
     replacements: Signal | None
 
     def spent_rescales(self, spent: Spent) -> Signal:
-        """The rescales that earlier rules use up."""
+        """The number of rescales that earlier rules use up."""
         return spent.rescales if self.replacements is not None else spent.rescales + spent.exchanges
 
     def whole_rescales(self, spent: Spent) -> Signal:
@@ -134,13 +134,13 @@ class _Remainder:
 
 @dataclass(frozen=True, eq=False)
 class Allowance:
-    """The rest of one or several budgets, all of which must allow a change."""
+    """The remaining tokens of one or several budgets, all of which must allow a change."""
 
     remainders: tuple[_Remainder, ...]
 
     @classmethod
     def of(cls, budgets: Iterable[Budget]) -> Allowance:
-        """The rest of these budgets in a step. Cost: two int64 of state for each, or six; no message."""
+        """The remaining tokens of these budgets in a step. Cost: two or six int64 of state per budget; no message."""
         return cls(tuple(map(_remainder, dict.fromkeys(budgets))))
 
     @property
@@ -149,7 +149,7 @@ class Allowance:
         return any(one.replacements is not None for one in self.remainders)
 
     def allows(self, spent: Spent, *, replacing: bool) -> Signal:
-        """True if a rescale is left, or if at least one peer may be replaced."""
+        """True if a rescale is left; with `replacing`, if at least one peer may be replaced."""
         left = (one.whole_replacements(spent) if replacing else one.whole_rescales(spent) for one in self.remainders)
         return functools.reduce(minimum, left) >= 1
 
@@ -175,8 +175,8 @@ def _remainder(budget: Budget) -> _Remainder:
     return _Remainder(budget, _rescale_parts_without_exchanges(budget), _replacement_parts(budget, budget.replacements))
 
 
-# The buckets hold parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change
-# costs. In whole numbers: with floats, an error in the last bit could make peers disagree about a rescale.
+# The buckets count parts of a token, so that the gain of a step is a whole number: a step adds `rescales` parts, and a
+# change costs `per_steps` parts. With floats, an error in the last bit could make peers disagree about a rescale.
 
 
 def _refilled(parts: Signal, *, tokens: int, per_steps: int) -> Signal:
@@ -202,7 +202,7 @@ def _rescale_parts_without_exchanges(budget: Budget) -> Signal:
     def update(state: tuple[Signal, ...], view: Signal, size: Signal, replaced: Signal) -> tuple[Signal, ...]:
         parts, view_before, size_before, replaced_before = state
         changed = (view_before >= 0) & (view > view_before)
-        # The same size, with peers replaced by decision: replacements pay for it.
+        # If the size is the same and peers were replaced by decision, replacements are charged instead.
         exchanged = (size == size_before) & (replaced > replaced_before)
         left = where(changed & ~exchanged, parts - price, parts)
         return _refilled(left, tokens=tokens, per_steps=price), view, size, replaced
@@ -229,7 +229,7 @@ def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
     Cost: two truth values of state.
     """
 
-    # The state: True if this is news, and True if it was reported since the rule was last free.
+    # The state: True if the rule is newly blocked, and True if that was reported since the rule was last free.
     def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
         return now & ~state[1], (state[1] | now) & ~free
 

@@ -3,9 +3,9 @@
 A size is compared with a smaller size by an *advantage*, which is above 0 if the additional peers are worth it. The
 measurements are noisy, so the advantage has a standard error, and only an advantage beyond twice that error decides:
 
-- the size *passes* if the advantage is above 0 by more than that, and *fails* if it is below 0 by that much;
+- the size *passes* if the advantage exceeds twice the error, and *fails* if it is at most minus twice the error;
 - otherwise the comparison is open. The walk waits for more samples, up to a limit; then it goes one unit further, and
-  compares that size with all smaller sizes: over twice the distance the same error is half as large. So a criterion
+  compares that size with all smaller sizes: over twice the distance, the error counts half as much. So a criterion
   fails only if failure was shown, in line with the paper's "the point before the conditions first begin to fail".
 """
 
@@ -43,7 +43,7 @@ class SizeEstimate:
 
     @property
     def nudge(self) -> Signal:
-        """The change of the mean for a difference quotient: its standard error, or a thousandth of the mean."""
+        """The change of the mean for a difference quotient: its standard error, at least a thousandth of the mean."""
         return maximum(maximum(self.standard_error, abs(self.mean) * 1e-3), _LEAST_NUDGE)
 
     def nudged(self) -> SizeEstimate:
@@ -81,7 +81,7 @@ class _Verdict:
         compared: True if one of these sizes was measured.
         passes: True if the additional peers are worth it.
         fails: True if the additional peers are shown not to be worth it.
-        base: The size that decides.
+        base: The other size in the comparison that decides.
     """
 
     compared: Signal
@@ -117,18 +117,18 @@ class _Measured:
         return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
 
     def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
-        """The comparison of two sizes by the error of the advantage; equal sizes without noise fail.
+        """Compares two sizes by the advantage and its error; equally good sizes without noise fail.
 
         Returns:
-            Two truth values: the additional peers of `more` are worth it, and they are not. If neither is true, the
-            comparison is open. A gain within float32 rounding is no gain.
+            Two truth values: if the additional peers of `more` are shown to be worth it, and if they are shown not to
+            be. If both are false, the comparison is open. A gain within float32 rounding does not count.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error from its slope in both means, and the float32 rounding."""
+        """The advantage of `more`, its standard error (by its slopes in both means), and its float32 rounding."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -142,8 +142,8 @@ class _Measured:
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict of the nearest smaller size that decides. One failure is enough, against the next smaller size or
-        one of the `look_ahead` sizes below it."""
+        """The verdict of the nearest smaller size that decides. A failure against the next smaller size, or against one
+        of the `look_ahead` sizes below that size, is enough."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
@@ -166,7 +166,7 @@ class _Measured:
         return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
 
     def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
-        """The two sizes whose comparison decides at a size; without one, that size and an estimate without a mean."""
+        """The two estimates whose comparison decides at `size`; without a comparison, the second has no mean."""
         here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
         # An open comparison is the comparison with the next smaller size.
         below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))
@@ -193,7 +193,7 @@ def hill_climb(
     From a size k with at least `min_samples` samples, with u = `unit`:
 
     - if k fails against a smaller size j: down, to ``j - u`` if nothing below j was measured, else to j;
-    - else up to ``k + u``, if that was not measured or does not fail;
+    - else up to ``k + u``, if that size was not measured or does not fail;
     - else down to ``k - u``, if nothing below k was measured;
     - else the size remains k.
 
@@ -206,8 +206,8 @@ def hill_climb(
     samples.
 
     Args:
-        advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller:
-            worth it only above 0. One of the two is a vector.
+        advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller
+            size: the larger one is worth it only if the gain is above 0. Either estimate may be a vector of sizes.
         table: The measurements at each size.
         unit: Peers added or removed at once, at least 1.
         min_peers: The smallest size to try, peers.
@@ -220,7 +220,7 @@ def hill_climb(
         PolicyError: A number is out of range.
 
     Cost:
-        No message, no state beyond the table's.
+        No message, and no state in addition to the table.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3.
@@ -256,7 +256,7 @@ def _next_size(
     back = where(is_lowest & (lower >= fewest), lower, here.base)
     looks_ahead = reachable & ~known_above & (above - here.base <= reach) if look_ahead else reachable & False
 
-    # The present size did not fail: grow, unless that failed or is impossible; else shrink or stay.
+    # The present size did not fail: grow, unless growth failed or is impossible; else shrink or stay.
     climbs = reachable & (~known_above | (~larger.fails & ~there.fails))
     is_clear = climbs & where(known_above, larger.passes, here.passes | ~here.compared)
     looks_down = ~here.compared & (below >= fewest)
@@ -279,10 +279,10 @@ def settled_walk(
     moved: Signal,
     look_ahead: int = 0,
 ) -> Walk:
-    """The walk of `hill_climb` every `every` steps, with `settle` at its end; a size needs at least `every` samples.
+    """The walk of `hill_climb`, evaluated every `every` steps, with `settle` at its end.
 
-    After an open comparison the walk waits for three times that number of samples, and it ends at a size only after six
-    times that number of steps of the view. Gives float32 scalars, agreed if the table is.
+    A size needs at least `every` samples; after an open comparison, three times as many. The walk ends at a size only
+    after six times as many steps of the view. Gives float32 scalars, agreed if the table is.
 
     Args:
         advantage: As for `hill_climb`.
@@ -299,7 +299,7 @@ def settled_walk(
         PolicyError: A number is out of range.
 
     Cost:
-        That of `settle`, plus the table's.
+        The cost of `settle`, plus the cost of the table.
 
     On rescale:
         The state is kept, as in `settle`.
@@ -319,8 +319,8 @@ def settled_walk(
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
     """The size that a walk requests; once the walk has ended, the present size.
 
-    A walk ends when it requests the present size in a step in which `ready` is true. It continues when `moved`
-    increases, or the job's size differs from the size at which it ended. In between, measurements have no effect.
+    A walk ends when it requests the present size in a step in which `ready` is true. The walk resumes when `moved`
+    increases, or the job's size differs from the size at which the walk ended. Until then measurements have no effect.
 
     Args:
         wanted: The result of `hill_climb`; while it is NaN, nothing is decided.

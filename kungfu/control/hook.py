@@ -63,13 +63,13 @@ class Control:
     """The first argument of a hook: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
-    (int64) as ``int``, all others as ``float``. The methods request the same as rules of the same names; the requests
-    are carried out in this barrier, in the order of the policies, and only those of rank 0's call count. The last of
-    several calls of one method counts; peers to evict or to replace add up. A number that is not finite requests
-    nothing: an earlier request remains, and the record shows the call.
+    (int64) as ``int``, all others as ``float``. Each method makes the same request as the rule of that name. The
+    requests are carried out in this barrier, in the order of the policies; only the requests of the call on rank 0
+    count. The last of several calls of one method counts, but peers to evict or to replace accumulate. A number that is
+    not finite requests nothing: an earlier request remains, and the record shows the call.
 
     The return value of a hook is ignored, and an error that it raises ends the job. In the last step a hook can request
-    only a checkpoint and a value, since no step follows; the record shows ignored requests.
+    only a checkpoint and a new value, since no step follows; the record shows ignored requests.
 
     Attributes:
         size: The number of peers when the rule fired.
@@ -181,9 +181,9 @@ class Control:
     def set_value(self, name: str, value: Any) -> None:
         """Sets a shared value of the program, registered by ``training.register``, on all peers.
 
-        The value is set before the next step, to that of rank 0's call (after a rescale, to that of the peer that all
-        others copy the state from). A hook must set the value on every peer: if another peer's hook sets it and rank
-        0's does not, the value differs between the peers, which ends the job with a `UsageError`.
+        Before the next step, the value from rank 0's call takes effect; after a rescale, the value from the call of the
+        peer from which all others copy the state. A hook must set the value on every peer: if another peer's hook sets
+        it and rank 0's does not, the value differs between the peers, which ends the job with a `UsageError`.
 
         Args:
             name: The registered name.

@@ -1,7 +1,7 @@
 """Rate limits of a rule: the cooldown between two firings, and the cost that a rescale has to pay back.
 
-Both are ordinary dataflow, so that every interpreter of a plan limits alike. Budgets (`kungfu.control.budget`) bound
-the number of changes of a cluster.
+Both are ordinary dataflow, so that all interpreters of a plan apply them identically. Budgets (`kungfu.control.budget`)
+bound the number of changes of a cluster.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Meter:
         reading: The reading of the meter.
         period: The required increase.
         start: The reading before any firing.
-        only_if: A condition; while it is false, no increase is required; ``None``: always required.
+        only_if: A condition; while it is false, no increase is required. ``None`` if an increase is always required.
     """
 
     reading: Signal
@@ -75,7 +75,7 @@ def with_cooldown(
     wanted = () if target is None else (where(is_finite(target), target, 0.0),)
     count = len(wanted)
 
-    # The state: True if it fires, the target of its last firing, if any, and each meter's reading then.
+    # The state: True if the signal fires; the target, if any, and each meter's reading at its last firing.
     def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
         fires = on & (now[0] != state[1]) if count else on
         fires = fires & _rested(state[1 + count :], now[count:], meters=meters)
@@ -87,10 +87,10 @@ def with_cooldown(
 
 
 def last_request(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
-    """The last finite target requested; it changes only when the cooldown since its last change is over."""
+    """The last finite target that was requested; changes only when the cooldown since its last change is over."""
     meters = _meters(cooldown)
 
-    # The state: the last target, and each meter's reading when it changed.
+    # The state: the last target, and each meter's reading when the target changed.
     def update(state: tuple[Signal, ...], value: Signal, on: Signal, *now: Signal) -> tuple[Signal, ...]:
         changes = on & (value != state[0]) & _rested(state[1:], now, meters=meters)
         return tuple(where(changes, new, old) for new, old in zip((value, *now), state, strict=True))
@@ -115,7 +115,7 @@ def _observed(meters: tuple[_Meter, ...]) -> tuple[Signal, ...]:
 
 
 def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_Meter, ...]) -> Signal | bool:
-    """True if enough of each measured quantity has passed; ``now`` is the result of `_observed`."""
+    """True if every meter has increased enough since the readings ``since``; ``now`` has the order of `_observed`."""
     conditions = iter(now[len(meters) :])
     passed = []
     for there, then, one in zip(now, since, meters, strict=False):
@@ -144,7 +144,7 @@ def rescale_cost(*, at_first_s: float) -> Signal:
     """
     if not 0 <= at_first_s < math.inf:
         raise PolicyError(f".payback(at_first_s={at_first_s!r}): takes a finite number of seconds, at least 0")
-    # A peer that joined in the rescale has no time: it is excluded from the sum and the count.
+    # A peer that joined in the rescale has no measured time: the sum and the count exclude it.
     own = Source("rescale_seconds")
     total = all_reduce(where(is_finite(own), own, 0.0), "sum")
     peers = all_reduce(where(is_finite(own), 1.0, 0.0), "sum")

@@ -1,7 +1,7 @@
 """Rules: a trigger, an action, and the condition under which the request differs from the present state.
 
-The condition is ordinary dataflow, so every interpreter of the plan decides alike, and a rule that would request the
-present state does not fire.
+The condition is ordinary dataflow, so all interpreters of the plan decide identically, and a rule that would request
+the present state does not fire.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Rule:
         trigger: When the rule may fire.
         fires: An agreed bool signal: the condition of the trigger holds, and there is news to request.
         action: The request of the rule.
-        inputs: The values that the record shows beside a decision, by name.
+        inputs: The values that the record shows with a decision, by name.
         mode: "acting"; "shadow" for a rule that is evaluated and recorded but never carried out; "held" for a rule that
             records the steps in which a budget held another rule back.
         candidates: The keys of `inputs` that hold the targets of the merged rules; empty if none were merged.
-        budget: The key of `inputs` for the number of changes that the budget leaves a hook, if there is a budget.
+        budget: The key of `inputs` for the number of changes that the budget still allows a hook, if there is a budget.
         replacement_budget: The key of `inputs` for the number of peers that the rule or a hook may replace, if budgets
             count replacements separately.
         budgets: The budgets that hold the rule back, by the name of their policy; `JOB` for the job's budget.
         origin: The user's ``file:line`` that made the rule.
         policy: The policy that made the rule, the innermost of several; ``None`` for a rule without a policy. A
-            serialized plan omits it.
+            serialized plan omits this field.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Rule:
 
     @property
     def when(self) -> Signal:
-        """The condition that must hold in those steps."""
+        """The condition that must hold in the steps of the gate."""
         return self.trigger.predicate
 
     @property
@@ -139,8 +139,8 @@ def _could_fire_before_its_barrier(rule: Rule) -> bool:
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The winning and losing candidates, by name, where a merged rule fired with these values of its inputs;
-    a candidate without a request yet (NaN) is in neither."""
+    """The winning and losing candidates, by name, of a merged rule that fired with these values of its inputs; a
+    candidate without a request yet (NaN) is in neither group."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])
     return won, tuple(name for name in requests if name not in won)
@@ -170,7 +170,7 @@ def label_of(signal: Signal) -> str:
 
 
 def distinct_name(name: str, *, used: Container[str]) -> str:
-    """The name, with the first number from 2 on that makes it unique if it is used already."""
+    """The name; if it is used already, with the first number from 2 on that makes it unique."""
     count, free = 1, name
     while free in used:
         count += 1
@@ -186,17 +186,17 @@ def rescale_rule(
 ) -> Rule:
     """The rule that requests a size of the cluster, rounded and clipped to the job's limits.
 
-    While peers are joining, another size replaces the pending size; the present size cancels it only if this rule
-    requested it last, so that a request from elsewhere is not undone. The rule does not fire for a target that is not
-    finite, for the pending size or, without one, the present size, for the size that was refused last, and in a step
-    whose barrier may change the cluster.
+    While peers are joining, another size replaces the pending size; the present size cancels the pending size only if
+    this rule requested the pending size last, so that a request from elsewhere is not undone. The rule does not fire
+    for a target that is not finite, for the pending size (without a pending size, for the present size), or for the
+    size that was refused last. It also does not fire in a step whose barrier may change the cluster.
 
     Args:
         peers: The size: a number, or an agreed signal.
         trigger: When the rule may fire.
         keep: The batch size that is kept.
         name: The rule's name in the record and the log.
-        max_global_batch: The most samples of a step if the local batch is kept; ``None`` for no limit.
+        max_global_batch: The maximum number of samples per step if the local batch is kept; ``None`` for no limit.
 
     Raises:
         PolicyError: `keep` is not a batch size, or `max_global_batch` is not a number of samples or does not fit
@@ -256,7 +256,7 @@ def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_bat
 def rate_rule(
     rate: object, *, trigger: Trigger, ramp_length: float, unit: actions.Unit, name: str = "set_learning_rate"
 ) -> Rule:
-    """The rule that requests a learning rate above 0, other than the present rate and its last requested rate."""
+    """The rule that requests a learning rate above 0; it does not fire for the present rate."""
     wanted = as_signal(rate) * 1.0
     now = Source("learning_rate")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
@@ -270,11 +270,11 @@ def plain_rule(action: actions.Stop | actions.Checkpoint, *, trigger: Trigger, n
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
-    """The rule that removes the marked peers: permanently (above the job's minimum), or once replaced.
+    """The rule that removes the marked peers: for good, if the job's minimum remains, or when they can be replaced.
 
-    It fires only if at least one peer is marked, and not all are. Replacements may join while the job grows, in the
-    same wave of joiners; a pending exchange has to end first. If no peer came for the last exchange, the rule waits for
-    a change.
+    It fires only if at least one peer is marked, and not all are. A replacement may be requested while the job grows,
+    and joins with the same wave of joiners, but a pending exchange has to end first. If no peer came for the last
+    exchange, the rule waits until `replacement_refused` is false.
 
     Raises:
         PolicyError: The mask is not a vector of truth values with one entry per peer.
@@ -311,12 +311,12 @@ def _looks(trigger: Trigger) -> Signal:
 
 
 def _ready(trigger: Trigger) -> Signal:
-    """True in the trigger's steps whose barrier does not change the cluster, since the rule decides by its size."""
+    """True in the trigger's steps whose barrier does not change the cluster, whose size the decision depends on."""
     return _looks(trigger) if trigger.event == "rescale" else _looks(trigger) & ~Source("change_due")
 
 
 def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
-    """The values that the log shows with a decision: those of its target and of its condition."""
+    """The values that the log shows with a decision: the inputs of its target and of its condition."""
     seen: dict[str, Signal] = {}
     for one in (*signals, trigger.predicate):
         seen |= {label: node for label, node in inputs_under(one).items() if label not in seen}
@@ -324,7 +324,7 @@ def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
 
 
 def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
-    """The names of the function's parameters after `control`; numbers if it takes any number of arguments."""
+    """The names of the function's parameters after `control`; numbers if it accepts any number of arguments."""
     numbered = [f"argument_{position}" for position in range(1, count + 1)]
     try:
         signature = inspect.signature(fn)

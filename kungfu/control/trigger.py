@@ -39,7 +39,7 @@ class Trigger:
     def when(self, predicate: Signal) -> Trigger:
         """This trigger, restricted to steps in which an agreed bool signal is true.
 
-        A predicate of step and size alone narrows the gate, so that nothing is computed off its steps; any other
+        A predicate of step and size alone narrows the gate, so that nothing is computed outside its steps; any other
         predicate is evaluated in the steps of the gate.
 
         Args:
@@ -69,9 +69,9 @@ class Trigger:
         return self.when(Source("step") > step)
 
     def until(self, predicate: Signal) -> Trigger:
-        """This trigger up to the first of its steps in which an agreed bool signal is true, and never again.
+        """This trigger until the first of its steps in which an agreed bool signal is true, and never from then on.
 
-        The signal is evaluated in the steps of the gate as defined so far.
+        The signal is evaluated in the steps of the gate that this trigger has before the call.
 
         Cost:
             One truth value of state, no message.
@@ -94,7 +94,7 @@ class Trigger:
             PolicyError: A number is negative.
 
         Cost:
-            Two numbers of state; with `seconds` one number more, and one float on the gradient all-reduce, which
+            Two numbers of state; with `seconds`, a third number, and one float on the gradient all-reduce, which
             carries the time of rank 0.
 
         On rescale:
@@ -105,8 +105,8 @@ class Trigger:
     def payback(self, gain_s: Signal | float, *, horizon: Signal | float, at_first_s: float = 0.0) -> Trigger:
         """This trigger, restricted to steps in which ``gain_s * horizon`` exceeds the measured cost of a rescale.
 
-        The cost is the time for which the last rescale stopped the peers, as a mean over peers present before and after
-        it. A gain of NaN does not pay.
+        The cost is the time for which the last rescale stopped the peers, as a mean over the peers present before and
+        after that rescale. A gain of NaN does not pay off.
 
         Args:
             gain_s: The predicted reduction of the time of a step, seconds, agreed.
@@ -131,17 +131,17 @@ class Trigger:
     ) -> Rule:
         """Requests a size of the cluster.
 
-        Fires for a size that is neither the present nor the last refused one. While peers are joining, it fires for a
-        size other than the pending one, and replaces it; the present size cancels a request of this rule. It waits one
-        step if the barrier may change the cluster (`TrainingSignals.change_due`).
+        Fires for a size that is neither the present size nor the size that was refused last. While peers are joining,
+        the rule fires for a size other than the pending size, and replaces the pending size; the present size cancels a
+        request of this rule. It waits one step if the barrier may change the cluster (`TrainingSignals.change_due`).
 
         Args:
-            peers: Peers, agreed; rounded, and clipped to the job's limits; NaN requests nothing.
+            peers: The number of peers, agreed; rounded, and clipped to the job's limits; NaN requests nothing.
             keep: The batch size that is kept.
-            max_global_batch: With a fixed local batch, the largest global batch that a change of size may cause: beyond
-                it, the global batch remains this number; with fewer peers the local batch is restored. A larger batch,
-                set by a rule or at the start, is kept and does not grow. The limit also applies to changes of size
-                requested by a hook or from outside. ``None``: no limit.
+            max_global_batch: With a fixed local batch, the largest global batch that a change of size may cause. At
+                larger sizes, the global batch remains this number; with fewer peers, the local batch is restored. A
+                larger batch, set by a rule or at the start, is kept and does not grow. The limit also applies to
+                changes of size requested by a hook or from outside. ``None``: no limit.
 
         Raises:
             PolicyError: `max_global_batch` is not a number of samples, or the global batch is kept anyway.
@@ -154,10 +154,10 @@ class Trigger:
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests a global batch of `samples` samples.
 
-        Fires for a number other than the present one, one step later if the barrier may change the cluster.
+        Fires for a number other than the present number; one step later if the barrier may change the cluster.
 
         Args:
-            samples: Agreed; rounded; at least one per peer. NaN, or a number not above 0, requests nothing.
+            samples: Agreed; rounded, and at least one per peer. NaN, or a number not above 0, requests nothing.
 
         Cost:
             No message.
@@ -169,8 +169,8 @@ class Trigger:
     ) -> Rule:
         """Requests a learning rate, at once or at the end of a linear ramp.
 
-        Fires for a rate other than the present one and the one that this rule requested last; if the barrier may change
-        the cluster, a step later. A schedule of the optimizer continues, multiplied by a factor; see
+        Fires for a rate that is neither the present rate nor the rate that this rule requested last; one step later if
+        the barrier may change the cluster. A schedule of the optimizer continues, multiplied by a factor; see
         `kf.control.SetLearningRate` for the formula.
 
         Args:
@@ -203,9 +203,9 @@ class Trigger:
     def replace(self, mask: Signal) -> Rule:
         """Replaces each marked peer when a new peer is ready.
 
-        Fires only while no exchange is pending, and if at least one peer is marked and not all are. It may fire while
-        the job grows: the same wave of joiners serves both. If no peer came for the last exchange, for example without
-        a free slot, it is not requested again before the view changes or a host with free slots joins.
+        Fires only while no exchange is pending, and if at least one peer is marked and not all are. The rule may fire
+        while the job grows: the same wave of joiners serves both. If no peer came for the last exchange, for example
+        because no slot was free, the rule does not fire again before the view changes or a host with free slots joins.
 
         Args:
             mask: Agreed, bool, one entry per peer.
@@ -219,14 +219,14 @@ class Trigger:
         """Calls ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
         This is the escape hatch for decisions that the vocabulary cannot express. Through `control`, a
-        `kungfu.control.hook.Control`, the function requests what rules request: a size, a batch, a rate, peers to
-        remove or replace, a checkpoint, the end, or new content for a registered value. Only the requests of rank 0's
-        call count. A request for the pending size changes nothing; another size replaces it. If the barrier may change
-        the cluster, the function is called a step later.
+        `kungfu.control.hook.Control`, the function can make the same requests as rules: a size, a batch, a rate, peers
+        to remove or replace, a checkpoint, the end, or new content for a registered value. Only the requests of rank
+        0's call count. A request for the pending size changes nothing; another size replaces it. If the barrier may
+        change the cluster, the function is called a step later.
 
-        The barrier follows at the end of the step after the firing, and the rule does not fire again before:
-        ``always()`` calls in every second step. The same barrier handles rules that fire meanwhile: of two sizes the
-        first request wins, and the record shows the other.
+        The barrier follows at the end of the step after the firing, and the rule does not fire again before the
+        barrier: with ``always()``, the function is called in every second step. The same barrier handles rules that
+        fire in the meantime: of two requested sizes the first wins, and the record shows the other.
 
         Args:
             fn: The function; its return value is ignored, and an error that it raises ends the job.
@@ -262,7 +262,7 @@ class AtRescale:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Continues with the learning rate `rate`, at once or at the end of a ramp; as `Trigger.set_learning_rate`."""
+        """Sets the learning rate `rate`, at once or at the end of a ramp; see `Trigger.set_learning_rate`."""
         length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         return rules.rate_rule(rate, trigger=self._trigger(), ramp_length=length, unit=unit)
 
@@ -273,11 +273,11 @@ class AtRescale:
 def on_rescale() -> AtRescale:
     """The trigger that is on in every barrier that changes the size of the cluster, before the next step.
 
-    Conditions and targets of its rules may use only the numbers known to the barrier: `size` (the new size),
-    `previous_size`, `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch
-    that these rules set as well), `previous_global_batch_size`, `base_size` and `base_global_batch_size` (from which a
-    batch that depends on the size alone can be computed), `learning_rate` (during a ramp: its final rate), `min_size`,
-    `max_size`, constants, and maps of them.
+    Conditions and targets of its rules may use only constants, the numbers known to the barrier, and maps of these. The
+    numbers are `step`, `size` (the new size), `previous_size`, `min_size`, `max_size`, `global_batch_size`,
+    `previous_global_batch_size`, `base_size`, `base_global_batch_size` and `learning_rate`. `global_batch_size` already
+    reflects the rescale's `keep`; for a learning rate, also the batch that these rules set. From the two base numbers,
+    a batch that depends on the size alone can be computed. During a ramp, `learning_rate` is the ramp's final rate.
 
     Raises:
         PolicyError: At `attach`, for any other signal.

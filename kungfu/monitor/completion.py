@@ -68,8 +68,8 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
 def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
     """The cost of the peers since the job's first step, as the sum of ``size * seconds * price_per_hour / 3600``.
 
-    The time from one step to the next is counted with the peers of the later one. Gives a float32 scalar, agreed, in
-    the unit of the price.
+    The time from one step to the next is counted with the number of peers in the later step. Gives a float32 scalar,
+    agreed, in the unit of the price.
 
     Args:
         training: The signals of a step.

@@ -15,15 +15,15 @@ def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, ever
     """The batch size, in samples, at which gradient noise and signal balance.
 
     With the gradient's variance `S` over samples and the squared norm ``|G|²`` of the true gradient, both estimated by
-    `kungfu.monitor.variance.gradient_moments`, the noise scale is ``S / |G|²``. Both are smoothed first, since single
-    estimates are often negative. Two peers with one sample each and gradients [3, 0] and [1, 0]: S = 2, |G|² = 3, 2/3
-    sample. Gives a float32 scalar, samples, agreed.
+    `kungfu.monitor.variance.gradient_moments`, the noise scale is ``S / |G|²``. `S` and ``|G|²`` are smoothed first,
+    since single estimates are often negative. For example, for two peers with one sample each and the gradients [3, 0]
+    and [1, 0], S is 2, |G|² is 3, and the noise scale is 2/3 sample. Gives a float32 scalar, samples, agreed.
 
     Args:
         training: The signals of a step.
         decay: Weight of the newest step in the averages, in (0, 1].
         every: Steps between two measurements, at least 1. The averages reach back equally far for any `every`: the
-            newest value weighs ``1 - (1 - decay)**every``. The other steps cost nothing.
+            newest value weighs ``1 - (1 - decay)**every``. Steps without a measurement cost nothing.
 
     Raises:
         PolicyError: The decay is out of range.

@@ -13,9 +13,10 @@ from kungfu.signal.fold.fold import labelled
 
 @marked
 def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: float = 0.8) -> Signal:
-    """The peers that are persistently slower than the others, by `straggler_fractions` below `threshold`.
+    """The peers that are persistently slower than the others: their `straggler_fractions` are below `threshold`.
 
-    With 0.8, stragglers cost at most 1.25 times the time of a step. Gives bool, shape (size,), in rank order, agreed.
+    With 0.8, peers that are not marked make a step at most 1.25 times as long. Gives bool, shape (size,), in rank
+    order, agreed.
 
     Args:
         training: The signals of a step.
@@ -26,7 +27,7 @@ def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: floa
         PolicyError: Alpha or the threshold is out of range.
 
     Cost:
-        That of `straggler_fractions`; the same holds for its behaviour on a rescale and where it is undefined.
+        As for `straggler_fractions`. The behaviour on a rescale and the undefined values are also the same.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, algorithm 1.
@@ -40,15 +41,15 @@ def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: floa
 
 @marked
 def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Signal:
-    """The average speed of each peer, as a fraction of the median peer's.
+    """The average speed of each peer, as a fraction of the median peer's speed.
 
     A peer's speed is ``samples / busy_seconds``: its busy time excludes the wait for others. The speeds are gathered
     and divided by their median m; each peer averages its own ratio, ``a += alpha * (speed / m - a)`` from ``a = 1``, so
     a new peer is not a straggler. The averages travel with the gradients of the next step. Gives float32, shape
     (size,), in rank order, agreed; as of the step before.
 
-    A joiner that starts on a host slows down the peers there: until the joiner is ready, their averages do not change,
-    and the median uses their last speed without a joiner in this view. The averages of all other peers continue.
+    A joiner that starts on a host slows down the peers there. Until the joiner is ready, the averages of these peers do
+    not change, and the median uses their last speeds in this view without a joiner. All other averages continue.
 
     Args:
         training: The signals of a step.
@@ -129,7 +130,7 @@ def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
     own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
     last = own.hold(when=~is_beside_joiner, on_rescale="reset")
     # A peer slowed by a joiner, or without a speed, would shift the median for the others: its last speed is used. If
-    # this view has no other speed, the low one is better: it makes no peer a straggler.
+    # this view has no other speed, the slowed speed is used: a low median makes no peer a straggler.
     speeds = ops.all_gather(ops.where(ops.is_finite(last), last, own))
     return ops.where(is_beside_joiner, math.nan, own / ops.median(speeds)), speeds
 

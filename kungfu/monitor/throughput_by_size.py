@@ -48,8 +48,8 @@ def throughput_by_size(
 
     A step does not count
 
-    - in the first two steps of a view and after a barrier, and while a change is pending and in the step after, as in
-      `throughput`: joiners slow down peers, even joiners that never train;
+    - in the first two steps of a view, after a barrier, while a change is pending, and in the step after the change,
+      since joiners slow down peers, even joiners that never train (as in `throughput`);
     - while one of the `straggler_fractions` is below `slow`: a straggler delays all peers and is about to be replaced;
     - in the first `patience` steps of a view, while a fraction is below `suspect`. A new peer's average begins at 1, so
       a straggler takes some steps to show; `suspect` detects it earlier.
@@ -92,7 +92,8 @@ def throughput_by_size(
     fractions = straggler_fractions(training)
     is_slow = ops.any(fractions < slow)
     is_suspect = ops.any(fractions < suspect) & (training.view_steps <= patience)
-    # A step's time is known in the next step: the first step after a cancelled change shows the step before it.
+    # A step's time is known only in the next step: the first step after a cancelled change shows a disturbed step's
+    # time.
     is_disturbed = training.pending | _before(training.pending)
     counted = ops.where(is_disturbed | is_slow | is_suspect, math.nan, samples_per_second(training))
     moved = _moved(counted, margin=margin)
@@ -117,7 +118,7 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
         PolicyError: A number is out of range.
 
     Cost:
-        That of `throughput_by_size`, which is shared by all its readers.
+        The cost of `throughput_by_size`; all readers of the throughputs share one table.
 
     Undefined:
         NaN until both sizes have been measured.

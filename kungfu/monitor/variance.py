@@ -13,9 +13,9 @@ from kungfu.signal import Signal, TrainingSignals
 def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Signal:
     """The variance of single samples' gradients: the trace of their covariance, ``E |g_s - G|²``.
 
-    The `S` of `gradient_moments`, smoothed with ``ema(decay)``; over a batch of B samples, the gradient of the step has
-    the variance ``S / B`` around the true gradient. Two peers with one sample each and gradients [3, 0] and [1, 0]: 2.
-    Gives a float32 scalar, agreed, in squared units of the gradient.
+    The variance is the `S` of `gradient_moments`, smoothed with ``ema(decay)``. Over a batch of B samples, the gradient
+    of the step has the variance ``S / B`` around the true gradient. For example, two peers with one sample each and the
+    gradients [3, 0] and [1, 0] have the variance 2. Gives a float32 scalar, agreed, in squared units of the gradient.
 
     Args:
         training: The signals of a step.
@@ -48,8 +48,8 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
 def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
     """One step's estimates of the trace `S` of the covariance of a sample's gradient, and of ``|G|²``.
 
-    Peer *i* has the gradient ``g_i`` over ``b_i`` samples, and ``g`` is their mean over all ``B`` samples. With the
-    means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples, ``S = (m - |g|²) / (h - 1 /
+    Peer *i* has the gradient ``g_i`` over ``b_i`` samples, and ``g`` is the mean gradient over all ``B`` samples. With
+    the means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples, ``S = (m - |g|²) / (h - 1 /
     B)`` and ``|G|² = |g|² - S / B``, both unbiased, however uneven the shares. A single step may give a negative
     estimate. Gives float32 scalars, agreed.
 

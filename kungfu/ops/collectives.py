@@ -20,11 +20,12 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
         reduction: "sum" or "mean".
 
     Raises:
-        PolicyError: Another reduction; gradients, which are averaged already; or a vector of a fixed length.
+        PolicyError: The reduction is unknown, or `x` is a nest of gradients (these are already averaged) or a vector of
+            a fixed length.
 
     Cost:
-        One float (or `size` floats) on the gradient all-reduce where `x` is known before it; else a share in one small
-        extra message.
+        One float (or `size` floats) on the gradient all-reduce if `x` is known before that message; else a share in one
+        small extra message.
 
     >>> from kungfu.signal import TrainingSignals
     >>> all_reduce(TrainingSignals().loss, "mean").placement
@@ -51,7 +52,7 @@ def all_gather(x: Signal) -> Collective:
         PolicyError: The signal is not a scalar.
 
     Cost:
-        `size` floats on the gradient all-reduce where `x` is known before it; else a share in one small extra message.
+        `size` floats on the gradient all-reduce if `x` is known before it; else a share in one small extra message.
     """
     if x.type.shape != SCALAR:
         raise PolicyError(f"all_gather of {x!r}: takes one number a peer; reduce it first, as in kf.ops.mean(x)")
@@ -71,7 +72,7 @@ def weighted_mean(x: Signal, weight: Signal) -> Signal:
         PolicyError: As for `all_reduce`.
 
     Cost:
-        Two floats (or `size` + 1) on the gradient all-reduce where both are known before it.
+        Two floats (or `size` + 1) on the gradient all-reduce if both signals are known before it.
 
     Undefined:
         NaN if all weights are 0.

@@ -9,12 +9,12 @@ from kungfu.signal import DType, Map, Signal, Source, as_signal, operate
 
 
 def constant(value: bool | int | float) -> Signal:
-    """A number or truth value that is the same in every step. Python numbers are converted where a signal is due."""
+    """A number or truth value that is the same in every step. Python numbers are converted where needed."""
     return as_signal(value)
 
 
 def cast(x: Signal | float, dtype: DType) -> Map:
-    """The same value in another dtype.
+    """The value of a signal in another dtype.
 
     A number is true unless it is 0, and a truth value becomes 1 or 0. A float32 cast to int64 loses its fraction and is
     clipped to ±2**53; a value that is not finite becomes 0.
@@ -61,12 +61,12 @@ def round(x: Signal | float) -> Map:
 
 
 def floor(x: Signal | float) -> Map:
-    """The largest whole number up to `x`: float32."""
+    """The largest whole number that is not above `x`: float32."""
     return operate("floor", x)
 
 
 def ceil(x: Signal | float) -> Map:
-    """The smallest whole number from `x` on: float32."""
+    """The smallest whole number that is not below `x`: float32."""
     return operate("ceil", x)
 
 
@@ -119,7 +119,8 @@ def max(x: Signal) -> Map:
 
 
 def median(x: Signal) -> Map:
-    """The median of a vector, the mean of the middle two of an even number: float32 scalar, NaN if any entry is NaN."""
+    """The median of a vector (for an even length, the mean of the middle two): float32 scalar, NaN if any entry is
+    NaN."""
     return operate("median", x)
 
 
@@ -211,10 +212,11 @@ def norm_squared(grads: Signal) -> Map:
         grads: The nest: ``training.grads`` or ``training.mean_grads``.
 
     Cost:
-        Next to nothing on the `local` attachment, which computes the norm while it copies the gradients. Elsewhere, and
-        where a policy computes with a local norm before it is sent, one pass over the gradients, about 0.25 ms per
-        million floats. To avoid that pass, compute with the gathered norms, as in ``sum(sqrt(all_gather(norm)))``, and
-        read a fold of the norm as of the step before, as in ``all_reduce(norm.ema(0.1).before_step(), "mean")``.
+        Next to nothing on the `local` attachment, which computes the norm while it copies the gradients. With another
+        attachment, or if a policy computes with a local norm before it is sent, one pass over the gradients, about 0.25
+        ms per million floats. To avoid that pass, compute with the gathered norms, as in
+        ``sum(sqrt(all_gather(norm)))``, and read a fold of the norm as of the step before, as in
+        ``all_reduce(norm.ema(0.1).before_step(), "mean")``.
 
     >>> from kungfu.signal import TrainingSignals
     >>> norm_squared(TrainingSignals().grads).placement

@@ -91,11 +91,10 @@ class FoldMethods:
     ) -> SizeStatistics:
         """Statistics of the samples by cluster size: ``count``, ``mean``, ``variance``, ``standard_error`` and ``age``.
 
-        Each of these is a vector whose entry *n* is for *n* peers. A sample x with n peers updates ``count += 1``,
-        ``mean += (x
-        - mean) / count``, and the variance by Welford's update. An entry is deleted, and starts again, when its size is
-        reached with a new peer, by growth or by a replacement. For example, ``table.mean[training.size - 1]`` is the
-        mean with one peer less.
+        Each result is a vector whose entry *n* is for *n* peers. A sample x with n peers updates ``count += 1``, ``mean
+        += (x - mean) / count``, and the variance by Welford's update. An entry is deleted, and starts again, when its
+        size is reached with a new peer, by growth or by a replacement. For example, ``table.mean[training.size - 1]``
+        is the mean with one peer less.
 
         Args:
             largest: The largest size that has an entry, in peers; larger sizes are not recorded.
@@ -134,8 +133,7 @@ class FoldMethods:
     ) -> Fold:
         """The last finite value seen in an `every`-th step, or while `when` is true: float32, NaN before the first.
 
-        With `every`, or if `when` is a function of step and size alone, this signal is computed in the selected steps
-        only.
+        With `every`, or with a `when` of step and size alone, this signal is computed only in the selected steps.
 
         Args:
             every: Steps between two values, at least 1.

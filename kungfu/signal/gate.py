@@ -39,7 +39,7 @@ def period_of(gate: Signal) -> int:
 
 
 def is_gate(signal: Signal) -> bool:
-    """True if this signal, as an exact truth value, may decide if a message is sent."""
+    """True if this signal is an exact truth value, so that it may decide if a message is sent."""
     return signal.type == SignalType("bool") and is_exact(signal)
 
 

@@ -160,8 +160,7 @@ class Signal(FoldMethods, abc.ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Constant(Signal):
-    """A number or truth value that is the same in every step; a Python int is int64, a float is float32, a bool is
-    bool."""
+    """A number or truth value that is the same in every step: a Python int as int64, float as float32, or bool."""
 
     value: bool | int | float
 

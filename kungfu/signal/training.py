@@ -126,9 +126,8 @@ class TrainingSignals:
     """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
 
     A change is requested by a rule that fired in the previous step to rescale, evict or replace, by joiners that are
-    ready, and by requests from outside. A rule that changes a setting requests no change of the cluster. The requests
-    of a hook are known only when the hook is called. If a hook and a rule request sizes at the same barrier, the
-    earlier request wins.
+    ready, and by requests from outside. A rule that changes a setting requests none. A hook's requests are known only
+    when the hook is called. If a hook and a rule request sizes at the same barrier, the earlier request wins.
     """
 
     target_size: Source
@@ -257,8 +256,8 @@ class TrainingSignals:
         """The last number that the program fed by ``training.feed(name, value)`` between its steps, on rank 0.
 
         For values that only Python knows: a price, a validation accuracy, the hour. Agreed: rank 0's number is sent
-        with the message of the next step, and remains valid until rank 0 is fed another number. Gives a float32 scalar,
-        NaN before the first.
+        with the message of the next step, and stays valid until rank 0 is fed another one. Gives a float32 scalar, NaN
+        before the first.
 
         Args:
             name: Letters, digits and ``_``; not a name of the step's signals. All policies must declare it identically.

@@ -141,8 +141,7 @@ def unbounded_side(number: Signal) -> str:
 
 
 def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Range(1)) -> _Range:
-    """The interval of a number, given the intervals of its operands; `sizes` is the interval of each number of
-    peers."""
+    """The interval of a number, given its operands' intervals; `sizes` is the interval of every number of peers."""
     if isinstance(node, Constant):
         return _NOTHING if math.isnan(node.value) else _Range(node.value, node.value)
     if isinstance(node, Source):

@@ -160,8 +160,7 @@ def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 
 
 def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
-    """The difference between two declarations of one name, as text; ``None`` if only the wordings of `meaning`
-    differ."""
+    """The difference between two declarations of one name, as text; ``None`` if at most the meanings differ."""
     if one.given_by != other.given_by:
         return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
     if one.type != other.type:

@@ -1,5 +1,4 @@
-"""Simplify: constant folding and common subexpression elimination, so that two policies compute a noise scale only
-once.
+"""Simplify: constant folding and common subexpression elimination, so that two policies share one noise scale.
 
 One walk in topological order. Each node is rebuilt over the representatives of its inputs, folded if all its inputs are
 constants, and looked up by a structural key (value numbering): two nodes with the same key compute the same value in
@@ -45,8 +44,7 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
 
 
 def _without_neutral(node: Signal) -> Signal:
-    """The operand that a map always equals, if there is one, else the map; triggers without a condition create such
-    maps.
+    """The operand that a map always equals, if any, else the map; triggers without a condition create such maps.
 
     Returns:
         `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which preserve NaN, infinities and -0.0 to the last

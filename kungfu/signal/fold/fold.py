@@ -163,8 +163,7 @@ def _converting(
     inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
-    """A fold that stores the number of peers in an additional field, and converts its state when that number
-    changes."""
+    """A fold with the number of peers as one more field of state, converted when that number changes."""
     init, values, fields = start
     observed, seen = inputs
     now = Placeholder("input", len(seen), SignalType("int64"))

@@ -38,8 +38,7 @@ class SizeStatistics:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The value of a step, a flag that is true if the value counts (since folds skip NaN), and the step's cluster
-    size."""
+    """A step's value, a flag that is true if the value counts (folds skip NaN), and the step's cluster size."""
 
     value: Signal
     counts: Signal
