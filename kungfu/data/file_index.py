@@ -1,8 +1,8 @@
-"""Data derived from a file, computed by one process for all and kept next to the file.
+"""Data derived from a file, computed by one process for all processes and stored next to the file.
 
-The index of a file has a hidden name next to the file, or is in a separate folder. The process that computes it holds a
-lock, while others wait. The index gets its name when it is complete, and is valid as long as size and modification time
-of the file are unchanged.
+The index of a file is stored under a hidden name next to the file, or in a separate folder. The process that computes
+the index holds a lock, while other processes wait. The index gets its name when it is complete, and is valid as long as
+the size and the modification time of the file are unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def paths_of(files: Files, function: str) -> list[Path]:
 
 
 def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept for a file, computed if there are no valid ones.
+    """The arrays stored for a file; computed if no valid arrays are stored.
 
     Args:
         path: The file.
@@ -63,7 +63,7 @@ def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], A
     if known is not None:
         return known
     with _locked(kept):
-        # Another process has computed it while this process waited.
+        # Another process may have computed the index while this process waited.
         known = _kept(kept, path)
         if known is None:
             status = path.stat()
@@ -75,7 +75,7 @@ def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], A
 def _place(path: Path, folder: Path | None, kind: str) -> Path:
     if folder is None:
         return path.parent / f".{path.name}.{kind}.npz"
-    # The folder may have indices of files with the same name in several folders.
+    # The folder may contain indices of files that have the same name in different folders.
     return folder / f"{path.name}.{blake2b(str(path.absolute()).encode(), digest_size=6).hexdigest()}.{kind}.npz"
 
 
@@ -93,7 +93,7 @@ def _kept(kept: Path, path: Path) -> Arrays | None:
 
 @contextlib.contextmanager
 def _locked(kept: Path) -> Iterator[None]:
-    """Holds the lock of the process that makes this index; a lock ends with its process."""
+    """Holds the lock for computing this index; the lock is released at the latest when the process ends."""
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         held = os.open(kept, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -103,7 +103,7 @@ def _locked(kept: Path) -> Iterator[None]:
             "index=FOLDER, one that can be written and that all peers see, or one on each host"
         ) from error
     try:
-        # Some file systems have no locks: then each process computes the index, and the last one is kept.
+        # Some file systems have no locks: then each process computes the index, and the last index is kept.
         with contextlib.suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -121,7 +121,7 @@ def _keep(index: Arrays, kept: Path, status: os.stat_result) -> None:
     try:
         with new.open("xb") as file:  # never a link, which another user might have put there
             of = np.array([_VERSION, status.st_size, status.st_mtime_ns], np.int64)
-            arrays: dict[str, Any] = {"of": of, **index}  # Any: newer NumPys have a keyword that is no array
+            arrays: dict[str, Any] = {"of": of, **index}  # Any: newer NumPys have a keyword that is not an array
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())

@@ -89,7 +89,7 @@ def spec_of(dataset: tf.data.Dataset, *, of: str) -> Any:
 
 
 def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> LoadedRecords:
-    """Records that become samples by a function, for ``training.batches`` and for Keras' ``fit``.
+    """Records that a function turns into samples, for ``training.batches`` and for Keras' ``fit``.
 
     Samples are accessed by index in the job's shuffled order, so a peer loads only the samples that it trains on, each
     when it is needed. ``training.batches(records, load=...)`` does the same for a custom loop.
@@ -97,20 +97,21 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
     Args:
         records: A sequence with one record per sample, such as a list of files: any object with a length whose items
             are numbered from 0.
-        load: Turns one record into a nest of arrays, of the same shapes and types for all. For ``fit`` it returns
-            ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+        load: Turns one record into a nest of arrays; the shapes and types must be the same for all records. For ``fit``
+            it returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
         readers: The number of threads that call ``load`` at once, for the records of one batch; ``load`` must be
-            thread-safe. The result does not depend on their number.
+            thread-safe. The result does not depend on the number of threads.
 
     Returns:
-        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+        The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
         UsageError: ``records`` is not a sequence, or is empty, or ``readers`` is not a number. An error in ``load`` is
-            raised from the loop, with a note on the samples; if several records fail, the first error in the batch.
+            raised from the loop, with a note on the samples; if several records of a batch fail, the first error is
+            raised.
 
     Cost:
-        One record is loaded here, to get the spec of samples.
+        The call loads one record, to determine the spec of the samples.
 
     >>> import kungfu as kf, numpy as np
     >>> squares = kf.data.records(range(5), lambda number: (float(number), float(number**2)), readers=2)
@@ -145,13 +146,14 @@ def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> Map
     Args:
         items: A nest of arrays with one entry per sample, such as the names of files and their classes; or a whole
             number, for the numbers below it, as in ``Dataset.range``.
-        function: Computes a sample from one item by TensorFlow ops, as in ``dataset.map``: it is called with the parts
-            of a tuple as its arguments, and returns a nest of tensors of fixed shapes; it is traced once. For ``fit``
-            it returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It may change samples at random.
-        readers: The number of items of a batch computed in parallel. The result does not depend on it.
+        function: Computes a sample from one item by TensorFlow ops, as in ``dataset.map``; the parts of a tuple are
+            passed as separate arguments. The function is traced once, and returns a nest of tensors of fixed shapes.
+            For ``fit`` it returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It may change samples at random.
+        readers: The number of items of a batch that are computed in parallel. The result does not depend on this
+            number.
 
     Returns:
-        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+        The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
         UsageError: There is no item, the arrays have different lengths, or samples are of unknown shape. An error in

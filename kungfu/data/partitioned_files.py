@@ -1,4 +1,4 @@
-"""Files that are read from their start, such as lines of text: partitions that peers process one after the other."""
+"""Files that can only be read from their start, such as text: partitions that peers process one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kungfu.training.data.partition_sampler import PartitionSampler, SequentialS
 from kungfu.training.data.sample_source import stacked
 from kungfu.training.data.sampler import Remainder
 
-# Open files: the present one, and some that this peer may return to after a rescale.
+# The maximum number of open files: the present file, and files that this peer may return to after a rescale.
 _MOST_READING = 4
 
 
@@ -32,30 +32,32 @@ def partitions(
     """The samples of files that are read in sequence, for ``training.batches`` and for Keras' ``fit``.
 
     Files whose samples cannot be accessed by index (lines, CSV, compressed TFRecords) are partitions, assigned on
-    demand: each peer reads one from its start, and gets the next one at its end, in an order of the files that
-    follows from ``seed``. The rest of the partition of a peer that leaves or is killed is assigned to another. In
-    an epoch each sample is seen once, even if peers join, leave or fail. Within a file the samples keep their order,
-    so use many more files than peers, and shuffle within them beforehand.
+    demand: each peer reads a partition from its start, and gets the next partition when it has reached the end, in an
+    order of the files that follows from ``seed``. If a peer leaves or is killed, the rest of its partition is assigned
+    to another peer. In an epoch each sample is seen once, even if peers join, leave or fail. Within a file the samples
+    keep their order, so use many more files than peers, and shuffle within them beforehand.
 
     Args:
-        files: A file, a pattern, or a list of them; several times as many as there are peers.
-        read: Yields the samples of a file from its start, by its name, each a nest of arrays: a generator, or a
-            ``tf.data.Dataset``. It yields the same samples each time.
-        index: The folder for the numbers of samples of the files, if they cannot be kept beside the files.
-        counts: The numbers of samples of the files, if they are known; then no file is read to count them.
+        files: A file, a pattern, or a list of these; there should be several times as many files as peers.
+        read: Takes the name of a file and returns its samples from the start, each a nest of arrays, as a generator or
+            a ``tf.data.Dataset``; must return the same samples each time.
+        index: The folder in which the numbers of samples are stored, if they cannot be stored next to the files.
+        counts: The number of samples of each file, if known; then no file is read to count its samples.
 
     Returns:
-        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+        The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: A file is missing, or the numbers of samples cannot be kept; later, a file yields another number.
+        UsageError: A file is missing, or the numbers of samples cannot be stored; later, if a file yields another
+            number of samples.
 
     Cost:
-        The first process that needs the numbers reads each file once, to count, while others wait. A peer that takes
-        over a partition in its middle reads it from the start to there, and the others wait, however long that takes.
+        The first process that needs the numbers reads each file once, to count its samples, while other processes wait.
+        A peer that takes over a partition in the middle first reads the file up to that position, and all other peers
+        wait, however long that takes.
 
     On rescale:
-        A peer continues with its file; a joiner gets the next one.
+        A peer continues with its file; a joiner gets the next file.
 
     Reference:
         Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, section 5.3.
@@ -110,12 +112,13 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these indices, stacked; contiguous runs are read one after the other."""
         places = self._places(indices)
-        # Read in the order of the file: in a shared file a step may have a later row first.
+        # Read in the order of the file: if peers share a file, a step's first sample may be in a later row.
         found = {place: self._row(*place) for place in sorted(set(places))}
         return stacked([found[place] for place in places])
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads each file up to the first of these samples, so that loading all of them is not delayed."""
+        """Reads each file up to the first of these samples, so that loading the samples later takes no longer than
+        usual."""
         for file, row in dict(sorted(self._places(indices), reverse=True)).items():
             if row:
                 self._pass(file, row)

@@ -1,8 +1,8 @@
 """Samples in TFRecord files, by their index.
 
 A TFRecord file is a sequence of records: eight bytes of length, four of checksum, the content, four of checksum. So the
-offset of a record follows from all records before it. An index of the offsets needs one pass over these lengths, and is
-kept in a file by `file_index`.
+offset of a record follows from all records before it. To compute an index of the offsets takes one pass over these
+lengths; `file_index` stores the index in a file.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ def tfrecords(
     """The records of TFRecord files as samples, for ``training.batches`` and for Keras' ``fit``.
 
     Samples are accessed by index in the job's shuffled order, so a peer reads only the samples that it trains on, and
-    no shuffle buffer is needed. For that the library keeps an index of each file, 16 bytes per record, in a hidden file
-    beside it.
+    no shuffle buffer is needed. For this, the library stores an index of each file, 16 bytes per record, in a hidden
+    file next to the file.
 
     Args:
-        files: A file, a pattern (``"train-*.tfrecord"``), or a list of them; the samples are numbered in the
-            order of the list, and the files of a pattern in the order of their names.
+        files: A file, a pattern (``"train-*.tfrecord"``), or a list of these. The samples are numbered in the order of
+            the list; the files of a pattern are ordered by name.
         parse: Turns one serialized record, a scalar string tensor, into a nest of tensors of fixed shapes, as in
             ``dataset.map(parse)``; it is traced once. For ``fit`` it returns ``x``, ``(x, y)`` or
             ``(x, y, sample_weight)``.
-        index: The folder of the indices, if they cannot be kept beside the files.
+        index: The folder of the indices, if they cannot be stored next to the files.
         readers: The number of threads that read records of a batch in parallel.
 
     Returns:
-        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+        The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
         UsageError: A file is missing, compressed, truncated or not a TFRecord file, or an index cannot be written.
 
     Cost:
         The first process that needs the index reads the lengths of all records, about a second for a million, while
-        others wait. Then one read per record, and one run of ``parse``.
+        others wait. After that, each record costs one read and one run of ``parse``.
 
     >>> import kungfu as kf, tensorflow as tf
     >>> from tempfile import TemporaryDirectory
@@ -124,7 +124,7 @@ class TFRecords(IndexedSamples):
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """The contents of these records; reads are assigned in the order of the records in the files."""
+        """The contents of these records; each thread reads a contiguous part, in the order of the files."""
         files, records = places_of(indices, self._ends)
         self._open_only(set(files.tolist()))
         order = np.lexsort((records, files))
@@ -170,7 +170,7 @@ class RecordIndex:
     """The index of the records of one file.
 
     Args:
-        offsets: The offset of each record, whose first bytes are its length.
+        offsets: The offset of each record; a record begins with its length.
         lengths: The number of content bytes of each record.
     """
 
@@ -182,7 +182,7 @@ class RecordIndex:
 
 
 def record_index(path: Path, folder: Path | None = None) -> RecordIndex:
-    """The index of a file, computed if there is no valid one.
+    """The index of a file; computed if no valid index is stored.
 
     Args:
         path: The TFRecord file.
@@ -193,7 +193,8 @@ def record_index(path: Path, folder: Path | None = None) -> RecordIndex:
             written there.
 
     Cost:
-        To compute it, one pass over the lengths, about a second for a million records; 16 bytes per record on disk.
+        Computing the index takes one pass over the lengths, about a second for a million records. The index takes 16
+        bytes per record on disk.
     """
     found = kept_arrays(path, folder, "index", lambda: _scanned(path))
     return RecordIndex(found["offsets"], found["lengths"])

@@ -48,8 +48,8 @@ def throughput_by_size(
 
     A step does not count
 
-    - in the first two steps of a view, after a barrier, while a change is pending, and in the step after the change,
-      since joiners slow down peers, even joiners that never train (as in `throughput`);
+    - in the first two steps of a view, after a barrier, while a change is pending, and in the step after that, since
+      joiners slow down peers, even joiners that never train;
     - while one of the `straggler_fractions` is below `slow`: a straggler delays all peers and is about to be replaced;
     - in the first `patience` steps of a view, while a fraction is below `suspect`. A new peer's average begins at 1, so
       a straggler takes some steps to show; `suspect` detects it earlier.

@@ -23,7 +23,7 @@ Choice = Callable[[Signal, Signal, Signal], Signal]
 
 
 def compose(*policies: Policy) -> Policy:
-    """All rules of these policies as one policy. Equal parts are computed once.
+    """All rules of these policies as one policy. Parts that are equal are computed once.
 
     Each rule stays under the budget of its own policy. Conflicts are not resolved: if two of the policies set the same
     value (the size, the global batch size, the learning rate), `attach` raises `PolicyError`; write `first`, `at_most`
@@ -33,7 +33,7 @@ def compose(*policies: Policy) -> Policy:
         policies: At least one policy.
 
     Raises:
-        PolicyError: One of these is not a policy.
+        PolicyError: An argument is not a policy.
 
     >>> from kungfu.policies import gns_batch, linear_scaling
     >>> compose(gns_batch(max_peers=8), linear_scaling()).name
@@ -47,8 +47,8 @@ def compose(*policies: Policy) -> Policy:
 def shadow(policy: Policy) -> Policy:
     """This policy, evaluated and logged but never carried out: a trial before it is used.
 
-    Its rules conflict with no others and use no budget. A rule that requests a number is logged when the number
-    changes, since it is never carried out.
+    Its rules conflict with no others and use no budget. A rule that requests a number is logged only when the number
+    changes, since the request is never carried out.
 
     Args:
         policy: The policy to try.
@@ -71,11 +71,11 @@ def shadow(policy: Policy) -> Policy:
 def at_most(*policies: Policy) -> Policy:
     """The smallest of the requests for each setting that several of these policies set.
 
-    The last request of a policy remains valid until its next one, and every step requests the smallest of these
+    The last request of a policy remains valid until its next request, and every step requests the smallest of these
     numbers, so a request made while a change was pending is carried out later. A policy without a request yet counts
     with the present value, so a cap alone never makes the cluster grow. A rule is unchanged if no other policy has a
-    rule for its setting. A merged rule fires only if the budgets of all its policies allow it, so the strictest
-    applies; requests made meanwhile are carried out later.
+    rule for its setting. A merged rule fires only if the budgets of all its policies allow it, so the strictest budget
+    applies; requests made in the meantime are carried out later.
 
     Args:
         policies: At least two policies.
@@ -223,7 +223,7 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
-    """Checks that the actions differ only in the number, which is chosen."""
+    """Checks that the actions differ only in the number, among which the policy chooses."""
     terms = {_terms(one): one.name for one in reversed(rules)}
     if len(terms) > 1:
         asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))
@@ -245,7 +245,7 @@ def _requests(rules: tuple[Rule, ...]) -> dict[str, Signal]:
     requests: dict[str, Signal] = {}
     for one in rules:
         target, trigger = _setter(one).target, one.trigger
-        # In a barrier that changes the size, each rule requests anew: earlier requests do not count.
+        # In a barrier that changes the size, each rule makes a new request: earlier requests do not count.
         if trigger.event == "rescale":
             request: Signal = where(trigger.predicate, target, math.nan)
         else:

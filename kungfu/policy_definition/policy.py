@@ -22,7 +22,7 @@ class Policy:
     """A named, pure function from the signals of a step to rules.
 
     Attributes:
-        name: The name of the policy, as in errors and events.
+        name: The name of the policy, used in errors and events.
         body: The function.
         origin: The user's ``file:line`` that defines the policy; for a prebuilt policy, the line that calls it.
         budget: The limit on how often the policy may change the cluster, if the job has no budget.
@@ -40,7 +40,7 @@ class Policy:
             training: The signals of the job.
 
         Raises:
-            PolicyError: The body raised an error; the message has the policy's name and the user's line.
+            PolicyError: The body raised an error; the message contains the policy's name and the user's line.
         """
         try:
             given = self.body(training)
@@ -75,7 +75,7 @@ class Policy:
         return self.origin or location_of_function(self.body)
 
     def _with_located_hook(self, rule: Rule) -> Rule:
-        """The rule; for a prebuilt hook, errors name the line of the policy."""
+        """The rule; if its hook is prebuilt, errors in the hook name the line of the policy."""
         action = rule.action
         if not isinstance(action, Call) or not is_prebuilt(rule.origin):
             return rule
@@ -103,7 +103,7 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
         policies: A list of policies.
 
     Raises:
-        PolicyError: `policies` is not a list, or an entry is not a policy; the message has the user's line.
+        PolicyError: `policies` is not a list, or an entry is not a policy; the message contains the user's line.
 
     >>> checked_policies([]), checked_policies(one for one in [])
     ((), ())
@@ -164,7 +164,7 @@ def policy(*, budget: Budget | None = None) -> Callable[[_Function], Callable[..
 
 
 def policy(function: _Function | None = None, *, budget: Budget | None = None) -> Any:
-    """Turns a function of `training` into a factory: a call with its other arguments gives a `Policy`.
+    """Turns a function of `training` into a factory, which takes the other arguments and returns a `Policy`.
 
     The arguments are checked at once; the function runs at `attach`.
 

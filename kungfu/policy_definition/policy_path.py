@@ -57,7 +57,7 @@ def load_policies_of_job(specs: Iterable[str]) -> list[Policy]:
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
     """The module or path, the name in it, and the call, if `spec` has arguments."""
-    # The last colon before the arguments: arguments may contain dictionaries, and a path a drive letter.
+    # The last colon before the arguments: arguments may contain dictionaries, and a path may contain a drive letter.
     where, colon, expression = spec.partition("(")[0].rpartition(":")
     expression += spec[len(where) + len(colon) + len(expression) :]
     if not colon and "(" in expression:

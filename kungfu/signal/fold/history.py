@@ -89,7 +89,7 @@ class Window:
         return operate("mean_present", self.values)
 
     def median(self) -> Map:
-        """The median of the values seen (for an even number, the mean of the middle two): float32, NaN before any."""
+        """The median of the values seen (even number: mean of the middle two): float32, NaN before the first."""
         return operate("median_present", self.values)
 
     def min(self) -> Map:
