@@ -31,28 +31,28 @@ def autoscale(
 
     With the throughput ``R_k`` at k peers, d added peers have the scaling efficiency ``s = (R_(k+d) - R_k) / d / (R_k /
     k)``: the throughput that each of them adds, relative to that of each other peer; 1 is perfect, below 0 the job
-    became slower. While ``s > efficiency`` the cluster grows; otherwise it returns, or jumps to the next smaller
-    untried size: see `kf.control.hill_climb`. Throughputs are measured by `kf.monitor.throughput_by_size`: no step
-    counts while peers join or one is a straggler, and a difference counts only if it exceeds twice its standard error.
-    A local optimum ends the walk; a new one begins when the throughput changes by `margin`.
+    became slower. While ``s > efficiency`` the cluster grows; otherwise it returns to a smaller size, or tries the next
+    smaller untried size: see `kf.control.hill_climb`. Throughputs are measured by `kf.monitor.throughput_by_size`: no
+    step counts while peers join or a peer is a straggler, and a difference counts only if it exceeds twice its standard
+    error. A local optimum ends the walk; a new walk begins when the throughput changes by `margin`.
 
     While a straggler is marked, nothing is measured and the size does not change: combine `autoscale` with a policy
     that replaces stragglers.
 
     Args:
         training: The signals of a step.
-        max_peers: Peers; the job's own limits hold as well.
-        min_peers: Peers, at least 1.
+        max_peers: The maximum number of peers; the job's own limits apply as well.
+        min_peers: The minimum number of peers, at least 1.
         efficiency: The scaling efficiency that must be exceeded, the paper's S: any finite number; below 0 a job grows
             even if it becomes slower, so -1e9 disables the limit.
         unit: Peers added at once, at least 1: the paper's K.
         every: Steps between two decisions, at least 1: the paper's N. A size is judged by at least `every` samples, and
             by three times as many if the result is not clear.
-        max_global_batch: The local batch size is kept until the global batch reaches this number of samples; from there
-            on the global batch is kept. ``None``: no limit.
+        max_global_batch: The local batch size is kept until the global batch reaches this number of samples; beyond
+            that size the global batch is kept. ``None``: no limit.
         keep: The batch size that a rescale keeps.
         look_ahead: Units tried beyond a failing size before the walk returns, at least 0.
-        margin: Fraction by which the throughput of a settled job changes before a new walk begins, above 0.
+        margin: Fraction by which the throughput of a settled job must change for a new walk to begin, above 0.
 
     Raises:
         PolicyError: At `attach`, for a number out of range.
@@ -61,7 +61,7 @@ def autoscale(
         1 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
 
     On rescale:
-        The table is kept; the entry of a size that a new peer joins is deleted.
+        The table is kept; the entry of a size that is reached with a new peer is deleted.
 
     Undefined:
         Nothing happens while the throughput is undefined. With a rule or a hook that acts in every step, only half of

@@ -25,16 +25,16 @@ def gns_batch(
 
     Every `every` steps: ``peers = clip(round(noise_scale / local_batch_size), min_peers, max_peers)``, and the local
     batch size is kept, so the global batch grows with the cluster. Below the noise scale, a larger batch saves steps
-    almost in proportion; above, hardly any.
+    almost in proportion; above it, hardly any.
 
     Args:
         training: The signals of a step.
-        max_peers: Peers, at least 1; the job's own limits hold as well.
-        min_peers: Peers, at least 1.
+        max_peers: The maximum number of peers, at least 1; the job's own limits apply as well.
+        min_peers: The minimum number of peers, at least 1.
         decay: Weight of the newest step in the averages of the noise scale, in (0, 1].
         every: Steps between two decisions, at least 1.
-        sample_every: Steps between two measurements, at least 1. If the norms of the gradients need separate
-            passes (with Horovod), they are most of the cost of the policy.
+        sample_every: Steps between two measurements, at least 1. If the norms of the gradients need separate passes
+            (with Horovod), these passes are most of the cost of the policy.
 
     Raises:
         PolicyError: At `attach`, for bounds that cross, and for a number out of range.
@@ -43,8 +43,8 @@ def gns_batch(
         No message, three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`.
 
     Undefined:
-        Nothing happens while the noise scale is undefined. At size 1 it is always undefined, and no rule based on it
-        could fire again, hence ``min_peers=2``.
+        Nothing happens while the noise scale is undefined. At size 1 the noise scale is always undefined, and no rule
+        based on it could fire again, hence ``min_peers=2``.
 
     Reference:
         McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018; Mai et al., *Adaptive Distributed

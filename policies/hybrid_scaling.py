@@ -20,24 +20,24 @@ def hybrid_scaling(
     """Sets, on every rescale, the smallest batch that keeps all peers busy, and a learning rate in proportion.
 
     Given N peers and the global batch B, both last set by `attach` or by a rule in a step, and N' peers now, the new
-    batch is ``k * B`` with the first k of 1, 2, 4, ... up to N'/N for which N' is at most the optimal number; if there
-    is none, it is ``B * N' / N``. So a job first scales strongly (the same batch on more peers), which does not affect
-    its result, and weakly only if peers would idle. The learning rate becomes ``rate * (batch / batch before)``, on a
-    linear ramp. Batch and rate thus depend on the size alone, and growing and shrinking back restores both. The paper
-    starts from the previous size, and would halve a batch that it had not doubled. The policy requests no size: combine
-    it with a policy that does.
+    batch is ``k * B`` with the first k of 1, 2, 4, ... up to N'/N for which N' is at most the optimal number of peers;
+    if there is no such k, the new batch is ``B * N' / N``. So a job first scales strongly (the same batch on more
+    peers), which does not affect its result, and scales weakly only if peers would otherwise idle. The learning rate
+    becomes ``rate * (batch / batch before)``, on a linear ramp. Thus the batch and the rate depend on the size alone,
+    and growing and shrinking back restores both. The paper's rule starts from the previous size, and would halve a
+    batch that it had not doubled. The policy requests no size: combine it with a policy that does.
 
     Args:
         training: The signals of a step.
         optimal_peers: Measured values, ``{global batch: number of peers with which it trains fastest}``; a batch
-            between two entries counts as the smaller one, a batch below all of them keeps only one peer busy.
+            between two entries counts as the smaller entry; a batch below all entries keeps only one peer busy.
         over_steps: Length of the learning rate's ramp, steps, at least 0.
 
     Raises:
         PolicyError: At `attach`, for a table that is empty or not of whole numbers from 1 on.
 
     Cost:
-        Nothing on any step; it is evaluated inside the barrier.
+        Nothing in any step; the policy is evaluated inside the barrier.
 
     Reference:
         Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, algorithm 1.

@@ -17,7 +17,7 @@ def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
 
     A batch k times as large averages k times as many gradients, so a step k times as long has the same noise per
     sample: ``rate * global_batch_size / previous_global_batch_size``. A sharp rise may make training diverge; a ramp
-    over some hundred steps does not. A rescale that keeps the global batch changes nothing. If several rescales follow
+    over a few hundred steps does not. A rescale that keeps the global batch changes nothing. If several rescales follow
     each other, each starts from the end value of the previous ramp, so that the product is exact.
 
     Args:
@@ -25,7 +25,7 @@ def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:
         over_steps: Length of the ramp, steps, at least 0.
 
     Cost:
-        Nothing on any step; it is evaluated inside the barrier.
+        Nothing in any step; the policy is evaluated inside the barrier.
 
     Reference:
         Goyal et al., *Accurate, Large Minibatch SGD*, 2017; Xie et al., *Elan: Towards Generic and Efficient Elastic

@@ -26,27 +26,27 @@ def replace_stragglers(
 ) -> Rule:
     """Replaces every peer whose average speed has fallen below a fraction of the median peer's.
 
-    In a synchronous step all peers wait for the slowest, so one straggler slows the job as if all peers were as slow. A
-    single slow step hardly changes the average. The straggler leaves when its replacement is ready, so the cluster is
-    not slower meanwhile.
+    In a synchronous step all peers wait for the slowest, so one straggler slows the job as if all peers were
+    stragglers. A single slow step hardly changes the average. The straggler leaves when its replacement is ready, so
+    the cluster is not slower in the meantime.
 
     With ``criterion="slowest_in_a_row"`` a peer is replaced if it was the slowest of all, and below `threshold`, in
     each of the last `times` steps. This detects stragglers sooner, one at a time, but misses a straggler that is
-    sometimes as fast as the others. ``threshold=1`` is the published rule, which replaces a peer however small its lag:
-    on unequal machines there is always one.
+    sometimes as fast as the others. With ``threshold=1`` this is the published rule, which replaces a peer however
+    small its lag; on unequal machines, some peer always lags.
 
     Args:
         training: The signals of a step.
-        every: Steps between two decisions, at least 1. With a smaller number, a straggler is replaced sooner, but so is
-            a peer whose average is near the threshold, for example because of jitter.
-        threshold: Fraction of the median speed, in [0, 1]; with 0.8 stragglers cost at most 1.25 times the time of a
-            step.
+        every: Steps between two decisions, at least 1. With a smaller number, stragglers are replaced sooner, but so
+            are peers whose average is near the threshold, for example because of jitter.
+        threshold: Fraction of the median speed, in [0, 1]; with 0.8, peers that are not replaced make a step at most
+            1.25 times as long.
         alpha: Weight of the newest step in the averages, in (0, 1].
         criterion: The "average" speed, or the number of steps in which a peer was the "slowest_in_a_row".
-        times: Number of steps in a row, at least 1 (10); only for "slowest_in_a_row".
+        times: Number of steps in a row, at least 1; by default 10; only for "slowest_in_a_row".
 
     Raises:
-        PolicyError: At `attach`, for a number out of range, and for `times` with another criterion.
+        PolicyError: At `attach`, for a number out of range, and for `times` with the criterion "average".
 
     Cost:
         2 x size floats on the gradient all-reduce, no message; see `kf.monitor.straggler_fractions`.

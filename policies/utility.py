@@ -36,14 +36,14 @@ def utility(
 ) -> tuple[Rule, Rule]:
     """Adds peers while the earlier end of the job is worth more than the peers cost.
 
-    With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after
-    ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from now on. `unit` peers are added while
-    ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried and measured as in `autoscale`,
+    With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after ``T(k)
+    = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from now on. With the worth ``U``, `unit` peers are added
+    while ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost. Sizes are tried and measured as in `autoscale`,
     up to a local optimum. Comparing differences instead of totals avoids adding peers where the worth is flat. A
-    settled job is evaluated again when half, a quarter and an eighth of its samples are left: the fewer are left, the
-    less the end depends on the size, so a deadline may then need fewer peers, or more. To use the scaling efficiency
-    while the worth is unknown, write ``kf.first(utility(...), autoscale(...))``: the utility has priority once it is
-    known.
+    settled job is evaluated again when half, a quarter and an eighth of its samples are left: the fewer samples are
+    left, the less the end depends on the size, so a deadline may then need fewer peers, or more. To use the scaling
+    efficiency while the worth is unknown, write ``kf.first(utility(...), autoscale(...))``: the utility has priority
+    once it is known.
 
     Args:
         training: The signals of a step.
@@ -132,7 +132,7 @@ def _first(x: Signal) -> Signal:
 
 
 def _looks(left: Signal, said: Signal) -> Signal:
-    """The number of evaluations of a settled job: int64."""
+    """The number of new evaluations that are due in a settled job so far: int64."""
     first, *rest = (kf.ops.where(left < said * share, 1, 0) for share in _LOOKS)
     return sum(rest, start=first)
 

@@ -107,8 +107,7 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
 
     Raises:
         UsageError: ``records`` is not a sequence, or is empty, or ``readers`` is not a number. An error in ``load`` is
-            raised from the loop, with a note on the samples; if several records of a batch fail, the first error is
-            raised.
+            raised from the loop, with a note on the samples; if several records fail, the first error of the batch.
 
     Cost:
         The call loads one record, to determine the spec of the samples.
@@ -149,8 +148,7 @@ def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> Map
         function: Computes a sample from one item by TensorFlow ops, as in ``dataset.map``; the parts of a tuple are
             passed as separate arguments. The function is traced once, and returns a nest of tensors of fixed shapes.
             For ``fit`` it returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It may change samples at random.
-        readers: The number of items of a batch that are computed in parallel. The result does not depend on this
-            number.
+        readers: The number of items of a batch computed in parallel. The result does not depend on this number.
 
     Returns:
         The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.

@@ -48,13 +48,12 @@ def partitions(
         The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: A file is missing, or the numbers of samples cannot be stored; later, if a file yields another
-            number of samples.
+        UsageError: A file is missing, or the numbers of samples cannot be stored; later, a file's number has changed.
 
     Cost:
         The first process that needs the numbers reads each file once, to count its samples, while other processes wait.
-        A peer that takes over a partition in the middle first reads the file up to that position, and all other peers
-        wait, however long that takes.
+        A peer that takes over a partition in the middle first reads it up to that position, and the others wait,
+        however long that takes.
 
     On rescale:
         A peer continues with its file; a joiner gets the next file.
@@ -117,8 +116,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return stacked([found[place] for place in places])
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads each file up to the first of these samples, so that loading the samples later takes no longer than
-        usual."""
+        """Reads each file up to the first of these samples, so that a later `take` of them is not delayed."""
         for file, row in dict(sorted(self._places(indices), reverse=True)).items():
             if row:
                 self._pass(file, row)

@@ -223,7 +223,7 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
-    """Checks that the actions differ only in the number, among which the policy chooses."""
+    """Checks that the actions differ only in the requested number."""
     terms = {_terms(one): one.name for one in reversed(rules)}
     if len(terms) > 1:
         asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))

@@ -149,8 +149,8 @@ class PeerSpeeds:
 
     Args:
         jitter: The standard deviation of each peer's step time, as a fraction of the mean. Each step time is drawn from
-            a normal distribution truncated at 3 standard deviations. Below 1/3, so that no time is negative.
-        seed: The seed of the draws, a whole number from 0. The draws of a peer depend only on the seed and the id.
+            a normal distribution truncated at 3 standard deviations. `jitter` is below 1/3: no time is negative.
+        seed: The seed of the draws, a whole number from 0. A peer's draws depend only on the seed and the peer's id.
         slow: The slow peers and places.
 
     Raises:
@@ -248,7 +248,7 @@ class ClusterModel:
     Args:
         throughput_by_size: Samples / s of all peers together, as a function of the number of peers or as a table. A
             table is interpolated linearly between its entries, and constant outside them.
-        steps: The maximum number of steps; the run is shorter if a rule stops the job or its samples are used up.
+        steps: The maximum number of steps; the run is shorter if a rule stops the job or the job's samples are used up.
         start: The settings at the start of the job.
         noise_by_step: The gradient noise scale in samples, as a function of a `SimulatedStep`: the step number, with
             the job's samples, learning rate and size at that step. The gradients' norms have the values expected for

@@ -1,4 +1,4 @@
-"""A model of a recorded job: an estimate of the job at other sizes, as far as the record allows."""
+"""A model of a recorded job: estimates how the job behaves at other sizes, as far as the record allows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
 
 def model_of_job(job: RecordedJob, trace: Trace, plan: CompiledPolicies) -> ClusterModel:
     """The model of a recorded job, for a simulation of `plan`. Raises ``UsageError`` if fewer than two sizes were
-    measured, since the speed at other sizes is then unknown."""
+    measured, since the speed at all other sizes is then unknown."""
     if len(job.sizes) < 2:
         raise UsageError(_one_size(job))
     first, jitter = trace.steps[0], _jitter(trace.steps)
@@ -221,7 +221,7 @@ def _usual(step: RecordedStep, sizes: Mapping[int, SizeMeasured]) -> float:
 
 
 def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, ...]]:
-    """The cost of a change of the cluster, from medians of the measurements, and descriptions of the guesses in it."""
+    """The cost of a change of the cluster, from medians of the measurements, and descriptions of the guessed values."""
     guesses = []
     stop_s, joining_s = usual_times(rescales)
     if stop_s is None:

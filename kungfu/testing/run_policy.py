@@ -37,7 +37,7 @@ def run_policy(
       and one value per peer. ``step``, ``size``, the limits of the size and ``pending`` may be omitted. Gradient
       reductions have names like ``norm_squared(grads)``. Values that the program publishes or feeds are local.
 
-    Recorded runs and arrays do not change with the decisions. `budget` is the job's budget of rescales.
+    The decisions have no effect on recorded runs and arrays. `budget` is the job's budget of rescales.
 
     The decisions are in order, and include those of shadow rules. On a model they also include the decisions of rules
     on a rescale, under the step before the barrier, and `FiredRule.unmet` says why a decision had no effect. Raises
@@ -78,9 +78,9 @@ def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iter
     """Yields the local sources of each step, in rank order, and its agreed sources.
 
     Agreed sources are sequences with one value per step. Local sources have, for each step, one value per peer or one
-    for all; the names `declared` by policies are local. Defaults: steps are counted from 1, nothing is pending or was
-    refused, the size of a step is the length of its longest row, the maximum size is the largest size of any step, and
-    the samples per epoch are unknown. Raises `UsageError` for sequences whose lengths do not match.
+    value for all peers; the names `declared` by policies are local. Defaults: steps are counted from 1, nothing is
+    pending or was refused, the size of a step is the length of its longest row, the maximum size is the largest size of
+    any step, and the samples per epoch are unknown. Raises `UsageError` for sequences whose lengths do not match.
     """
     steps, own = _steps(arrays), {name for name in arrays if _is_local(name, declared)}
     sizes = [_size(arrays, index, own) for index in range(steps)]
@@ -118,7 +118,7 @@ def _own(arrays: Mapping[str, Any], index: int, own: set[str], *, rank: int) -> 
 
 
 def _is_local(name: str, declared: Collection[str]) -> bool:
-    """True for a local source, or a reduction of one as in ``norm_squared(grads)``."""
+    """True for a local source, or a reduction of a local source, such as ``norm_squared(grads)``."""
     if name in SOURCES:
         return SOURCES[name].placement == "local"
     if name in declared:

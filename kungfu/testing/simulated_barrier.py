@@ -53,8 +53,8 @@ class SimulatedBarrier:
         """Holds a barrier after a step if requests, joiners or departures are pending; else posts the fired rules.
 
         Args:
-            fired: The acting rules that fired in this step. A barrier after this step handles them as well; without a
-                barrier they are posted for the next one.
+            fired: The acting rules that fired in this step. If a barrier follows this step, it handles these rules as
+                well; else they are posted for the next barrier.
             fractions: The speed of each peer as a fraction of the median speed, in rank order; empty if not measured.
 
         Returns:
@@ -145,7 +145,7 @@ class SimulatedBarrier:
             self._prepare(count, tuple((one.by, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
-        """Prepares this many joiners: keeps the joiners on their way, and starts more on hosts with a free slot."""
+        """Prepares this many joiners: keeps joiners that are on their way, and starts more where slots are free."""
         job, now, before = self.job, self.job.clocks.total_s, self.joining
         # Once some joiners have joined, the remaining ones are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]

@@ -26,7 +26,7 @@ class Clocks:
 
     total_s: float = 0.0  # since the first step
     step_s: float = math.nan  # NaN after a barrier and at the beginning of a view, as in a real job
-    rescale_s: float = math.nan  # for which the last rescale stopped the job
+    rescale_s: float = math.nan  # the seconds for which the last rescale stopped the job
     after_barrier: bool = True  # a barrier was held since the last step: the next step is not measured
     peer_s: float = 0.0  # summed over all peers, each from the barrier where it joined to the one where it left
 
@@ -38,8 +38,8 @@ class Clocks:
 
 @dataclass
 class SpeedSampler:
-    """Draws the relative step time of each peer, once per step. NumPy's legacy generator gives the same stream in every
-    version."""
+    """Draws the relative step time of each peer, once per step. NumPy's legacy generator produces the same stream in
+    every version of NumPy."""
 
     speeds: PeerSpeeds
     # One generator per peer, so that a change of the membership does not affect the draws of other peers.
@@ -82,7 +82,7 @@ class SimulatedHosts:
         Args:
             peer: The id of the peer.
             now: The time of the job, in seconds.
-            leaving: The peers that this peer will replace; other hosts are preferred to theirs.
+            leaving: The peers that this peer will replace; other hosts are preferred to the hosts of these peers.
 
         Returns:
             True if a host had a free slot.
@@ -277,7 +277,7 @@ def _peer_speeds(job: SimulatedJob) -> list[float]:
 
 
 def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
-    """Completes the next step; it takes as long as its slowest peer."""
+    """Completes the next step; the step takes as long as its slowest peer."""
     clocks, seconds = job.clocks, max(busy)
     clocks.stand(seconds, size=job.size)
     clocks.step_s = math.nan if clocks.after_barrier else seconds
@@ -287,7 +287,7 @@ def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
 
 
 def moved(job: SimulatedJob, view: int, peers: Iterable[int]) -> None:
-    """Enters another view: peers outside it leave, and the change stops the job for a time."""
+    """Enters another view: peers outside the view leave, and the change stops the job for a time."""
     stop_s, now, staying = job.model.rescaling.stop_s, job.clocks.total_s, list(peers)
     job.hosts.stop(set(job.peers) - set(staying), now)
     job.peers, job.view = staying, view

@@ -44,8 +44,8 @@ class SimulatedRun:
         steps: The number of steps.
         samples: The number of samples.
         seconds: The duration of the whole job.
-        peer_seconds: The seconds of all peers in total, each counted from the barrier where it joined to the barrier
-            where it left.
+        peer_seconds: The seconds of all peers in total, each peer counted from the barrier where it joined to the
+            barrier where it left.
     """
 
     decisions: tuple[FiredRule, ...]

@@ -1,10 +1,10 @@
 """Freezes and slows processes for a time, by a separate process that thaws them even if its parent is killed.
 
 The separate process runs this file with the standard library only. It reads one order per line from its standard input,
-and answers each with a line. When the input closes, because the parent has ended or was killed, it thaws all processes
-and exits. It has its own session, so key presses in the terminal do not reach it, and it thaws processes on time even
-if the parent hangs. Only a SIGKILL to the separate process leaves a peer frozen; the job then declares that peer lost
-after the heartbeat timeout.
+and answers each order with a line. When the input closes, because the parent has ended or was killed, it thaws all
+processes and exits. It has its own session, so key presses in the terminal do not reach it, and it thaws processes on
+time even if the parent hangs. Only a SIGKILL to the separate process leaves a peer frozen; the job then declares that
+peer lost after the heartbeat timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Freezer:
-    """Freezes and slows processes of this user until its block ends; the first order starts the separate process."""
+    """Freezes and slows processes of this user in a ``with`` block; the first order starts the separate process."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None
@@ -53,7 +53,7 @@ class Freezer:
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """Runs a process for a share of each tenth of a second, for ``for_s`` seconds; returns False as `freeze`."""
+        """For ``for_s`` s, runs a process for a share of each tenth of a second; returns False as `freeze` does."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:

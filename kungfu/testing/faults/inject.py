@@ -1,8 +1,8 @@
 """Injects a schedule of faults into a user's job; impossible or forbidden faults are skipped with a reason.
 
-An injection knows the job only by its record: policies change the size, peers may run on other machines, and the job
-may end at any time. A fault that fails raises no error: each fault results in an `Injection`, which holds its
-outcome.
+An injection observes the job only through the job's record: policies change the size, peers may run on other machines,
+and the job may end at any time. A fault that fails raises no error: each fault results in an `Injection`, which
+describes the outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, Verb, What, When
 
 _LOOK_S = 0.02
-# The record has the time after a process began. A process that began this much later than recorded has reused its id.
+# The recorded time follows the start of a process. A process that started this much after it has reused the id.
 _CLOCK_S = 2.0
 # The signals of the verbs other than freeze and thaw.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
@@ -47,7 +47,7 @@ class InjectionLimits:
     """The limits of an injection.
 
     Args:
-        within_s: Seconds in which the job must recover from a fault, and for which a freeze lasts if its fault names no
+        within_s: Seconds in which the job must recover from a fault, and for which a freeze lasts if the fault names no
             time.
         patience_s: The longest wait for the moment of a fault, in seconds.
         local_hosts: The ids of the job's hosts that are this machine.
@@ -68,7 +68,7 @@ class Injection:
 
     Args:
         fault: The fault.
-        at: The time at which the fault was carried out, in seconds since 1970; ``None`` if it was not.
+        at: The time at which the fault was carried out, in seconds since 1970; ``None`` if it was not carried out.
         step: The number of recorded steps at that time.
         peers: The ids of the peers that the fault hit.
         until: The time at which frozen or slowed processes run again; ``at`` if there are none.
@@ -219,7 +219,7 @@ def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collectio
 
 
 def why_gone(what: What, job: Job, peers: Collection[int]) -> str:
-    """The reason why a process of a fault cannot be signalled; empty if all can."""
+    """The reason why a process of a fault cannot be signalled; empty if all of them can be signalled."""
     processes = processes_of(what, job, peers)
     return next(filter(None, (why_out_of_reach(one.pid, started_at=one.started_at) for one in processes)), "")
 
@@ -231,7 +231,7 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
         what: The fault.
         job: The job according to its record.
         peers: The peers that the fault hits.
-        living: The members that no earlier fault has killed or still holds.
+        living: The members that no earlier fault has killed, or freezes or slows at present.
 
     Returns:
         The reason: the fault hits the last peers with the state, the only kungfu-run, or a quorum of the peers.
@@ -343,7 +343,7 @@ def job_state(job: Job) -> str:
 
 
 def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
-    """The reason why a process cannot be signalled, in words; empty if it can.
+    """The reason why a process cannot be signalled, as text; empty if it can be signalled.
 
     Args:
         pid: The id of the process; ``None`` if unknown.

@@ -16,10 +16,10 @@ Each line, or part of a line between semicolons, is one fault. The faults are ca
 
 A step with a plus counts from the step at which the schedule began. Ranks number the living members of the newest view
 in their order; the coordinator is rank 0. The joiner is the newest process outside the view; a process that was outside
-when the moment came, and joins during the seconds after it, counts too. Hosts are numbered in the order of the job's
-list; their kungfu-run receives the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, and ``notice``
-SIGTERM. ``freeze`` with ``for`` thaws the processes after that time; ``slow`` with ``to`` lets them run for that share
-of each tenth of a second, and freezes them for the rest."""
+the view when the moment came, and joins during the seconds to wait after the moment, counts too. Hosts are numbered in
+the order of the job's list; their kungfu-run receives the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw``
+SIGCONT, and ``notice`` SIGTERM. ``freeze`` with ``for`` thaws the processes after that time; ``slow`` with ``to`` lets
+processes run for that share of each tenth of a second, and freezes them for the rest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class When:
     """The moment of a fault.
 
     Attributes:
-        moment: The kind of moment; at ``settled`` the view has its target size and all processes, and has done a step.
+        moment: The kind of moment; at ``settled`` the view has its target size and all processes, and completed a step.
         number: For ``step`` and ``barrier``, the number that the record has to reach.
         event: For ``next``, the kind of event to wait for, from the previous fault on.
         after_s: Seconds to wait after the moment.
@@ -130,7 +130,7 @@ class Fault:
 
     @property
     def action(self) -> str:
-        """The action, in the words of the schedule."""
+        """The action, in the language of the schedule."""
         return in_words(self.what) if isinstance(self.what, Resize | SaveCheckpoint) else str(self.what)
 
 
@@ -211,9 +211,9 @@ def survivable_faults(
 ) -> list[Fault]:
     """A schedule of `faults` faults that a job of `size` peers survives, one every `every` steps.
 
-    Each fault waits until the job has recovered from the previous one. A fault kills one peer (of four or more peers,
-    also the coordinator together with another peer), freezes or slows one peer for a time, sends one peer a preemption
-    notice, or resizes the job.
+    Each fault waits until the job has recovered from the previous one. A fault kills one peer, freezes or slows one
+    peer for a time, sends one peer a preemption notice, or resizes the job. In a job of four or more peers, a fault may
+    also kill the coordinator together with another peer.
 
     Args:
         seed: The seed of the draws; the same seed gives the same schedule.
