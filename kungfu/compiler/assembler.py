@@ -36,7 +36,7 @@ class Bytecode:
     """A bytecode program, and the tables that the op needs to run it."""
 
     text: str
-    states: tuple[int, ...]  # the indices of the fields that it uses, among the fields of all folds
+    states: tuple[int, ...]  # the indices of the fields that the program uses, among the fields of all folds
     inputs: Mapping[str, DType]
     results: tuple[DType, ...]
 
@@ -124,7 +124,7 @@ class Assembler:
 
     def source(self, source: Source) -> Register:
         if source.type.shape == NEST:
-            return self.register(source.type)  # no instruction reads it: its reductions are inputs
+            return self.register(source.type)  # no instruction reads the register: the nest's reductions are inputs
         return self.input(source.source, source.type)
 
     def given(self, name: str) -> Register | None:

@@ -84,7 +84,7 @@ class Program:
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
         """True if this step needs a reduction of the gradients, as far as this is known before the step."""
         one = self.plan.gradient_reductions.get(name)
-        # No rule needs it, or a rule needs it in every step.
+        # No rule needs the reduction, or a rule needs it in every step.
         if one is None or not one.gates:
             return one is not None
         return is_computed(one, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))

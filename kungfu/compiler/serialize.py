@@ -181,7 +181,7 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
 
 def _classes_with(name: str) -> Mapping[str, type]:
     """The classes of a plan by name, including the named class if it exists."""
-    # Its module may have been imported since the last call.
+    # The module of the class may have been imported since the last call.
     if name not in _classes():
         _classes.cache_clear()
     return _classes()
@@ -252,7 +252,7 @@ def _node(node: Signal, labels: Labels, owners: Mapping[Signal, str]) -> str:
 
 
 def _inside(fold: Fold) -> str:
-    """The numbers in the update of a fold, which its label does not show."""
+    """The numbers in the update of a fold; the fold's label does not show these."""
     inner = topological((*fold.recurrence.updates, fold.recurrence.output))
     numbers = dict.fromkeys(repr(one.value) for one in inner if isinstance(one, Constant))
     start = ", ".join(map(repr, fold.recurrence.init))

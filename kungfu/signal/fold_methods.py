@@ -23,7 +23,8 @@ def fold_method(function: F) -> F:
 
 
 class FoldMethods:
-    """The folds of one signal. Each fold skips inputs that are not finite; ``.sampled(n)`` runs it every n steps only.
+    """The folds of one signal. Each skips inputs that are not finite; ``.sampled(n)`` runs a fold only in every n-th
+    step.
 
     A fold has its signal's placement: agreed folds are sent to a peer that joins, local folds stay with their peer. On
     a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No fold costs a message.
@@ -157,5 +158,5 @@ class FoldMethods:
         return self._fold("count", on_rescale=on_rescale)
 
     def streak(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The number of consecutive steps, up to this one, with a true bool signal: int64. Cost: one whole number."""
+        """The number of consecutive steps, up to this step, with a true bool signal: int64. Cost: one whole number."""
         return self._fold("streak", on_rescale=on_rescale)

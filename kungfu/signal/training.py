@@ -126,8 +126,9 @@ class TrainingSignals:
     """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
 
     A change is requested by a rule that fired in the previous step to rescale, evict or replace, by joiners that are
-    ready, and by requests from outside. A rule that changes a setting requests none. A hook's requests are known only
-    when the hook is called. If a hook and a rule request sizes at the same barrier, the earlier request wins.
+    ready, and by requests from outside. A rule that changes a setting requests no change; neither does a hook, whose
+    requests are known only when it is called. If a hook and a rule request sizes at the same barrier, the earlier
+    request wins.
     """
 
     target_size: Source
@@ -215,11 +216,11 @@ class TrainingSignals:
     def published(self, name: str, *, dtype: DType = "float32", unit: str = "", meaning: str = "") -> Source:
         """The number that the program's step publishes by ``training.publish(name, value)``, in the current step.
 
-        For values that the user's model computes: an auxiliary loss, an accuracy, a statistic of the gradients. Local;
-        to make the number agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x,
-        "mean")``, which are sent with the gradients. On a peer without samples, or in a step without a call of
-        ``publish``, the number is NaN, or 0 or false if it is not a float. Over micro-batches, floats are averaged,
-        weighted by samples; for other dtypes, the last micro-batch with samples counts.
+        For values that the user's model computes: an auxiliary loss, an accuracy, a statistic of the gradients. The
+        number is local; to make it agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or
+        ``kf.ops.all_reduce(x, "mean")``, which are sent with the gradients. On a peer without samples, or in a step
+        without a call of ``publish``, the number is NaN, or 0 or false if it is not a float. Over micro-batches, floats
+        are averaged, weighted by samples; for other dtypes, the last micro-batch with samples counts.
 
         Args:
             name: Letters, digits and ``_``; not a name of the step's signals. All policies must declare it identically.
@@ -256,7 +257,7 @@ class TrainingSignals:
         """The last number that the program fed by ``training.feed(name, value)`` between its steps, on rank 0.
 
         For values that only Python knows: a price, a validation accuracy, the hour. Agreed: rank 0's number is sent
-        with the message of the next step, and stays valid until rank 0 is fed another one. Gives a float32 scalar, NaN
+        with the message of the next step, and stays valid until rank 0 is fed a new number. Gives a float32 scalar, NaN
         before the first.
 
         Args:

@@ -15,7 +15,7 @@ from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
-    """Refuses policies whose rules violate the calculus, or use signals that belong to another job than `job`.
+    """Refuses policies whose rules violate the calculus, or use signals of a job other than `job`.
 
     After this pass, every target, mask, trigger and watched size is an agreed scalar or vector of its type, every gate
     is exact, sizes are bounded, and at most one acting rule sets each setting on each occasion. All later passes rely

@@ -4,8 +4,8 @@ The input is an immutable graph in static single assignment form: each node is o
 every topological order. The output is a plan: segments in an order in which each node comes after its inputs.
 
 - *Demand* is a backward data-flow analysis: a node is demanded in the steps of the gates of the rules that need it; if
-  a watched value, or a fold that runs in every step, needs the node, it is demanded in every step. Demand only grows
-  from a node to its inputs, so whenever a node runs, its inputs have run.
+  a watched value, or a fold that runs in every step, needs the node, the node is demanded in every step. Demand only
+  grows from a node to its inputs, so whenever a node runs, its inputs have run.
 - Nodes of equal demand are grouped into segments; a gated segment is a branch, and costs nothing in other steps.
 - A collective whose operand is known before the gradient all-reduce is piggybacked on it. Every other collective is
   placed at a *level*, the number of messages on the longest path to it, and all collectives of one level and one demand

@@ -42,12 +42,12 @@ def whole(x: tf.Tensor) -> tf.Tensor:
 
 
 def minimum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """The smaller number; NaN if either is NaN, on every kernel and processor."""
+    """The smaller number; NaN if either is NaN, with every kernel and on every processor."""
     return _or_nan(tf.minimum(x, y), x, y)
 
 
 def maximum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """The larger number; NaN if either is NaN, on every kernel and processor."""
+    """The larger number; NaN if either is NaN, with every kernel and on every processor."""
     return _or_nan(tf.maximum(x, y), x, y)
 
 
