@@ -48,8 +48,8 @@ def autoscale(
         unit: Peers added at once, at least 1: the paper's K.
         every: Steps between two decisions, at least 1: the paper's N. A size is judged by at least `every` samples, and
             by three times as many if the result is not clear.
-        max_global_batch: The local batch size is kept until the global batch reaches this number of samples; beyond
-            that size the global batch is kept. ``None``: no limit.
+        max_global_batch: The local batch size is kept until the global batch reaches this number of samples; after
+            that, the global batch is kept. ``None``: no limit.
         keep: The batch size that a rescale keeps.
         look_ahead: Units tried beyond a failing size before the walk returns, at least 0.
         margin: Fraction by which the throughput of a settled job must change for a new walk to begin, above 0.
@@ -78,7 +78,7 @@ def autoscale(
     kf.control.check_peers(min_peers=min_peers, max_peers=max_peers)
 
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
-        """The scaling efficiency from one size to another, minus the required one."""
+        """The scaling efficiency from one size to another, minus the required efficiency."""
         added = (more.mean - fewer.mean) / (more.peers - fewer.peers)
         return added / (fewer.mean / fewer.peers) - efficiency
 

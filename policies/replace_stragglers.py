@@ -24,7 +24,7 @@ def replace_stragglers(
     criterion: Criterion = "average",
     times: int | None = None,
 ) -> Rule:
-    """Replaces every peer whose average speed has fallen below a fraction of the median peer's.
+    """Replaces every peer whose average speed has fallen below a fraction of the median speed.
 
     In a synchronous step all peers wait for the slowest, so one straggler slows the job as if all peers were
     stragglers. A single slow step hardly changes the average. The straggler leaves when its replacement is ready, so

@@ -180,8 +180,7 @@ class Outcome(NamedTuple):
         inputs_whole: int64, the whole numbers in `inputs` again, since float32 is exact only up to 2 ** 24; see
             `inputs_of_rules`.
         watched_whole: int64, the whole numbers in `watched` again.
-        fractions: float32, `CompiledPolicies.straggler_fractions` as a row with one entry per peer; no row if not
-            measured.
+        fractions: float32, `CompiledPolicies.straggler_fractions` as a row, one entry per peer; no row if not measured.
     """
 
     fired: Any

@@ -111,7 +111,7 @@ class Spent:
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The remaining tokens of one budget, in parts of a token (int64, agreed); ``None`` if not counted separately."""
+    """The remaining parts of a budget's tokens (int64, agreed); `replacements` is ``None`` if these cost rescales."""
 
     budget: Budget
     rescales: Signal

@@ -79,7 +79,7 @@ class _Verdict:
 
     Attributes:
         compared: True if one of these sizes was measured.
-        passes: True if the additional peers are worth it.
+        passes: True if the additional peers are shown to be worth it.
         fails: True if the additional peers are shown not to be worth it.
         base: The other size in the comparison that decides.
     """
@@ -117,7 +117,7 @@ class _Measured:
         return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
 
     def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
-        """Compares two sizes by the advantage and its error; equally good sizes without noise fail.
+        """Compares two sizes by the advantage and its error; without noise, an advantage of 0 fails.
 
         Returns:
             Two truth values: if the additional peers of `more` are shown to be worth it, and if they are shown not to
@@ -290,7 +290,7 @@ def settled_walk(
         unit: As for `hill_climb`.
         min_peers: As for `hill_climb`.
         max_peers: As for `hill_climb`.
-        every: Steps between two decisions, at least 1; a size needs at least 10 samples anyway.
+        every: Steps between two decisions, at least 1; a size needs at least 10 samples in any case.
         view_steps: Steps since the size last changed: int64.
         moved: As for `settle`.
         look_ahead: As for `hill_climb`.

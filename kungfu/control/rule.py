@@ -44,12 +44,12 @@ class Rule:
     Attributes:
         name: The name of the rule in the record and the log.
         trigger: When the rule may fire.
-        fires: An agreed bool signal: the condition of the trigger holds, and there is news to request.
+        fires: An agreed bool signal: the condition of the trigger holds, and there is something new to request.
         action: The request of the rule.
         inputs: The values that the record shows with a decision, by name.
         mode: "acting"; "shadow" for a rule that is evaluated and recorded but never carried out; "held" for a rule that
             records the steps in which a budget held another rule back.
-        candidates: The keys of `inputs` that hold the targets of the merged rules; empty if none were merged.
+        candidates: The keys of `inputs` for the targets of the merged rules; empty if none were merged.
         budget: The key of `inputs` for the number of changes that the budget still allows a hook, if there is a budget.
         replacement_budget: The key of `inputs` for the number of peers that the rule or a hook may replace, if budgets
             count replacements separately.
@@ -133,8 +133,8 @@ def rate_limited(rule: Rule) -> Rule:
 
 
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
-    """True if the rule could fire again in the step between its request and the barrier, and request the same twice. A
-    rule for a size waits in a step whose barrier may change the cluster."""
+    """True if the rule could fire again in the step between its request and the barrier, and make the same request
+    twice. A rule for a size waits in a step whose barrier may change the cluster."""
     return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, actions.Rescale)
 
 
@@ -213,7 +213,7 @@ def rescale_rule(
     size, refused = Source("size"), Source("refused_size")
     target = clip(round(wanted), Source("min_size"), Source("max_size"))
     under_way, wants = Source("target_size"), _looks(trigger) & is_finite(wanted)
-    # The check of the rules refuses a target that is not one number, by its name.
+    # The compiler's check refuses a target that is not a scalar, and names the target.
     is_number = target.type.shape == SCALAR
     withdraws = _wanted_last(target, gate=trigger.gate, asked=wants & (target != size)) if is_number else False
     news = where(target == size, withdraws, (target != under_way) & (target != refused))
@@ -270,7 +270,7 @@ def plain_rule(action: actions.Stop | actions.Checkpoint, *, trigger: Trigger, n
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
-    """The rule that removes the marked peers: for good, if the job's minimum remains, or when they can be replaced.
+    """The rule that removes the marked peers: for good, if the job's minimum remains, or in exchange for new peers.
 
     It fires only if at least one peer is marked, and not all are. A replacement may be requested while the job grows,
     and joins with the same wave of joiners, but a pending exchange has to end first. If no peer came for the last
@@ -311,7 +311,7 @@ def _looks(trigger: Trigger) -> Signal:
 
 
 def _ready(trigger: Trigger) -> Signal:
-    """True in the trigger's steps whose barrier does not change the cluster, whose size the decision depends on."""
+    """True in the trigger's steps, unless the barrier may change the cluster: the decision depends on its size."""
     return _looks(trigger) if trigger.event == "rescale" else _looks(trigger) & ~Source("change_due")
 
 

@@ -220,9 +220,9 @@ class Trigger:
 
         This is the escape hatch for decisions that the vocabulary cannot express. Through `control`, a
         `kungfu.control.hook.Control`, the function can make the same requests as rules: a size, a batch, a rate, peers
-        to remove or replace, a checkpoint, the end, or new content for a registered value. Only the requests of rank
-        0's call count. A request for the pending size changes nothing; another size replaces it. If the barrier may
-        change the cluster, the function is called a step later.
+        to remove or replace, a checkpoint, the end of the training, or new content for a registered value. Only the
+        requests of rank 0's call count. A request for the pending size changes nothing; another size replaces it. If
+        the barrier may change the cluster, the function is called a step later.
 
         The barrier follows at the end of the step after the firing, and the rule does not fire again before the
         barrier: with ``always()``, the function is called in every second step. The same barrier handles rules that

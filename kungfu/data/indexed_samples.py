@@ -107,7 +107,7 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
 
     Raises:
         UsageError: ``records`` is not a sequence, or is empty, or ``readers`` is not a number. An error in ``load`` is
-            raised from the loop, with a note on the samples; if several records fail, the first error of the batch.
+            raised from the loop, with a note on the samples; of several errors in a batch, the first is raised.
 
     Cost:
         The call loads one record, to determine the spec of the samples.

@@ -48,7 +48,7 @@ def partitions(
         The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: A file is missing, or the numbers of samples cannot be stored; later, a file's number has changed.
+        UsageError: A file is missing, or the numbers of samples cannot be stored; later, a file yields more or fewer.
 
     Cost:
         The first process that needs the numbers reads each file once, to count its samples, while other processes wait.

@@ -92,8 +92,7 @@ def throughput_by_size(
     fractions = straggler_fractions(training)
     is_slow = ops.any(fractions < slow)
     is_suspect = ops.any(fractions < suspect) & (training.view_steps <= patience)
-    # A step's time is known only in the next step: the first step after a cancelled change shows a disturbed step's
-    # time.
+    # A step's time is known in the next step, so the first step after a cancelled change does not count either.
     is_disturbed = training.pending | _before(training.pending)
     counted = ops.where(is_disturbed | is_slow | is_suspect, math.nan, samples_per_second(training))
     moved = _moved(counted, margin=margin)

@@ -23,8 +23,7 @@ def fold_method(function: F) -> F:
 
 
 class FoldMethods:
-    """The folds of one signal. Each skips inputs that are not finite; ``.sampled(n)`` runs a fold only in every n-th
-    step.
+    """The folds of one signal. Each skips inputs that are not finite; ``.sampled(n)`` makes a fold run every n steps.
 
     A fold has its signal's placement: agreed folds are sent to a peer that joins, local folds stay with their peer. On
     a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No fold costs a message.

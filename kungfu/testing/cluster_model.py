@@ -93,7 +93,7 @@ class Rescaling:
 
 @dataclass(frozen=True)
 class SlowPeer:
-    """A peer that runs at a fraction of full speed, or a place where every peer does.
+    """A peer that runs at a fraction of full speed, or a place where every peer is slow.
 
     An id names a peer; a host, or a host and one of its slots, names a place. A replacement has a new id, so it is slow
     only in a slow place.
@@ -149,7 +149,7 @@ class PeerSpeeds:
 
     Args:
         jitter: The standard deviation of each peer's step time, as a fraction of the mean. Each step time is drawn from
-            a normal distribution truncated at 3 standard deviations. `jitter` is below 1/3: no time is negative.
+            a normal distribution truncated at 3 standard deviations. Must be below 1/3: no time is negative.
         seed: The seed of the draws, a whole number from 0. A peer's draws depend only on the seed and the peer's id.
         slow: The slow peers and places.
 
@@ -254,7 +254,7 @@ class ClusterModel:
             the job's samples, learning rate and size at that step. The gradients' norms have the values expected for
             this noise scale and ``|G|² = 1``.
         loss_by_step: The loss, the same on all peers, as a function like ``noise_by_step``. The gradients of a step are
-            finite if its loss is; without this function they are always finite.
+            finite if its loss is finite; without this function, all gradients are finite.
         speed_by_peer: Fractions of a peer's full speed, by the number of the peer: the first peers have the numbers 0
             to size - 1, and each joiner has the next number. All peers wait for the slowest.
         rescaling: The steps and seconds that a change of the cluster takes.

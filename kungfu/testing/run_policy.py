@@ -39,9 +39,9 @@ def run_policy(
 
     The decisions have no effect on recorded runs and arrays. `budget` is the job's budget of rescales.
 
-    The decisions are in order, and include those of shadow rules. On a model they also include the decisions of rules
-    on a rescale, under the step before the barrier, and `FiredRule.unmet` says why a decision had no effect. Raises
-    `PolicyError` as `attach` does, and `UsageError` for a missing source.
+    The decisions are in order, and include the decisions of shadow rules. On a model they also include the decisions of
+    rules on a rescale, under the step before the barrier, and `FiredRule.unmet` states why a decision had no effect.
+    Raises `PolicyError` as `attach` does, and `UsageError` for a missing source.
 
     Examples:
         >>> from kungfu.policies import schedule

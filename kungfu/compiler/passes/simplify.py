@@ -5,8 +5,8 @@ constants, and looked up by a structural key (value numbering): two nodes with t
 every step, on every peer. Folds are shared as well if their recurrences, inputs, gates and behaviour on a rescale are
 equal, since their states are then equal.
 
-Invariants: the types and placements of nodes do not change; no two nodes of a result share a key; no `Map` in the
-result has only constants as operands.
+Invariants: the types and placements of nodes do not change; no two nodes of a result share a key; no `Map` of a result
+has only constant operands.
 """
 
 from __future__ import annotations

@@ -216,8 +216,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
 
 
 def _updates(given: object, *, fields: StateFields) -> StateFields:
-    """The traced next state, one signal per field; raises `PolicyError` if a dtype, a shape or the number of fields
-    differs."""
+    """The traced next state, one signal per field; raises `PolicyError` if dtypes, shapes or the count differ."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
         raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")

@@ -26,7 +26,7 @@ from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, Verb, What, When
 
 _LOOK_S = 0.02
-# The recorded time follows the start of a process. A process that started this much after it has reused the id.
+# The recorded time follows the start of a process. If a process started this much later, it has reused the id.
 _CLOCK_S = 2.0
 # The signals of the verbs other than freeze and thaw.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
@@ -231,7 +231,7 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
         what: The fault.
         job: The job according to its record.
         peers: The peers that the fault hits.
-        living: The members that no earlier fault has killed, or freezes or slows at present.
+        living: The members that no earlier fault has killed and no fault freezes or slows at present.
 
     Returns:
         The reason: the fault hits the last peers with the state, the only kungfu-run, or a quorum of the peers.
