@@ -80,8 +80,7 @@ def _concluded(plan: CompiledPolicies, backend: Assembler, states: States, *, su
 class Assembler:
     """A backend that writes instructions and uses registers as values. See `kungfu.compiler.evaluate.Backend`.
 
-    Each register is written by one instruction (static single assignment), but the results of a branch are written by
-    both of its sides."""
+    Each register is written once (static single assignment), but both sides of a branch write the branch's results."""
 
     reductions: Collection[str]  # the names of the gradient reductions; bytecode reads these as inputs
     code: list[str] = field(default_factory=list)

@@ -120,8 +120,9 @@ class _Measured:
         """Compares two sizes by the advantage and its error; without noise, an advantage of 0 fails.
 
         Returns:
-            Two truth values: if the additional peers of `more` are shown to be worth it, and if they are shown not to
-            be. If both are false, the comparison is open. A gain within float32 rounding does not count.
+            Two truth values: the first is true if the additional peers of `more` are shown to be worth it, the second
+            if they are shown not to be. If both are false, the comparison is open. A gain within float32 rounding does
+            not count.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
@@ -281,8 +282,8 @@ def settled_walk(
 ) -> Walk:
     """The walk of `hill_climb`, evaluated every `every` steps, with `settle` at its end.
 
-    A size needs at least `every` samples; after an open comparison, three times as many. The walk ends at a size only
-    after six times as many steps of the view. Gives float32 scalars, agreed if the table is.
+    A size needs at least `every` samples, and ``3 * every`` after an open comparison. The walk ends at a size only
+    after ``6 * every`` steps of the view. Gives float32 scalars, agreed if the table is.
 
     Args:
         advantage: As for `hill_climb`.

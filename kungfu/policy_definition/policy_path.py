@@ -29,7 +29,7 @@ def load_policy(spec: str) -> Policy:
             brackets. A call without a colon names a prebuilt policy.
 
     Raises:
-        PolicyError: A part of `spec` does not resolve; the message says which.
+        PolicyError: A part of `spec` does not resolve; the message names that part.
 
     >>> load_policy("kungfu.policies:schedule({100: 4})").name, load_policy("schedule({100: 4})").name
     ('schedule', 'schedule')

@@ -132,7 +132,10 @@ class TrainingSignals:
     """
 
     target_size: Source
-    """Size of the job once those under way have come, 0 if none are (int64, peers, agreed)."""
+    """Size of the job once those under way have come, 0 if none are (int64, peers, agreed).
+
+    The peers under way are joiners that were requested and have not joined yet.
+    """
 
     barrier_due: Source
     """This step ends with a barrier that was requested, for example by a rule of the previous step (bool, agreed)."""
@@ -209,7 +212,10 @@ class TrainingSignals:
     """
 
     base_size: Source
-    """Peers that it was set for; in kf.control.on_rescale(): `base_global_batch_size` (int64, peers, agreed)."""
+    """Peers that it was set for; in kf.control.on_rescale() (int64, peers, agreed).
+
+    This is the number of peers in the job when `base_global_batch_size` was set.
+    """
 
     # ---- from the user's program -----------------------------------------------------------------------------------
 
