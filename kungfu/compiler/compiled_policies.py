@@ -139,8 +139,7 @@ class CompiledPolicies:
 
     @cached_property
     def only_sends_local_norm(self) -> bool:
-        """True if the plan only sends the norm of this peer's gradients; the norm may then be computed while
-        sending."""
+        """True if the plan only sends the norm of this peer's gradients, so the norm may be computed while sending."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
 

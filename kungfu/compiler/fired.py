@@ -27,8 +27,7 @@ class FiredRule:
         action: The request of the rule.
         value: The requested number; NaN if there is none.
         inputs: The values that the rule read, by name.
-        ranks: The ranks that the rule's mask selects; on a modelled cluster, the ranks that the budget allowed it to
-            replace.
+        ranks: The ranks that the rule's mask selects; on a modelled cluster, as far as the budget allows.
         won: The candidates with the chosen target, if the rule was merged from several.
         lost: The candidates with other targets.
         mode: The mode of the rule: "acting", "shadow", or "held" if a budget held another rule back.

@@ -119,8 +119,7 @@ def max(x: Signal) -> Map:
 
 
 def median(x: Signal) -> Map:
-    """The median of a vector (for an even length, the mean of the middle two): float32 scalar, NaN if any entry is
-    NaN."""
+    """The median of a vector (of even length: mean of the middle two): float32 scalar, NaN if any entry is NaN."""
     return operate("median", x)
 
 

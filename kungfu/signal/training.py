@@ -127,8 +127,7 @@ class TrainingSignals:
 
     A change is requested by a rule that fired in the previous step to rescale, evict or replace, by joiners that are
     ready, and by requests from outside. A rule that changes a setting requests no change; neither does a hook, whose
-    requests are known only when it is called. If a hook and a rule request sizes at the same barrier, the earlier
-    request wins.
+    requests are known only when it is called. If a hook and a rule request sizes at one barrier, the earlier wins.
     """
 
     target_size: Source
