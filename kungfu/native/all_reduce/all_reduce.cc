@@ -1,4 +1,4 @@
-// The op in the graph. Its group is looked up on every call, so that a traced graph outlives its view.
+// The all-reduce op in the graph. It looks up its group on every call, so that a traced graph outlives a view.
 
 #include <string>
 #include <vector>
@@ -32,7 +32,7 @@ REGISTER_OP("KungfuAllReduce")
     .Attr("tag: string")
     .Attr("stands_for_norm: int = 0")
     .SetIsStateful()
-    .SetIsDistributedCommunication()  // else a graph turns an unavailable peer into an internal error
+    .SetIsDistributedCommunication()  // otherwise a graph reports an unavailable peer as an internal error
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
       tf::shape_inference::ShapeHandle scalar;
       for (int i : {0, 1, 3}) TF_RETURN_IF_ERROR(context->WithRank(context->input(i), 0, &scalar));
@@ -58,7 +58,7 @@ tag: Names the message in errors; must be equal on all peers.
 stands_for_norm: An entry of the last tensor with these bits, if that is float32, becomes the norm of the values.
 )doc");
 
-// The code shows a reader of TensorFlow's error what kind it is; the runtime asks for the failure itself instead.
+// The code shows the kind of failure to readers of TensorFlow's error; the runtime reads the failure itself instead.
 absl::Status to_status(const kungfu::Failure& failure) {
   const std::string text = kungfu::for_people("kungfu: " + failure.text);
   switch (failure.kind) {
@@ -66,10 +66,10 @@ absl::Status to_status(const kungfu::Failure& failure) {
       return absl::UnavailableError(text);
     case kungfu::FailureKind::kLate:
       return absl::DeadlineExceededError(text);
-    // This peer itself has left: nobody is at fault.
+    // This peer itself has left: no peer is at fault.
     case kungfu::FailureKind::kClosed:
       return absl::CancelledError(text);
-    // Peers differ: a bug of the program or of ours.
+    // Peers differ: a bug in the program or in kungfu.
     default:
       return absl::InternalError(text);
   }
@@ -93,7 +93,7 @@ class AllReduce final : public tf::OpKernel {
     OP_REQUIRES_OK(context, read_wanted(context, scale, &wanted));
     const std::shared_ptr<kungfu::Group> group = kungfu::find_group(group_);
 
-    // Both keep their room from call to call.
+    // Later calls reuse the memory of both.
     static thread_local std::vector<kungfu::TensorPart> parts;
     static thread_local kungfu::Norms norms;
     parts.clear();
@@ -102,7 +102,7 @@ class AllReduce final : public tf::OpKernel {
     if (group == nullptr) {  // a view of one peer
       take_alone(parts, &norms);
     } else if (const kungfu::MaybeFailure failure = group->all_reduce(tag_, &parts, &norms)) {
-      kungfu::note_failure(group_, *failure);  // TensorFlow carries a code and a text only
+      kungfu::note_failure(group_, *failure);  // TensorFlow passes on only a code and a text
       return context->SetStatus(to_status(*failure));
     }
     OP_REQUIRES_OK(context, give(context, count(context), norms.of_inputs()));
@@ -135,7 +135,7 @@ class AllReduce final : public tf::OpKernel {
     for (const kungfu::TensorPart& part : parts) norms->take_alone(part);
   }
 
-  // The tensors as parts, those of one type together and the last tensor last, each with an output to fill.
+  // The tensors as parts, grouped by type and with the last tensor at the end, each with an output to fill.
   static absl::Status gather(tf::OpKernelContext* context, double scale, bool alone,
                              std::vector<kungfu::TensorPart>* parts) {
     const int last = count(context) - 1;
@@ -165,7 +165,7 @@ class AllReduce final : public tf::OpKernel {
       return absl::OkStatus();
     }
     const tf::TensorShape shape = input.shape();
-    tf::Tensor* made = nullptr;  // the input's own buffer where nothing else reads it
+    tf::Tensor* made = nullptr;  // the input's own buffer if nothing else reads that buffer
     TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({kFirstValue + i}, i, shape, &made));
     *output = static_cast<char*>(made->data());
     return absl::OkStatus();

@@ -9,12 +9,12 @@
 namespace kungfu {
 namespace {
 
-// A tile of the sum stays in the first-level cache while one block after another is added to it.
+// A tile of the sum stays in the first-level cache while the blocks are added to the tile one after the other.
 constexpr int64_t kTileBytes = 4096;
 
 inline float add(float a, float b) { return a + b; }
 inline double add(double a, double b) { return a + b; }
-// As unsigned numbers: there overflow wraps around, and is no undefined behaviour.
+// Computed as unsigned numbers, whose overflow wraps around and is not undefined behaviour.
 inline int32_t add(int32_t a, int32_t b) { return static_cast<uint32_t>(a) + static_cast<uint32_t>(b); }
 inline int64_t add(int64_t a, int64_t b) { return static_cast<uint64_t>(a) + static_cast<uint64_t>(b); }
 
@@ -55,8 +55,8 @@ template <typename T>
 void sum_tile(const char* const* blocks, int size, char* to, int64_t begin, int64_t count) {
   const auto at = [&](int rank) { return reinterpret_cast<const T*>(blocks[rank] + begin); };
   T* target = reinterpret_cast<T*>(to + begin);
-  if (size == 2) return add_pair(at(0), at(1), target, count);  // one addition: nothing to keep beside it
-  // `to` may be a block that is still to be added, so the partial sums are kept beside it.
+  if (size == 2) return add_pair(at(0), at(1), target, count);  // one addition: no partial sums to keep
+  // `to` may be a block that is still to be added, so the partial sums are kept in separate memory.
   alignas(64) T tile[kTileBytes / sizeof(T)];
   add_pair(at(0), at(1), tile, count);
   for (int rank = 2; rank < size - 1; ++rank) add_pair<T>(tile, at(rank), tile, count);
@@ -76,7 +76,7 @@ void sum_each(const char* const* blocks, int size, char* to, int64_t bytes) {
 void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, double scale) {
   const bool integer = type == ElementType::kInt32 || type == ElementType::kInt64;
   if (integer || scale == 1.0) {
-    // Nothing to multiply: the bits stay, those of a NaN too.
+    // No multiplication: all bits are kept, even the bits of a NaN.
     if (from != to) std::memcpy(to, from, bytes);
   } else if (scale == 0.0) {
     // A peer without samples: its values may be NaN or infinite, and 0 * NaN would be NaN.

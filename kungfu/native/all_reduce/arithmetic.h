@@ -9,8 +9,8 @@
 
 namespace kungfu {
 
-// While one lives, this thread rounds to nearest and keeps subnormals. TensorFlow's threads flush subnormals to zero,
-// and sums would then differ from NumPy's, and between a traced and an eager call.
+// During the lifetime of an object, this thread rounds to nearest and keeps subnormals. TensorFlow's threads flush
+// subnormals to zero, so sums would differ from NumPy's sums, and between a traced and an eager call.
 class ExactArithmetic {
  public:
   ExactArithmetic() {
@@ -26,8 +26,8 @@ class ExactArithmetic {
 };
 
 // Copies `bytes` of `type`, each floating value multiplied by `scale` and rounded once; types narrower than double are
-// multiplied by the float next to it. A scale of 1 copies the bits; a scale of 0 gives zeros whatever the values are.
-// Integers are copied as they are. `to` may equal `from`.
+// multiplied by the float next to `scale`. A scale of 1 copies the bits; a scale of 0 yields zeros for any values.
+// Integers are copied unchanged. `to` may equal `from`.
 void copy_scaled(ElementType type, const char* from, char* to, int64_t bytes, double scale);
 
 // to[i] = ((blocks[0][i] + blocks[1][i]) + blocks[2][i]) + ...: the left fold in rank order, each addition rounded in

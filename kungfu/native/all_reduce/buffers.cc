@@ -1,4 +1,4 @@
-// Where variables are in memory, for those who read or overwrite all of them while the graph stands still.
+// The locations of variables in memory, for code that reads or overwrites all of them while the graph is not running.
 
 #include <cstring>
 #include <string>
@@ -34,7 +34,7 @@ table: int64 [count, 2].
 use: `overwrite` sees to it that no other tensor shares a buffer, so that who writes there changes the variable only.
 )doc");
 
-// A buffer that nobody else holds, with the same content.
+// A buffer with the same content and without other owners.
 absl::Status own(tf::OpKernelContext* context, tf::Tensor* tensor) {
   if (tensor->RefCountIsOne()) return absl::OkStatus();
   tf::AllocatorAttributes attributes;

@@ -41,7 +41,7 @@ void MessageCursor::walk(const Span& span, Copy copy) {
   for (; next_ < parts_.size(); ++next_) {
     const TensorPart& part = parts_[next_];
     const Span whole = {part.offset, part.offset + part.bytes};
-    if (whole.begin >= span.end) return;  // the next part begins behind the span: it is for the next call
+    if (whole.begin >= span.end) return;  // this part begins after the span: it belongs to a later call
     const Span common = overlap(whole, span);
     if (common.bytes() > 0) copy(part, common.begin - whole.begin, common.begin - span.begin, common.bytes());
     if (whole.end > span.end) return;  // the rest of this part belongs to the next span

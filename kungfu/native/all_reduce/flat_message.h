@@ -1,7 +1,7 @@
 // A message as one flat run of bytes.
 //
-// The tensors of a call are laid one after the other, those of one element type together. Each type's section starts
-// at a multiple of a cache line, so that a cut at any cache line of the message is a cut between two elements.
+// The tensors of a call follow each other, grouped by element type. The section of each type starts at a multiple of a
+// cache line, so that a cut at any cache line of the message lies between two elements.
 #ifndef KUNGFU_NATIVE_FLAT_MESSAGE_H_
 #define KUNGFU_NATIVE_FLAT_MESSAGE_H_
 
@@ -25,8 +25,8 @@ struct Span {
   int64_t bytes() const { return end - begin; }
 };
 
-// One tensor of a call: where its values come from, where the sums go, its place in the call, whether it counts in the
-// norms, and its offset in the message. The last tensor of a call is the last of the message, and does not count.
+// One tensor of a call: its values, the destination of the sums, its index in the call, whether the norms include it,
+// and its offset in the message. The last tensor of a call is the last in the message, and the norms exclude it.
 struct TensorPart {
   ElementType type;
   double scale;
@@ -38,29 +38,29 @@ struct TensorPart {
   int64_t offset = 0;
 };
 
-// Where each element type's section lies; an absent type has an empty span.
+// The section of each element type; an absent type has an empty span.
 struct Layout {
   Span sections[kElementTypes];
   int64_t bytes = 0;
 };
 
-// Sets the offset of every part; parts of one type must stand together.
+// Sets the offset of every part; parts of one type must be adjacent.
 Layout lay_out(std::vector<TensorPart>* parts);
 
-// The part of `chunk` that falls to `rank` of `size`: whole cache lines, as equal as they can be.
+// The portion of `chunk` for `rank` of `size`: whole cache lines, in portions as equal as possible.
 Span portion(const Span& chunk, int rank, int size);
 
-// What both have; empty where they do not meet.
+// The intersection of both; empty if they do not overlap.
 Span overlap(const Span& a, const Span& b);
 
-// Walks the parts from the front of the message to its end; each call continues where the last one stopped.
+// Walks the parts from the front of the message to its end; each call continues where the previous call stopped.
 class MessageCursor {
  public:
   MessageCursor(const std::vector<TensorPart>& parts, Norms* norms) : parts_(parts), norms_(norms) {}
 
-  // Copies the message's `span` out of the inputs to `block`, scaled, and takes the norm of the inputs on the way.
+  // Copies `span` of the message from the inputs to `block`, scaled, and computes the norm of the inputs meanwhile.
   void read(const Span& span, char* block);
-  // Copies `block` into the outputs' `span` of the message, and takes the norm of the sums on the way.
+  // Copies `block` to `span` of the message in the outputs, and computes the norm of the sums meanwhile.
   void write(const Span& span, const char* block);
 
  private:

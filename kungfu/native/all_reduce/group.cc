@@ -14,7 +14,7 @@ namespace {
 struct Registry {
   std::mutex lock;
   std::map<int64_t, std::shared_ptr<Group>> groups;
-  std::map<int64_t, Failure> failures;  // of the last message; it outlives the group
+  std::map<int64_t, Failure> failures;  // the failure of the last message, which outlives the group
 };
 
 Registry& registry() {
@@ -42,7 +42,7 @@ MaybeFailure Group::all_reduce(const std::string& tag, std::vector<TensorPart>* 
   write_signature(tag, *parts, layout, &memory_.header().signatures[me_.rank]);
   MessageCursor inputs(*parts, norms), outputs(*parts, norms);
   Span chunk;
-  // An empty message makes one round too: the ranks meet in it and compare it.
+  // An empty message takes one round too, in which the ranks meet and compare the message.
   do {
     chunk = {chunk.end, std::min(chunk.end + kBlockBytes, layout.bytes)};
     const int buffer = barrier_.phase() / 2 % 2;  // two phases per chunk, and the two buffers in turn
@@ -95,7 +95,7 @@ void register_group(int64_t number, std::shared_ptr<Group> group) {
 bool unregister_group(int64_t number) {
   const std::shared_ptr<Group> group = find_group(number);
   if (group == nullptr) return false;
-  // An op that waits inside the group ends with a failure; it holds the group alive until then.
+  // An op that waits inside the group ends with a failure, and keeps the group alive until then.
   group->barrier().leave();
   const std::lock_guard<std::mutex> held(registry().lock);
   registry().groups.erase(number);

@@ -1,10 +1,10 @@
-// The barrier by which the ranks of a group stay in step, and the detection of ranks that no longer can.
+// The barrier that keeps the ranks of a group in step, and the detection of ranks that cannot continue.
 //
-// Each rank counts its phases in shared memory. A wait spins briefly, then sleeps on the awaited rank's counter. When a
-// sleep lasts, it checks, in this order: a failure that another rank has published, closed sockets, ranks without a
-// heartbeat, the deadline. The rank that finds a failure publishes it once and wakes all others, so that every survivor
-// reports the same cause and not its echo. Late is not dead: a rank with a heartbeat is waited for until the deadline,
-// and named once before.
+// Each rank counts its phases in shared memory. A wait spins briefly, then sleeps on the awaited rank's counter. After
+// 20 ms of sleep, the wait checks, in this order: a failure that another rank has published, closed sockets, ranks
+// without a heartbeat, the deadline. The first rank that finds a failure publishes it and wakes the others, so every
+// survivor reports the original cause and not a consequence. A late rank is not dead: the others wait until the
+// deadline for a rank with a heartbeat, and report it once before.
 #ifndef KUNGFU_NATIVE_GROUP_BARRIER_H_
 #define KUNGFU_NATIVE_GROUP_BARRIER_H_
 
@@ -23,7 +23,7 @@
 
 namespace kungfu {
 
-// One rank of a group, and how long it waits for the others: for those with a heartbeat, and for those without.
+// One rank of a group, and how long it waits for ranks with a heartbeat and for ranks without one.
 struct Member {
   int rank;
   int size;
@@ -31,14 +31,14 @@ struct Member {
   double heartbeat_s;
 };
 
-// The ranks that a message has been waiting for, before the deadline; no ranks when there is nothing to report.
+// The ranks for which a message has been waiting, before the deadline; no ranks if there is nothing to report.
 struct Late {
   double waited_s = 0.0;
   std::string tag;
   std::vector<int> ranks;
 };
 
-// Final. One thread at a time may use it, but for `leave`, `wait_at_most`, `take_late` and `silent`.
+// Final. One thread at a time may use a barrier, except for `leave`, `wait_at_most`, `take_late` and `silent`.
 class GroupBarrier {
  public:
   GroupBarrier(const SharedMemory& memory, const int* sockets, const Member& me);
@@ -46,33 +46,33 @@ class GroupBarrier {
   bool complete() const { return sockets_.complete(); }
   // The phases completed so far; the same number on all ranks between two messages.
   uint32_t phase() const { return phase_; }
-  // Tells the others that this rank has ended its phase, and waits until all of them have. What any rank wrote before
-  // its call can be read by all of them after theirs.
+  // Announces that this rank has ended its phase, and waits until all other ranks have ended theirs. After the call, a
+  // rank can read everything that any rank wrote before that rank's call.
   MaybeFailure arrive_and_wait(const std::string& tag);
-  // The failure that some rank has published, if one has: the same on all ranks from then on.
+  // The failure that a rank has published, if there is one: the same on all ranks from then on.
   MaybeFailure published_failure() const;
-  // Ends the group for all its ranks; gives the failure that they will all report: the first one published.
+  // Ends the group for all its ranks; returns the failure that all ranks will report: the first published failure.
   Failure publish_failure(const Failure& failure);
-  // Tells the others that this rank takes no further part; ends a wait of this rank, within some 20 ms.
+  // Announces that this rank leaves the group; ends a wait of this rank within about 20 ms.
   void leave();
-  // Sets the deadline, of a wait under way too.
+  // Sets the deadline, also for a wait under way.
   void wait_at_most(double deadline_s) { deadline_s_.store(deadline_s); }
-  // The last wait that was noted, once; it is noted on the lowest of the ranks that wait.
+  // The last noted wait, returned once; a wait is noted on the lowest waiting rank.
   Late take_late();
-  // The ranks without a heartbeat, awaited or not; those that have left are not among them.
+  // The ranks without a heartbeat, awaited or not, except for ranks that have left.
   std::vector<int> silent() const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Whether `rank` has ended the phase that this rank has ended last.
+  // True if `rank` has ended the phase that this rank ended last.
   bool reached(int rank) const;
-  // Looks for some microseconds; whether the rank came.
+  // Spins for a few microseconds; true if the rank arrived.
   bool spin(int rank) const;
-  // Until the rank comes, somebody publishes a failure, or 20 ms have passed.
+  // Sleeps until the rank arrives, a failure is published, or 20 ms have passed.
   void sleep(int rank) const;
   MaybeFailure wait_for(int rank, const std::string& tag, Clock::time_point started);
-  // After a sleep without an arrival: whether anything shows that there will be none; see the order at the top.
+  // Called after a sleep without an arrival: checks, in the order given above, if the rank cannot arrive any more.
   MaybeFailure check_group(const std::string& tag, Clock::time_point started);
   MaybeFailure check_heartbeats(const std::string& tag);
   void note_late(const std::string& tag, Clock::time_point started, double waited_s);
@@ -85,7 +85,7 @@ class GroupBarrier {
   const Member me_;
   const int spins_;
   std::unique_ptr<Heartbeat> heartbeat_;
-  uint32_t phase_ = 0;  // as this rank has stored it; only the thread of a message touches it
+  uint32_t phase_ = 0;  // as stored by this rank; used only by the thread of a message
   std::atomic<bool> leaving_{false};
   std::atomic<double> deadline_s_;
   Clock::time_point noted_;  // the start of the last wait that was noted

@@ -1,8 +1,8 @@
-// The heartbeat of a group's processes: it shows that a process runs, whatever its program does meanwhile.
+// The heartbeat of a group's processes: it shows that a process runs, whatever its program does.
 //
-// A thread of each rank counts its beats in shared memory and reads those of the others. Silence is counted in the
-// observer's own beats, not by a clock: a machine that is slow, or was asleep, keeps both from beating, and no rank is
-// taken for dead over it. A process that is stopped does not beat; one that computes, or hangs, does.
+// A thread of each rank counts its beats in shared memory, and reads the counts of the others. Silence is measured in
+// the observer's own beats, not by a clock: if the machine is slow or was asleep, neither process beats, so no rank is
+// mistaken for dead. A stopped process does not beat; a process that computes or hangs does.
 #ifndef KUNGFU_NATIVE_HEARTBEAT_H_
 #define KUNGFU_NATIVE_HEARTBEAT_H_
 
@@ -21,11 +21,11 @@
 
 namespace kungfu {
 
-// The time between two beats; the thread costs a few microseconds of it.
+// The time between two beats; the thread uses a few microseconds per beat.
 constexpr long kBeatNs = 200'000'000;
 constexpr double kBeatS = 0.2;
 
-// Starts a thread to which no signal of the process is delivered: signals are for the program's own threads.
+// Starts a thread that receives no signals of the process: signals are for the program's own threads.
 template <typename Run>
 std::thread without_signals(Run run) {
   sigset_t all, before;
@@ -55,7 +55,7 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // How long `rank` has not beaten, in seconds of this rank's own beats.
+  // The time since the last beat of `rank`, in seconds, measured in this rank's beats.
   double silent_s(int rank) const { return missed_[rank].load(std::memory_order_relaxed) * kBeatS; }
 
  private:
@@ -70,7 +70,7 @@ class Heartbeat {
       }
     }
   }
-  // Counts a missed beat of `rank`, or forgets those that it had missed.
+  // Counts a missed beat of `rank`, or resets the count of missed beats.
   void check(int rank) {
     const uint32_t beat = memory_.header().progress[rank].beat.load(std::memory_order_relaxed);
     // The same count as at the last beat of this rank: one beat missed. Any other count: the process runs.

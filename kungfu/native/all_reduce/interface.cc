@@ -1,4 +1,4 @@
-// What Python calls through ctypes.
+// The functions that Python calls through ctypes.
 
 #include <algorithm>
 #include <cstdio>
@@ -9,8 +9,8 @@
 #include "group.h"
 #include "sum_of_squares.h"
 
-// The build passes the version: TensorFlow's own header has no macro for it that compiles. The mark is found in the
-// file itself, so that a library for another TensorFlow is refused before it is loaded.
+// The build passes the version, because the version macros in TensorFlow's header do not compile. The mark is read from
+// the file itself, so that a library for another TensorFlow is refused before it is loaded.
 static const char kMark[] = "kungfu-native tensorflow=" KUNGFU_TENSORFLOW_VERSION;
 
 extern "C" {
@@ -18,14 +18,14 @@ extern "C" {
 // The version of TensorFlow that this library was compiled for.
 const char* kungfu_tensorflow_version() { return kMark + sizeof("kungfu-native tensorflow=") - 1; }
 
-// The bytes of shared memory that a group of `size` needs; -1 when no group can have that size.
+// The bytes of shared memory that a group of `size` needs; -1 if no group can have that size.
 int64_t kungfu_memory_bytes(int size) { return kungfu::memory_bytes(size); }
 
-// Connects the ops of group number `group` to the peers of a view, after leaving the group that had this number.
+// Connects the ops of group number `group` to the peers of a view, after leaving any group with this number.
 //
-// `memory_fd` holds `memory_bytes` zeros, the same memory on all peers; `sockets` has one stream socket per rank, -1
-// for the own rank. All descriptors stay the caller's. A wait of longer than `deadline_s`, or for a peer without a
-// heartbeat for `heartbeat_s`, ends the group with a failure. Gives 0, or 1 with the reason in `error`.
+// `memory_fd` refers to `memory_bytes` zeros, the same memory on all peers; `sockets` has one stream socket per rank,
+// -1 for this rank. The caller keeps all descriptors. A wait longer than `deadline_s`, or for a peer without a
+// heartbeat for `heartbeat_s`, ends the group with a failure. Returns 0, or 1 with the reason in `error`.
 int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t memory_bytes, const int* sockets,
                       double deadline_s, double heartbeat_s, char* error, int error_bytes) {
   std::string reason;
@@ -42,15 +42,15 @@ int kungfu_group_open(int64_t group, int rank, int size, int memory_fd, int64_t 
   return reason.empty() ? 0 : 1;
 }
 
-// Sets the deadline of the group's waits, of one under way too. Gives 1 if there is a group.
+// Sets the deadline of the group's waits, also of a wait under way. Returns 1 if the group exists.
 int kungfu_group_wait_at_most(int64_t group, double deadline_s) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found != nullptr) found->barrier().wait_at_most(deadline_s);
   return found != nullptr ? 1 : 0;
 }
 
-// Takes the last wait that was noted, once: how many ranks are late, the first `most` of them, for how many seconds,
-// and in which message. 0 when there is none.
+// Returns the last noted wait, once: the number of late ranks, the first `most` of these ranks, the seconds, and the
+// message. Returns 0 if there is no such wait.
 int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, char* tag, int tag_bytes) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found == nullptr) return 0;
@@ -62,9 +62,9 @@ int kungfu_group_late(int64_t group, int* ranks, int most, double* waited_s, cha
   return count;
 }
 
-// Why the last message of the group failed: the number of a FailureKind, 0 when none has failed since the group was
-// opened. `ranks` gets the first `most` peers at fault and `count` how many there are; `waited_s` the seconds of a wait
-// that reached its deadline; `text` is for people. It can still be asked for after `leave` and `close`.
+// Returns why the last message of the group failed: the number of a FailureKind, 0 if no message has failed since the
+// group was opened. `ranks` receives the first `most` peers at fault, `count` their number, `waited_s` the seconds of a
+// wait that reached its deadline, and `text` a text for people. The failure is available after `leave` and `close` too.
 int kungfu_group_failure(int64_t group, int* ranks, int most, int* count, double* waited_s, char* text,
                          int text_bytes) {
   const kungfu::MaybeFailure failure = kungfu::last_failure(group);
@@ -76,7 +76,7 @@ int kungfu_group_failure(int64_t group, int* ranks, int most, int* count, double
   return static_cast<int>(failure->kind);
 }
 
-// How many ranks have no heartbeat, whether a message waits for them or not, and the first `most` of them.
+// Returns the number of ranks without a heartbeat, awaited or not, and the first `most` of these ranks.
 int kungfu_group_silent(int64_t group, int* ranks, int most) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found == nullptr) return 0;
@@ -86,24 +86,25 @@ int kungfu_group_silent(int64_t group, int* ranks, int most) {
   return count;
 }
 
-// Leaves the group, but goes on with the heartbeat and watches that of the others; an op inside the group ends with an
-// error, and so do later ones. Gives 1 if there is a group.
+// Leaves the group, but continues its heartbeat and watches the heartbeats of the others. Ops inside the group and
+// later ops end with an error. Returns 1 if the group exists.
 int kungfu_group_leave(int64_t group) {
   const std::shared_ptr<kungfu::Group> found = kungfu::find_group(group);
   if (found != nullptr) found->barrier().leave();
   return found != nullptr ? 1 : 0;
 }
 
-// For tests: whether sums of squares may use AVX2, where the processor has it. Gives whether they do.
+// For tests: sets whether sums of squares may use AVX2. Returns true if they use it: the processor must have it too.
 int kungfu_let_squares_use_avx2(int allowed) {
   kungfu::let_squares_use_avx2(allowed != 0);
   return kungfu::squares_use_avx2() ? 1 : 0;
 }
 
-// For tests: whether the texts of failures mislead whoever goes by them.
+// For tests: sets whether the texts of failures are misleading.
 void kungfu_make_texts_meaningless(int meaningless) { kungfu::texts_are_meaningless = meaningless != 0; }
 
-// Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.
+// Leaves the group: an op inside the group ends with an error, and later ops are the identity. Returns 1 if the group
+// existed.
 int kungfu_group_close(int64_t group) { return kungfu::unregister_group(group) ? 1 : 0; }
 
 }  // extern "C"

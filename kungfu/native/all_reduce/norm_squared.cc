@@ -1,5 +1,5 @@
-// The op that takes a squared norm in a pass of its own, where no copying can take it along: the same sums, and so the
-// same bits, by any number of threads.
+// The op that computes a squared norm in a separate pass, if the norm cannot be computed while copying: the same sums,
+// and so the same bits, with any number of threads.
 
 #include <algorithm>
 #include <vector>
@@ -27,7 +27,7 @@ REGISTER_OP("KungfuNormSquared")
 The sum of the squares of all entries of all tensors; sum_of_squares.h says in which order they are added.
 )doc");
 
-// About what a block costs, in processor cycles: the scheduler shares out blocks by it.
+// The approximate cost of a block in processor cycles, by which the scheduler distributes blocks.
 constexpr int64_t kCyclesPerBlock = 256;
 
 int64_t blocks_of(const tf::Tensor& tensor) {
@@ -48,7 +48,7 @@ class NormSquared final : public tf::OpKernel {
 
  private:
   static double squares_of(tf::OpKernelContext* context, const tf::Tensor& tensor) {
-    static thread_local std::vector<double> room;  // from call to call
+    static thread_local std::vector<double> room;  // reused by later calls
     room.assign(blocks_of(tensor), 0.0);
     double* const sums = room.data();
     const kungfu::ElementType type = kungfu::element_type(tensor.dtype());

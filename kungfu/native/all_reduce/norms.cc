@@ -46,7 +46,7 @@ void Norms::begin(const Wanted& wanted, size_t tensors) {
 void Norms::copy_in(const TensorPart& part, const char* from, char* to, int64_t bytes) {
   if (part.counts && sums_inputs()) return inputs_.add_and_copy(part, from, to, bytes, part.scale);
   copy_scaled(part.type, from, to, bytes, part.scale);
-  // The last tensor is the last of the message: all that counts has been copied.
+  // The last tensor is the last of the message: all tensors of the norm have been copied.
   if (!part.counts && wanted_.inputs) fill_in(part, to, bytes);
 }
 
@@ -56,7 +56,7 @@ void Norms::copy_out(const TensorPart& part, const char* from, char* to, int64_t
 }
 
 void Norms::take_alone(const TensorPart& part) {
-  // An input that is its own sum need not be touched; it has one norm.
+  // An input that is its own sum is not copied; both norms are equal.
   if (part.counts && part.input == part.output && part.scale == 1.0) {
     if (sums_inputs()) inputs_.add(part, part.input, part.bytes);
   } else {

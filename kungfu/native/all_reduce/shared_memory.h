@@ -1,7 +1,7 @@
 // The memory that the peers of a group share, mapped into this process.
 //
-// A header, then two buffers of one block per rank. All of it starts as zeros. Nothing in it is a pointer: every peer
-// maps it at an address of its own.
+// It contains a header, then two buffers of one block per rank, all initially zero. It contains no pointers, because
+// every peer maps it at a different address.
 #ifndef KUNGFU_NATIVE_SHARED_MEMORY_H_
 #define KUNGFU_NATIVE_SHARED_MEMORY_H_
 
@@ -21,15 +21,15 @@ constexpr int64_t kBlockBytes = 256 * 1024;
 constexpr size_t kSignatureBytes = 384;
 constexpr size_t kFailureBytes = 1024;
 
-// One rank's progress, on cache lines of its own because every other rank polls it.
+// The progress of one rank, on separate cache lines because every other rank polls it.
 struct alignas(128) Progress {
   std::atomic<uint32_t> phase;     // the futex that the others sleep on
-  std::atomic<uint32_t> sleepers;  // how many ranks sleep on `phase`: where none does, arriving is no system call
-  std::atomic<uint32_t> left;      // 1 once the rank has said that it goes
-  std::atomic<uint32_t> beat;      // counted up by a thread of the rank's own while its process runs
+  std::atomic<uint32_t> sleepers;  // how many ranks sleep on `phase`: if none, an arrival needs no system call
+  std::atomic<uint32_t> left;      // 1 once the rank has announced that it leaves
+  std::atomic<uint32_t> beat;      // incremented by a thread of the rank while its process runs
 };
 
-// Why the group no longer works: written once, by the first peer that finds out.
+// The reason why the group is broken: written once, by the first peer that finds the failure.
 struct alignas(128) SharedFailure {
   std::atomic<uint32_t> state;  // whole, being written, broken; the fields below are valid once it is broken
   int32_t kind;                 // a FailureKind
@@ -38,7 +38,7 @@ struct alignas(128) SharedFailure {
   char text[kFailureBytes];
 };
 
-// The message that a rank is about to reduce, in a line: text, ended by a zero.
+// The message that a rank is about to reduce, as a line of text that ends with a zero byte.
 struct alignas(128) Signature {
   char text[kSignatureBytes];
 };
@@ -52,20 +52,20 @@ struct Header {
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "progress is shared between processes");
 static_assert(sizeof(std::atomic<uint32_t>) == 4, "the phase is a futex word");
 
-constexpr int64_t kPageBytes = 64 * 1024;  // the largest page of the machines we know
-// Whole pages, so that the blocks begin at one.
+constexpr int64_t kPageBytes = 64 * 1024;  // the largest page size of supported machines
+// Whole pages, so that the blocks begin at a page.
 constexpr int64_t kHeaderBytes = (static_cast<int64_t>(sizeof(Header)) + kPageBytes - 1) / kPageBytes * kPageBytes;
 
-// The bytes that a group of `size` needs, or -1 when no group can have that size.
+// The bytes that a group of `size` needs, or -1 if no group can have that size.
 inline int64_t memory_bytes(int size) {
-  // One peer needs no memory, and the header has room for so many.
+  // One peer needs no memory, and the header limits the number of peers.
   return size < 2 || size > kMaxPeers ? -1 : kHeaderBytes + 2 * kBlockBytes * size;
 }
 
 // Final; owns the mapping, not the descriptor.
 class SharedMemory {
  public:
-  // Maps `descriptor`; errno says why when `mapped` is false afterwards.
+  // Maps `descriptor`; if `mapped` is false afterwards, errno contains the reason.
   SharedMemory(int descriptor, int size) : size_(size) {
     void* mapping = mmap(nullptr, memory_bytes(size), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (mapping != MAP_FAILED) base_ = static_cast<char*>(mapping);

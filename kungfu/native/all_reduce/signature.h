@@ -1,4 +1,4 @@
-// What a message is, in a line that peers compare before they reduce it, and that an error can quote.
+// The description of a message: a line that peers compare before they reduce the message, and that an error can quote.
 #ifndef KUNGFU_NATIVE_SIGNATURE_H_
 #define KUNGFU_NATIVE_SIGNATURE_H_
 
@@ -13,7 +13,7 @@
 
 namespace kungfu {
 
-// FNV-1a; the same on all peers is all that it must be.
+// FNV-1a; the only requirement is that all peers compute the same hash.
 class Hash {
  public:
   void add(const void* data, size_t bytes) {
@@ -43,7 +43,7 @@ inline std::string quote(const Signature& signature) {
 // Writes tag, tensors, elements by type, and a hash of the tag and of every tensor's type and length.
 inline void write_signature(const std::string& tag, const std::vector<TensorPart>& parts, const Layout& layout,
                             Signature* to) {
-  // Appends after `used` bytes, cut at the end of the signature; gives the bytes used afterwards.
+  // Appends after `used` bytes, truncated at the end of the signature; returns the bytes used afterwards.
   const auto print = [&](size_t used, const char* format, auto... values) {
     const size_t room = kSignatureBytes - used;
     const int length = std::snprintf(to->text + used, room, format, values...);
@@ -54,14 +54,14 @@ inline void write_signature(const std::string& tag, const std::vector<TensorPart
     const long long elements = layout.sections[type].bytes() / kElementBytes[type];
     if (elements > 0) used = print(used, "%s*%lld ", kElementNames[type], elements);
   }
-  // Two messages may have equal counts of elements and differ in their tensors: the hash tells them apart.
+  // Two messages may have equal numbers of elements but different tensors: the hash distinguishes them.
   print(used, "#%016llx)", hash_of(tag, parts));
 }
 
-// Empty when all ranks run the same message, else which two differ, and how.
+// Empty if all ranks run the same message; otherwise describes two ranks that differ, and their difference.
 inline std::string difference(const Signature* signatures, int size) {
   for (int rank = 1; rank < size; ++rank) {
-    if (quote(signatures[rank]) == quote(signatures[0])) continue;  // runs what rank 0 runs
+    if (quote(signatures[rank]) == quote(signatures[0])) continue;  // the same message as rank 0
     const std::string theirs = ", rank=" + std::to_string(rank) + " runs " + quote(signatures[rank]);
     return "rank=0 runs " + quote(signatures[0]) + theirs;
   }

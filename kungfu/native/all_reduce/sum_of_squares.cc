@@ -15,7 +15,7 @@
 namespace kungfu {
 namespace {
 
-// What happens to an entry beside being squared.
+// What is done with an entry, apart from squaring.
 enum class Copying { kNone, kCopied, kScaled };
 
 inline float as_float(float value) { return value; }
@@ -49,7 +49,7 @@ void add_rows(const T* from, int64_t rows, double* lanes) {
   std::memcpy(lanes, sums, sizeof(sums));
 }
 
-// The compiler makes of these what the target has.
+// The compiler translates these to the instructions of the target.
 typedef float Floats __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double Doubles __attribute__((vector_size(32), aligned(8), may_alias));
 constexpr int kFloats = 4;
@@ -79,15 +79,15 @@ double float_block(const float* from, float* to, float scale) {
 }
 
 #ifdef __x86_64__
-// The same with registers of 256 bits and fused additions, which not every x86-64 has: one pass over memory then costs
-// little more than the copy alone. Written out, since the compiler widens four floats in two halves.
+// The same with registers of 256 bits and fused additions, which not every x86-64 processor has: a pass over memory
+// then costs little more than the copy alone. Written by hand, since the compiler widens four floats in two halves.
 template <Copying copying>
 __attribute__((target("avx2,fma"))) double float_block_avx2(const float* from, float* to, float scale) {
   const __m256 factor = _mm256_set1_ps(scale);
   __m256d sums[4];
   for (__m256d& one : sums) one = _mm256_setzero_pd();
   for (int64_t row = 0; row < kSquaresBlock / kLanes; ++row, from += kLanes, to += kLanes) {
-    // All of a row is read before any of it is written: `to` may be `from`.
+    // A whole row is read before any part is written, since `to` may be `from`.
     const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
     for (int i = 0; i < 4; ++i) {
       const __m256d wide = _mm256_cvtps_pd(_mm_loadu_ps(from + 4 * i));
@@ -134,7 +134,7 @@ void add_floats(const float* from, float* to, int64_t count, float scale, int la
       if (copying != Copying::kNone) *to++ = copying == Copying::kScaled ? entry * scale : entry;
     }
   };
-  // A piece that begins within a row: up to the row's end one by one.
+  // If a piece begins within a row, entries are added one by one up to the row's end.
   const int64_t head = lane == 0 ? 0 : std::min<int64_t>(count, kLanes - lane);
   one_by_one(head, lane);
   const int64_t rows = (count - head) / kLanes;
@@ -154,7 +154,7 @@ void add_narrow_or_wide(const char* bytes, int64_t count, int lane, double* lane
   for (int64_t i = 0; i < count % kLanes; ++i) lanes[i] += square(as_float(from[i]));
 }
 
-// `count` entries of which the first belongs to `lane`.
+// Adds `count` entries, of which the first belongs to `lane`.
 void add_entries(ElementType type, const char* from, int64_t count, int lane, double* lanes) {
   if (type == ElementType::kFloat) {
     return add_floats<Copying::kNone>(reinterpret_cast<const float*>(from), nullptr, count, 1.0f, lane, lanes);
@@ -162,7 +162,7 @@ void add_entries(ElementType type, const char* from, int64_t count, int lane, do
   for_type(type, [&](auto entry) { add_narrow_or_wide<decltype(entry)>(from, count, lane, lanes); });
 }
 
-// As add_entries, for less than a block, and copies them, scaled.
+// Like add_entries, for less than a block; also copies the entries, scaled.
 void copy_entries(ElementType type, const char* from, char* to, int64_t count, double scale, int lane, double* lanes) {
   if (type == ElementType::kFloat) {
     const float* const source = reinterpret_cast<const float*>(from);
@@ -170,7 +170,7 @@ void copy_entries(ElementType type, const char* from, char* to, int64_t count, d
     const auto copy = scale == 1.0 ? add_floats<Copying::kCopied> : add_floats<Copying::kScaled>;
     return copy(source, target, count, static_cast<float>(scale), lane, lanes);
   }
-  // A block at most: what was summed is still in the first-level cache.
+  // At most one block: the summed entries are still in the first-level cache.
   add_entries(type, from, count, lane, lanes);
   copy_scaled(type, from, to, count * element_bytes(type), scale);
 }
@@ -181,7 +181,7 @@ double copy_block(ElementType type, const char* from, char* to, double scale) {
     const auto copy = scale == 1.0 ? float_block_of<Copying::kCopied>() : float_block_of<Copying::kScaled>();
     return copy(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), static_cast<float>(scale));
   }
-  // What was summed is still in the first-level cache.
+  // The summed entries are still in the first-level cache.
   const double sum = sum_of_block(type, from, kSquaresBlock);
   copy_scaled(type, from, to, kSquaresBlock * element_bytes(type), scale);
   return sum;
@@ -197,7 +197,7 @@ void SumOfBlocks::add(double block) {
 
 double SumOfBlocks::sum() const {
   const double sum = total_ + rounded_off_;
-  return std::isfinite(sum) ? sum : total_;  // beside infinity, what is rounded off is no number
+  return std::isfinite(sum) ? sum : total_;  // with infinities, the rounding error is NaN
 }
 
 template <typename Whole, typename Piece>
@@ -207,7 +207,7 @@ void SumOfSquares::take(int64_t count, Whole whole, Piece piece) {
     if (entries == kSquaresBlock) {
       blocks_.add(whole(begin));
     } else {
-      // The block began in a piece before this one, or ends in a later one.
+      // The block began in an earlier piece, or ends in a later piece.
       piece(begin, entries, static_cast<int>(in_block_ % kLanes));
       in_block_ += entries;
       if (in_block_ == kSquaresBlock) close_block();

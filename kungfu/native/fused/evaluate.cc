@@ -1,4 +1,4 @@
-// The op in the graph: a whole program of bytecode as one node, on the folds' variables in their places.
+// The op in the graph: a whole program of bytecode as one node, which updates the folds' variables in place.
 
 #include <mutex>
 #include <string>
@@ -66,7 +66,7 @@ class Evaluate final : public tf::OpKernel {
   explicit Evaluate(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
     std::string text;
     OP_REQUIRES_OK(construction, construction->GetAttr("bytecode", &text));
-    // Refused when the graph is built, and not at its first step.
+    // Refused when the graph is built, not at the first step.
     const std::string wrong = bytecode_.parse(text);
     OP_REQUIRES(construction, wrong.empty(), absl::InvalidArgumentError(wrong));
     const size_t inputs = bytecode_.states().size() + bytecode_.inputs().size();
@@ -76,7 +76,7 @@ class Evaluate final : public tf::OpKernel {
                 absl::InvalidArgumentError("kungfu: bytecode and its op differ in what they give"));
   }
 
-  // Done by whichever thread comes to it: to wake another one would take longer than most policies.
+  // Runs in the thread that reaches the node: waking another thread would take longer than most policies.
   bool IsExpensive() override { return false; }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -91,7 +91,7 @@ class Evaluate final : public tf::OpKernel {
       read(context->input(variables.size() + i), &bytecode_.value(bytecode_.inputs()[i]));
     }
     bytecode_.run();
-    // The results first: where memory is short the states stay as they were.
+    // The results come first: if memory runs out, the states stay unchanged.
     OP_REQUIRES_OK(context, give(context));
     OP_REQUIRES_OK(context, keep(context, variables));
   }
@@ -107,7 +107,7 @@ class Evaluate final : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  // Into fresh memory: whoever has read a variable may still hold the old one.
+  // Written to new memory: a reader of the variable may still use the old memory.
   absl::Status keep(tf::OpKernelContext* context, const std::vector<tf::core::RefCountPtr<tf::Var>>& variables) {
     for (size_t i = 0; i < bytecode_.kept().size(); ++i) {
       const tf::mutex_lock lock(*variables[i]->mu());
@@ -120,7 +120,7 @@ class Evaluate final : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  std::mutex one_run_;  // the registers are this kernel's, and two steps may run at once
+  std::mutex one_run_;  // the registers belong to this kernel, and two steps may run at once
   kungfu::Bytecode bytecode_;
 };
 

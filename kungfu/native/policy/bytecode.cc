@@ -25,7 +25,8 @@ bool Bytecode::parse_line(const std::string& line) {
     return number >= 0 && parse_constant(type, text, number);
   }
   std::vector<int> numbers{std::istream_iterator<int>(words), std::istream_iterator<int>()};
-  // A skip has no operation; its last number is how far it goes, one before that is the condition.
+  // A skip has no operation: its last number is the number of skipped instructions, and a number before that is the
+  // condition.
   if (head == "skip" || head == "skip_unless") {
     if (numbers.empty()) return false;
     const size_t skipped = numbers.back();
@@ -80,7 +81,7 @@ void Bytecode::run() {
       continue;
     }
     if (next.operation == nullptr) {
-      // A skip without a condition always goes on further down; one with it where that is false.
+      // A skip without a condition always jumps; a skip with a condition jumps if the condition is false.
       if (next.operands.empty() || !value(next.operands[0]).words[0].flag) at += next.skipped;
       continue;
     }
@@ -95,7 +96,7 @@ void Bytecode::run() {
 void Bytecode::exchange(int message, int result) {
   Value& sum = value(result);
   sum = value(message);
-  // One after the other, in rank order: another order would round otherwise than the attachments do.
+  // One after the other, in rank order: another order would round differently from the attachments.
   for (size_t peer = 1; peer < peers_.size(); ++peer) {
     const Value& next = value(message, peer);
     for (size_t i = 0; i < sum.size(); ++i) sum.put(i, sum.at<float>(i) + next.at<float>(i));

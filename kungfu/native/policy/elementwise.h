@@ -1,4 +1,4 @@
-// Operations entry by entry: of a scalar a scalar, of a vector a vector, of both a vector.
+// Elementwise operations: scalars yield a scalar, and any vector operand yields a vector.
 #ifndef KUNGFU_NATIVE_POLICY_ELEMENTWISE_H_
 #define KUNGFU_NATIVE_POLICY_ELEMENTWISE_H_
 
@@ -13,7 +13,7 @@
 
 namespace kungfu {
 
-// Makes an operation of an ordinary function of entries.
+// Makes an operation from an ordinary function of entries.
 template <auto function>
 struct Each;
 
@@ -62,7 +62,7 @@ T negative(T a) {
 inline float magnitude(float a) { return std::fabs(a); }
 inline int64_t magnitude(int64_t a) { return a < 0 ? negative(a) : a; }
 
-// NaN where either is.
+// NaN if either operand is NaN.
 template <typename T>
 T minimum(T a, T b) {
   if (a != a) return a;
@@ -90,8 +90,8 @@ inline bool is_finite(float a) { return std::isfinite(a); }
 
 inline int64_t floor_divide(int64_t a, int64_t b) {
   if (b == 0) return 0;
-  if (b == -1) return negative(a);  // the smallest number has no opposite: the processor would trap
-  return a / b - (a % b != 0 && (a < 0) != (b < 0));  // C++ rounds towards zero: one less where that was upwards
+  if (b == -1) return negative(a);  // the smallest integer has no negative: the processor would trap
+  return a / b - (a % b != 0 && (a < 0) != (b < 0));  // C++ rounds towards zero: subtract one if it rounded up
 }
 
 inline int64_t modulo(int64_t a, int64_t b) { return b == 0 ? 0 : subtract(a, multiply(floor_divide(a, b), b)); }
@@ -117,7 +117,7 @@ float to_float32(T a) {
   return static_cast<float>(a);
 }
 
-// Without its fraction, held within what a float64 counts exactly; 0 where it is not finite.
+// The number without its fraction, limited to the integers that a float64 represents exactly; 0 if it is not finite.
 template <typename T>
 int64_t to_int64(T a) {
   if constexpr (std::is_same_v<T, float>) {

@@ -1,4 +1,5 @@
-// What Python calls through ctypes to replay a plan without TensorFlow: bytecode, for all peers of a cluster at once.
+// The functions that Python calls through ctypes to replay a plan without TensorFlow: they run bytecode for all peers
+// of a cluster at once.
 
 #include <algorithm>
 #include <cstring>
@@ -25,7 +26,7 @@ void read(const kungfu::Word* words, int64_t length, kungfu::Value* value) {
 
 extern "C" {
 
-// Null where the text is no bytecode; `wrong` then holds what is wrong, in at most so many bytes.
+// Returns null if the text is not bytecode; `wrong` then contains the error, in at most the given number of bytes.
 Cluster* kungfu_bytecode_open(const char* text, char* wrong, int64_t bytes) {
   auto cluster = std::make_unique<Cluster>();
   const std::string found = cluster->bytecode.parse(text);
@@ -35,10 +36,11 @@ Cluster* kungfu_bytecode_open(const char* text, char* wrong, int64_t bytes) {
 
 void kungfu_bytecode_close(Cluster* cluster) { delete cluster; }
 
-// One step of so many peers. Each has a row of `inputs`, which are scalars, and one of `states`, which are moved on in
-// their places; `lengths` are the entries of each state, -1 for a scalar. Gives the results as the first peer has them,
-// one after the other and until the next call, and writes the number of entries of each. Null where the memory does not
-// suffice, as for a vector whose length a damaged record names: an exception must not reach Python's frames.
+// Runs one step of all peers. Each peer has a row of `inputs`, which are scalars, and a row of `states`, which are
+// updated in place; `lengths` are the numbers of entries of the states, -1 for a scalar. Returns the results of the
+// first peer, one after the other, valid until the next call, and writes the number of entries of each result. Returns
+// null if the memory does not suffice, for example for a vector length from a damaged record: an exception must not
+// reach Python's frames.
 const kungfu::Word* kungfu_bytecode_run(Cluster* cluster, int64_t peers, const kungfu::Word* inputs,
                                         const int64_t* lengths, kungfu::Word* states, int64_t* entries) try {
   kungfu::Bytecode& bytecode = cluster->bytecode;
@@ -65,7 +67,7 @@ const kungfu::Word* kungfu_bytecode_run(Cluster* cluster, int64_t peers, const k
     *entries++ = value.size();
     cluster->results.insert(cluster->results.end(), value.words.begin(), value.words.end());
   }
-  // Of no results at all there is an address too.
+  // Even without results, the address is not null.
   cluster->results.reserve(1);
   return cluster->results.data();
 } catch (const std::exception&) {

@@ -21,7 +21,7 @@ Word missing_number() {
 
 size_t entries_asked(const Value& number) { return std::max<int64_t>(number.at<int64_t>(0), 0); }
 
-// Counted from the end where negative; may lie outside.
+// An index, counted from the end if negative; it may lie outside the vector.
 int64_t place_in(const Value& vector, int64_t index) {
   return index < 0 ? index + static_cast<int64_t>(vector.size()) : index;
 }
@@ -31,13 +31,13 @@ void take(const Operands& operands, const Word& nothing, Value* result) {
   places.scalar ? result->become_scalar() : result->become_vector(places.size());
   for (size_t i = 0; i < result->size(); ++i) {
     const int64_t at = place_in(vector, places.at<int64_t>(i));
-    // A place outside of the vector gives nothing, and no error: a policy decides what that means.
+    // An index outside the vector yields no entry and no error: the policy decides what this means.
     const bool inside = at >= 0 && at < static_cast<int64_t>(vector.size());
     result->words[i] = inside ? vector.words[at] : nothing;
   }
 }
 
-// The place of the first entry that no other precedes; a NaN counts as the last of all.
+// The index of the first entry that no other entry precedes; a NaN comes after all numbers.
 template <typename Precedes>
 void first_by(const Operands& operands, Value* result, float last, Precedes precedes) {
   const Value& vector = *operands[0];
@@ -56,9 +56,9 @@ int64_t flags_set(const Value& vector) {
 
 // ---- whatever the entries are --------------------------------------------------------------------------------------
 
-// Of a condition, and two to choose from.
+// The choice between two values by a condition.
 void choose(const Operands& operands, Value* result) {
-  // A scalar if all three are; else a vector, and each scalar stands in every place.
+  // A scalar if all three are scalars; otherwise a vector, to which scalars are broadcast.
   result->become_scalar();
   for (const Value* one : operands) {
     if (!one->scalar) result->become_vector(one->size());
@@ -73,13 +73,13 @@ void copy(const Operands& operands, Value* result) {
   result->words = operands[0]->words;
 }
 
-// Scalars and vectors, one after the other.
+// Concatenates scalars and vectors.
 void join(const Operands& operands, Value* result) {
   result->become_vector(0);
   for (const Value* one : operands) result->words.insert(result->words.end(), one->words.begin(), one->words.end());
 }
 
-// Of a vector, the first place and the number of entries; NaN beyond its end.
+// A slice of a vector, given the first index and the number of entries; NaN beyond the vector's end.
 void part(const Operands& operands, Value* result) {
   const Value& vector = *operands[0];
   const size_t first = entries_asked(*operands[1]);
@@ -90,22 +90,22 @@ void part(const Operands& operands, Value* result) {
   }
 }
 
-// A vector with an entry in a place.
+// A vector with one entry replaced.
 void scatter(const Operands& operands, Value* result) {
   copy(operands, result);
   const int64_t at = place_in(*result, operands[1]->at<int64_t>(0));
-  // Nothing is written outside.
+  // Nothing is written outside the vector.
   if (at >= 0 && at < static_cast<int64_t>(result->size())) result->words[at] = operands[2]->words[0];
 }
 
-// A vector without its first entry, and with a newest one.
+// A vector without its first entry, and with a new last entry.
 void push(const Operands& operands, Value* result) {
   result->scalar = false;
   result->words.assign(operands[0]->words.begin() + 1, operands[0]->words.end());
   result->words.push_back(operands[1]->words[0]);
 }
 
-// An entry, so many times.
+// An entry, repeated the given number of times.
 void fill(const Operands& operands, Value* result) {
   result->scalar = false;
   result->words.assign(entries_asked(*operands[1]), operands[0]->words[0]);
@@ -120,7 +120,7 @@ void ranks(const Operands& operands, Value* result) { count_up(entries_asked(*op
 
 void places(const Operands& operands, Value* result) { count_up(operands[0]->size(), result); }
 
-// The entries at a place or at places, from the end where negative; nothing (NaN, 0, false) where there is none.
+// The entries at one index or several, counted from the end if negative; NaN, 0 or false outside the vector.
 void take_number(const Operands& operands, Value* result) {
   take(operands, missing_number(), result);
 }
@@ -148,7 +148,7 @@ void count(const Operands& operands, Value* result) {
   result->put(0, flags_set(*operands[0]));
 }
 
-// NaN is passed over; all NaN gives 0.
+// NaN entries are ignored; the result is 0 if all entries are NaN.
 void argmin(const Operands& operands, Value* result) {
   const float infinity = std::numeric_limits<float>::infinity();
   first_by(operands, result, infinity, [](float a, float b) { return a < b; });
@@ -159,13 +159,13 @@ void argmax(const Operands& operands, Value* result) {
   first_by(operands, result, -infinity, [](float a, float b) { return a > b; });
 }
 
-// Of numbers to a number; a sum is rounded once, at its end.
+// Reduces numbers to a number; a sum is rounded once, at its end.
 using Numbers = std::vector<float>;
 
-enum class Missing { kSpreads, kIsPassedOver };  // what a NaN among the entries does
+enum class Missing { kSpreads, kIsPassedOver };  // the effect of a NaN among the entries
 
 Numbers& entries(const Value& vector, Missing missing) {
-  static thread_local Numbers numbers;  // keeps its room from call to call
+  static thread_local Numbers numbers;  // reused by later calls
   numbers.clear();
   for (size_t i = 0; i < vector.size(); ++i) {
     const float entry = vector.at<float>(i);
@@ -196,7 +196,7 @@ float largest(Numbers& numbers) {
 float median(Numbers& numbers) {
   if (numbers.empty() || has_nan(numbers)) return kNaN;
   std::sort(numbers.begin(), numbers.end());
-  // The middle one, or the mean of the two in the middle where their number is even.
+  // The middle entry, or the mean of the two middle entries if their number is even.
   const size_t last = numbers.size() - 1;
   return (numbers[last / 2] + numbers[(last + 1) / 2]) / 2;
 }
@@ -294,7 +294,7 @@ const std::map<std::string, Operation>& operations() {
 }  // namespace
 
 Operation operation_called(const std::string& name) {
-  // By name and type; what only moves entries stands there by its name alone.
+  // By name and type; an operation that only moves entries is listed by its name alone.
   auto found = operations().find(name);
   if (found == operations().end()) found = operations().find(name.substr(0, name.find('.')));
   return found == operations().end() ? nullptr : found->second;

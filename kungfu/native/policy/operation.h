@@ -1,4 +1,4 @@
-// The operations of the bytecode by their names: the second place of each row of
+// The operations of the bytecode by name: the second column of the table in
 // kungfu/signal/operation/vocabulary.py, and a few more.
 #ifndef KUNGFU_NATIVE_POLICY_OPERATION_H_
 #define KUNGFU_NATIVE_POLICY_OPERATION_H_
@@ -10,7 +10,7 @@
 
 namespace kungfu {
 
-// Which of the three it is follows from the instruction that wrote it.
+// The instruction that wrote the word determines which of the three types it has.
 union Word {
   float number;
   int64_t whole;
@@ -25,14 +25,14 @@ inline void set(Word* word, float value) { word->number = value; }
 inline void set(Word* word, int64_t value) { word->whole = value; }
 inline void set(Word* word, bool value) { word->flag = value; }
 
-// What a register holds: one number, whole number or truth value, or a vector of them.
+// The contents of a register: a number, an integer or a boolean, or a vector of these.
 struct Value {
   bool scalar = true;
-  std::vector<Word> words{1};  // exactly one for a scalar; keeps its room from run to run
+  std::vector<Word> words{1};  // exactly one for a scalar; its memory is reused by later runs
 
   size_t size() const { return words.size(); }
 
-  // A scalar stands in every place.
+  // A scalar is broadcast to every index.
   const Word& word(size_t index) const { return words[scalar ? 0 : index]; }
 
   template <typename T>
@@ -61,7 +61,7 @@ struct Value {
 using Operands = std::vector<const Value*>;
 using Operation = void (*)(const Operands& operands, Value* result);
 
-// By "name.type", or by the name alone where the type does not matter; null if there is none.
+// The operation "name.type", or the operation of this name if the type does not matter; null if there is none.
 Operation operation_called(const std::string& name);
 
 }  // namespace kungfu

@@ -1,11 +1,11 @@
 // A fast checksum of a variable's bytes.
 //
-// Each block of a megabyte is folded by itself, so that several threads can share one large variable: four lanes each
-// take 16 bytes per turn by one wide multiplication, and the lanes, the rest and the length are folded at the end. The
-// variable's checksum folds those of its blocks, in their order. It runs at the speed of memory with plain
-// instructions, gives the same number in every process on machines of one byte order, and depends on the order of the
-// bytes. It is no defence against an attacker who searches for two states with the same checksum; two that differ by
-// accident have it with probability 2^-64.
+// Each block of a megabyte is folded separately, so that several threads can share one large variable: each of four
+// lanes folds 16 bytes per iteration by one wide multiplication, and the lanes, the rest and the length are folded at
+// the end. The checksum of a variable folds the checksums of its blocks in order. It is computed at the speed of memory
+// with plain instructions, is the same in every process on machines of one byte order, and depends on the order of the
+// bytes. It gives no protection against an attacker who searches for two states with the same checksum; two states that
+// differ by accident have the same checksum with probability 2^-64.
 
 #include <sched.h>
 
@@ -22,16 +22,17 @@ namespace {
 
 constexpr int64_t kDigestBlockBytes = 1 << 20;
 
-// A multiplication takes some cycles, and the processor can begin one in each: so many chains run side by side.
+// A multiplication takes several cycles, but the processor can start one in each cycle: so several chains run in
+// parallel.
 constexpr int kLanes = 4;
 constexpr int64_t kTurnBytes = kLanes * 16;
-// A page: the processor does not fetch ahead over the end of one by itself, which takes a core twice as long.
+// A page: the processor does not prefetch beyond the end of a page by itself, and would take twice as long.
 constexpr int64_t kAheadBytes = 4096;
 constexpr int64_t kBytesWorthAThread = 8 << 20;  // half a millisecond
 constexpr int64_t kMostThreads = 4;
 
-// Numbers without a pattern, all different, else a lane would not tell its two factors apart: the fractions of the
-// square roots of the first nine primes.
+// Numbers without a pattern: the fractional parts of the square roots of the first nine primes. They are all different,
+// since otherwise a lane could not distinguish its two factors.
 constexpr uint64_t kKeys[kLanes] = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};
 constexpr uint64_t kSeeds[kLanes] = {0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179};
 constexpr uint64_t kEnd = 0xcbbb9d5dc1059ed8;
@@ -42,7 +43,7 @@ inline uint64_t word(const char* memory) {
   return value;
 }
 
-// The two halves of the product, one over the other: every bit of either factor reaches many of the result.
+// Combines the two halves of the product: every bit of either factor affects many bits of the result.
 inline uint64_t folded(uint64_t a, uint64_t b) {
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -53,7 +54,7 @@ struct Lanes {
 
   void turn(const char* memory) {
     for (int i = 0; i < kLanes; ++i) {
-      // The lane also goes into the sum, so that a factor of zero cannot wipe out what came before.
+      // The lane is also added, so that a factor of zero cannot erase the earlier bytes.
       lane[i] = folded(word(memory + 16 * i) ^ lane[i], word(memory + 16 * i + 8) ^ kKeys[i]) + (lane[i] << 1 | 1);
     }
   }
@@ -63,10 +64,10 @@ uint64_t block_digest(const char* memory, int64_t bytes) {
   Lanes lanes;
   int64_t at = 0;
   for (; at + kTurnBytes <= bytes; at += kTurnBytes) {
-    __builtin_prefetch(memory + at + kAheadBytes);  // may lie beyond the end: that is no access
+    __builtin_prefetch(memory + at + kAheadBytes);  // may lie beyond the end: a prefetch does not fault
     lanes.turn(memory + at);
   }
-  // The last bytes that fill no turn, padded with zeros; the length, folded below, tells them from real zeros.
+  // The last bytes, less than an iteration, padded with zeros; the length, folded below, reveals how many are padding.
   char rest[kTurnBytes] = {};
   if (bytes > at) std::memcpy(rest, memory + at, bytes - at);
   lanes.turn(rest);
@@ -75,7 +76,7 @@ uint64_t block_digest(const char* memory, int64_t bytes) {
   return sum;
 }
 
-// A run of bytes that one thread folds at a time; every variable has at least one, so that an empty one counts too.
+// A run of bytes that one thread folds at a time; every variable has at least one run, even an empty variable.
 struct Block {
   int64_t variable;
   const char* memory;
@@ -107,7 +108,7 @@ extern "C" void kungfu_digest(const Extent* variables, int64_t count, uint64_t* 
   const std::vector<Block> blocks = blocks_of(variables, count);
   std::vector<uint64_t> folds(blocks.size());
   std::atomic<size_t> next{0};
-  // Each thread takes the next block that is left; which thread takes which one does not show in the result.
+  // Each thread takes the next remaining block; the result does not depend on which thread takes a block.
   const auto work = [&] {
     for (size_t i; (i = next.fetch_add(1)) < blocks.size();) folds[i] = block_digest(blocks[i].memory, blocks[i].bytes);
   };
@@ -117,7 +118,7 @@ extern "C" void kungfu_digest(const Extent* variables, int64_t count, uint64_t* 
   for (int i = 1; i < threads_for(bytes); ++i) others.emplace_back(work);
   work();  // this thread is one of them
   for (std::thread& other : others) other.join();
-  // In the order of the blocks, so that two that change places change the sum.
+  // In the order of the blocks, so that exchanging two blocks changes the checksum.
   std::fill(digests, digests + count, 0);
   for (size_t i = 0; i < blocks.size(); ++i) {
     uint64_t& sum = digests[blocks[i].variable];

@@ -1,4 +1,4 @@
-// A state in memory: the buffers of its variables, addressed as one run of bytes.
+// A state in memory: the buffers of its variables, addressed as one range of bytes.
 #ifndef KUNGFU_NATIVE_STATE_EXTENTS_H_
 #define KUNGFU_NATIVE_STATE_EXTENTS_H_
 
@@ -9,7 +9,7 @@
 
 namespace kungfu {
 
-// One variable's memory, as Python and the op KungfuBuffers write it down: two int64.
+// The memory of one variable, in the form that Python and the op KungfuBuffers write: two int64.
 struct Extent {
   int64_t address;
   int64_t bytes;
@@ -27,7 +27,7 @@ class Extents {
     for (int64_t i = 0; i < count; ++i) starts_.push_back(starts_.back() + extents_[i].bytes);
   }
 
-  // Copies the bytes from `start` on, as many as fit, out of the variables.
+  // Copies bytes from the variables, from `start` on, as many as fit.
   void read(int64_t start, char* to, int64_t bytes) const {
     walk(start, bytes, [&](const char* memory, int64_t offset, int64_t part) {
       std::memcpy(to + offset, memory, part);
@@ -42,12 +42,12 @@ class Extents {
  private:
   template <typename Copy>
   void walk(int64_t start, int64_t bytes, Copy copy) const {
-    // A range may go beyond the end of the state: what is there is copied.
+    // A range may extend beyond the end of the state: only the existing bytes are copied.
     const int64_t stop = std::min(start + bytes, starts_.back());
-    // The last variable that begins at `start` or before it; of several empty ones at one place the last.
+    // The last variable that begins at or before `start`; of several variables that begin there, the last.
     size_t next = std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin() - 1;
     for (int64_t at = start; at < stop; ++next) {
-      // What of the range lies in this variable; nothing of it in an empty one.
+      // The part of the range that lies in this variable; empty for an empty variable.
       const int64_t end = std::min(stop, starts_[next + 1]);
       if (end > at) copy(extents_[next].data() + (at - starts_[next]), at - start, end - at);
       at = std::max(at, end);
@@ -55,7 +55,7 @@ class Extents {
   }
 
   const Extent* extents_;
-  std::vector<int64_t> starts_;  // one more than extents: the last is the end
+  std::vector<int64_t> starts_;  // one more entry than extents: the last entry is the end
 };
 
 }  // namespace kungfu

@@ -1,9 +1,9 @@
 // The transfer of a range of a state from one process to another of the same machine.
 //
-// Both map one small ring of blocks. The sender copies a block out of its variables and sends a byte over the socket;
-// the receiver copies it into its own and sends a byte back, which frees the block. So each byte is copied twice, the
-// second time out of the cache, and no more than the ring is ever held beside the two states. A socket that ends shows
-// that the other side is gone.
+// Both map one small ring of blocks. The sender copies a block from its variables to the ring and sends a byte over the
+// socket; the receiver copies the block to its own variables and sends a byte back, which frees the block. So each byte
+// of the state is copied twice, the second time from the cache, and the ring is the only additional memory. The end of
+// the socket's stream shows that the other side is gone.
 
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ constexpr int64_t kTransferBlockBytes = 1 << 20;
 constexpr int64_t kTransferBlocks = 4;
 constexpr int64_t kRingBytes = kTransferBlocks * kTransferBlockBytes;
 
-// How a transfer ended; Python knows these numbers.
+// The outcome of a transfer; Python uses these numbers too.
 enum class TransferOutcome { kWhole = 0, kHungUp = 1, kLate = 2, kUnmapped = 3 };
 
 // The bytes from `start` to `stop` of the state.
@@ -30,7 +30,7 @@ struct ByteRange {
   int64_t stop;
 };
 
-// The ring, mapped into this process. Its pages are made at once: touching them one by one would cost a fault each.
+// The ring, mapped into this process. All pages are created at once: otherwise each page would cost a page fault.
 class Ring {
  public:
   explicit Ring(int descriptor)
@@ -50,12 +50,12 @@ class Ring {
   void* const base_;
 };
 
-// The bytes that go to and fro over the socket: each stands for one block.
+// The bytes sent over the socket in both directions: each byte represents one block.
 class BlockSignal {
  public:
   BlockSignal(int socket, double wait_s) : socket_(socket), wait_ms_(static_cast<int>(wait_s * 1000)) {}
 
-  // False where the other side is gone.
+  // False if the other side is gone.
   bool send_one() const {
     const char byte = 1;
     ssize_t sent;
@@ -86,10 +86,10 @@ class BlockSignal {
 
  private:
   const int socket_, wait_ms_;
-  int64_t count_ = 0;  // of the bytes that came
+  int64_t count_ = 0;  // the number of bytes received
 };
 
-// A part of the range that fits a block of the ring: where it begins in the state, and how long it is.
+// A part of the range that fits into a block of the ring: its start in the state, and its length.
 struct Block {
   int64_t start;
   int64_t bytes;
@@ -112,11 +112,11 @@ int64_t bytes_in(const ByteRange& range, int64_t blocks) {
 
 extern "C" {
 
-// The bytes of the memory that a sender and a receiver share.
+// The size of the memory that a sender and a receiver share, in bytes.
 int64_t kungfu_transfer_ring_bytes() { return kRingBytes; }
 
-// `table` has a row of address and bytes per variable, `count` rows; the two sides share the ring and the socket, and
-// both descriptors stay the caller's. No wait for the other side takes longer than `wait_s`.
+// `table` has `count` rows, one per variable, of address and size in bytes. The two sides share the ring and the
+// socket; the caller keeps both descriptors. No wait for the other side takes longer than `wait_s`.
 // `done` is the number of bytes that the receiver has acknowledged.
 TransferOutcome kungfu_send_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd,
                                   int socket, double wait_s, int64_t* done) {
@@ -128,21 +128,21 @@ TransferOutcome kungfu_send_range(const int64_t* table, int64_t count, int64_t s
   BlockSignal signal(socket, wait_s);
   TransferOutcome outcome = TransferOutcome::kWhole;
   for (int64_t number = 0; number < blocks_of(range) && outcome == TransferOutcome::kWhole; ++number) {
-    // All blocks of the ring are in use: the oldest one has to be freed first. Not so in the first round.
+    // After the first round, all blocks of the ring are in use: the oldest block has to be freed first.
     outcome = signal.wait_for(number - kTransferBlocks + 1);
     if (outcome != TransferOutcome::kWhole) break;
     const Block block = block_of(range, number);
     state.read(block.start, ring.block(number), block.bytes);
-    // The write into the ring is done before the byte is sent: the system calls of both sides order them.
+    // The write to the ring precedes the sending of the byte: the system calls of both sides order the two.
     if (!signal.send_one()) outcome = TransferOutcome::kHungUp;
   }
-  // The last blocks are on their way: the receiver has them once it has acknowledged all.
+  // The last blocks are on their way: the receiver has all blocks once it has acknowledged all of them.
   if (outcome == TransferOutcome::kWhole) outcome = signal.wait_for(blocks_of(range));
   *done = bytes_in(range, signal.count());
   return outcome;
 }
 
-// `done` is the number of bytes that came.
+// `done` is the number of bytes received.
 TransferOutcome kungfu_receive_range(const int64_t* table, int64_t count, int64_t start, int64_t stop, int ring_fd,
                                      int socket, double wait_s, int64_t* done) {
   *done = 0;
@@ -156,7 +156,7 @@ TransferOutcome kungfu_receive_range(const int64_t* table, int64_t count, int64_
     if (outcome != TransferOutcome::kWhole) return outcome;
     const Block block = block_of(range, number);
     state.write(block.start, ring.block(number), block.bytes);
-    // Counted before it is acknowledged: a sender that hangs up has sent it nevertheless.
+    // Counted before the acknowledgement: a sender that hangs up has nevertheless sent the block.
     *done += block.bytes;
     if (!signal.send_one()) return TransferOutcome::kHungUp;
   }

@@ -1,4 +1,4 @@
-// The op in the graph that gathers numbers for the host: dozens of scalars by one node.
+// The op in the graph that gathers numbers for the host: dozens of scalars in one node.
 
 #include <vector>
 
@@ -40,7 +40,7 @@ double* put(const tf::Tensor& tensor, double* to) {
   return to;
 }
 
-// Writes the tensor's numbers to `to`. Gives where the next one goes, or null for a type that is no number.
+// Writes the tensor's numbers to `to`. Returns the address for the next number, or null for a type that is not numeric.
 double* put_any(const tf::Tensor& tensor, double* to) {
   switch (tensor.dtype()) {
     case tf::DT_DOUBLE: return put<double>(tensor, to);
@@ -65,11 +65,11 @@ class Numbers final : public tf::OpKernel {
     }
   }
 
-  // Done by whichever thread comes to it: to wake another one would take longer than all the numbers.
+  // Runs in the thread that reaches the node: waking another thread would take longer than gathering all numbers.
   bool IsExpensive() override { return false; }
 
   void Compute(tf::OpKernelContext* context) override {
-    // Twice over the inputs: the row is allocated once its length is known.
+    // Two passes over the inputs: the row is allocated once its length is known.
     std::vector<tf::Tensor> inputs(order_.size());
     int64_t numbers = 0;
     for (size_t i = 0; i < order_.size(); ++i) {
@@ -86,7 +86,7 @@ class Numbers final : public tf::OpKernel {
   }
 
  private:
-  // Shares the memory: an assignment meanwhile goes to other memory, or is ordered after this node.
+  // Shares the memory: a simultaneous assignment writes to other memory, or is ordered after this node.
   absl::Status read(tf::OpKernelContext* context, int input, tf::Tensor* tensor) const {
     if (input >= variables_) {  // a value of the graph, not a variable
       *tensor = context->input(input);
