@@ -105,7 +105,7 @@ def load() -> NativeLibrary:
         InternalError: The sources do not compile; the error contains the compiler's last lines.
 
     Cost:
-        About ten seconds for a build, otherwise the import of TensorFlow.
+        About a minute for a build, otherwise the import of TensorFlow.
     """
     with _loading:
         if not _loaded:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -163,7 +164,9 @@ def test_a_signal_to_the_command_ends_the_job_that_it_measures(folder: Path, num
     words = ("plan", "tuning", "spec.yaml", "--deadline", "10h", "--profile", f"{sys.executable} train.py")
     os.mkfifo(folder / "begun")
     begun = os.open(folder / "begun", os.O_RDONLY | os.O_NONBLOCK)
-    command = psutil.Popen([sys.executable, "-c", PLAN, *words], stderr=subprocess.DEVNULL)
+    # A command that inherits an ignored signal, as from nohup, ignores it too.
+    unignored = partial(signal.signal, number, signal.SIG_DFL)
+    command = psutil.Popen([sys.executable, "-c", PLAN, *words], stderr=subprocess.DEVNULL, preexec_fn=unignored)
     started: list[psutil.Process] = []
     try:
         assert select.select([begun], [], [], BEGIN_WITHIN_S)[0]
