@@ -100,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     resuming.add_argument(
         "--resume-if-any", type=Path, metavar="DIR",
-        help="the same, but start from the beginning if DIR has none, for a supervisor that repeats one command",
+        help="like --resume, but start from the beginning if DIR has no checkpoint (for supervisors)",
     )  # fmt: skip
     add("--trace-limit", type=float, default=256.0, metavar="MB", help="limit of DIR/trace.jsonl, 0 for no trace (256)")
     add(
@@ -122,7 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
-        help="refuse every command that would change the peers (kungfu resize, ...), but not policies",
+        help="refuse commands that would change the peers (kungfu resize, ...); policies may still change them",
     )  # fmt: skip
     exports.add_arguments(parser)
     add_arguments(parser)

@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         type=_each_once(_numbers(int, example="64,128,256")),
         metavar="N,..",
-        help="GPUs of the cluster; several are simulated in turn",
+        help="GPUs of the cluster; several values are simulated in turn",
     )
-    add("--policy", choices=CATALOGUE)
+    add("--policy", choices=CATALOGUE, help="the policy that allocates GPUs to jobs")
     add("--against", choices=CATALOGUE, help="a second policy to compare with")
     add(
         "--load", type=_each_once(_numbers(float, example="0.6,0.8,1")), metavar="X,..",
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--p95",
         metavar="TIME",
-        help='report how many of the --gpus keep the 95th percentile of completion times within TIME, such as "2h"',
+        help='report the smallest of --gpus that keeps the 95th percentile of completion times within TIME, such as "2h"',
     )
     add("--by", choices=("size", "user", "model"), default="size", help="the groups of jobs in the table (size)")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -120,14 +120,18 @@ def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--curves", metavar="DIR|FILE",
-        help="throughput of each model: a table MODEL.csv, or MODEL.json of kungfu profile; or one such profile for all"
-        " jobs; without it jobs scale perfectly",
+        help="throughput: a DIR with a table MODEL.csv or a profile MODEL.json of each model, or one profile FILE for all"
+        " jobs; by default jobs scale perfectly",
     )  # fmt: skip
     add("--measured-only", action="store_true", help="refuse sizes and batches that were not measured")
     add("--skip-bad-rows", action="store_true", help="leave out rows that cannot be read; they are counted and listed")
     add("--scaling", choices=("strong", "hybrid"), default="strong", help="keep the batch, or let it follow the size")
     formats = ", ".join(FORMATS)
-    add("--columns", metavar="K=NAME,..", help=f"names of columns, submit=,gpus=,duration=,...; known: {formats}")
+    add(
+        "--columns",
+        metavar="K=NAME,..",
+        help=f"column names, as submit=,gpus=,duration=,..., or a known format: {formats}",
+    )
     add("--min-share", type=float, help="fewest GPUs of a job, as a share of its request")
     add("--max-share", type=float, help="most GPUs of a job, as a multiple of its request")
 

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         metavar="'COMMAND'|FILE",
-        help="measure how the program scales in a separate job before planning, as in --profile 'python train.py';"
-        " or take a profile.json of kungfu profile",
+        help="before planning, run a job that measures how the program scales, as in --profile 'python train.py';"
+        " or use a profile.json of kungfu profile",
     )
     parser.add_argument(
         "--profile-sizes",
@@ -59,7 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measured-only", action="store_true", help="restrict trials to measured numbers of GPUs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
-        "--plot", nargs="?", const=Path("tuning.png"), type=Path, metavar="FILE", help="draw it (default: %(const)s)"
+        "--plot",
+        nargs="?",
+        const=Path("tuning.png"),
+        type=Path,
+        metavar="FILE",
+        help="draw the plan (default: %(const)s)",
     )
     parser.add_argument(
         "--schema",

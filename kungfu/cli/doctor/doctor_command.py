@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit codes: 0 no problem, 1 there is a problem, 2 the command line is wrong"
     add = parser.add_argument
     add("-np", "--peers", type=int, default=2, metavar="N", help="peers on this machine if -H is not given (2)")
-    add("--attachment", choices=("local", "horovod"), help="the attachment of the job (horovod between machines)")
+    add("--attachment", choices=("local", "horovod"), help="the all-reduce of the job (horovod between machines)")
     add("--wait", type=float, default=30.0, metavar="S", help="longest wait for hosts that run the same command (30)")
     add("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     add_hosting_arguments(parser)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     add("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     if name == "status":
         return
-    add("--id", metavar="ID", help="id of the request; a repeated id is not carried out twice (random)")
+    add("--id", metavar="ID", help="id of the request; a request with a known id is not carried out again (random)")
     add("--if-view", type=int, metavar="V", help="refuse the request unless the view has version V")
     if name in _PLANNED:
         add("--plan", action="store_true", help="print the effects and the cost of the request; change nothing")

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     other = "MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; repeat it to combine several"
     add("--policy", action="append", default=[], metavar="SPEC", help=other)
     add("--from", type=int, default=0, dest="start", metavar="STEP", help="begin at this step (the first)")
-    add("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw it (DIR/replay.png)")
+    add("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw the replay (DIR/replay.png)")
     add("--json", action="store_true", help="print one JSON object, for programs")
 
 
