@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--p95",
         metavar="TIME",
-        help='report the smallest of --gpus that keeps the 95th percentile of completion times within TIME, such as "2h"',
+        help='report the smallest --gpus that keeps the 95th percentile of completion times within TIME, such as "2h"',
     )
     add("--by", choices=("size", "user", "model"), default="size", help="the groups of jobs in the table (size)")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -120,7 +120,7 @@ def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--curves", metavar="DIR|FILE",
-        help="throughput: a DIR with a table MODEL.csv or a profile MODEL.json of each model, or one profile FILE for all"
+        help="throughput: a DIR with MODEL.csv (table) or MODEL.json (profile) of each model, or one profile of all"
         " jobs; by default jobs scale perfectly",
     )  # fmt: skip
     add("--measured-only", action="store_true", help="refuse sizes and batches that were not measured")
