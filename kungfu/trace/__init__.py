@@ -1,4 +1,4 @@
-"""The recorded inputs and decisions of a run's policies, step by step: reading and replaying them."""
+"""Reads and replays the recorded inputs and decisions of a run's policies, step by step."""
 
 from kungfu.trace.reader import RecordedStep, Snapshot, Trace, parse_trace, read_plan, read_trace
 from kungfu.trace.replaying import Replayed, replay

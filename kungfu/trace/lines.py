@@ -1,7 +1,8 @@
-"""The lines of ``trace.jsonl``: functions that write each kind, and the fields that a reader requires.
+"""The lines of ``trace.jsonl``: functions that build each kind of line, and the fields that a reader requires.
 
-Each line is a JSON object. A *header* line begins a phase and holds its plan. A *step* line is one peer's share of
-a step. A *snapshot* line holds the states of one peer's folds after a step. ``docs/trace.md`` explains the schema.
+Each line is a JSON object. A *header* line begins a phase and contains its plan. A *step* line contains one peer's
+share of a step. A *snapshot* line contains the states of one peer's folds after a step. ``docs/trace.md`` explains the
+schema.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LineKind = Literal["header", "step", "snapshot", "cut", "unknown"]
 LineFields = Mapping[str, Any]
 Texts = Mapping[str, str]
 
-# The format of a finite number; nine digits distinguish any two float32.
+# The format of a finite number; nine digits distinguish any two float32 values.
 CONVERSIONS = {"float32": "%.9g", "int64": "%d"}
 
 _KINDS: Mapping[str, LineKind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
@@ -28,17 +29,17 @@ _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 def header_line(
     plan: LineFields | None, *, policies: Sequence[str], every: int, phase: int = 1, first: int = 1
 ) -> dict[str, Any]:
-    """The header line of a phase of the job that begins with step ``first``; the number of phase 1 is not written.
+    """The header line of a phase that begins with step ``first``; the number of phase 1 is not written.
 
-    ``every`` is the number of steps between two snapshots, ``policies`` the values of ``--policy``."""
+    ``every`` is the number of steps between two snapshots, and ``policies`` are the values of ``--policy``."""
     header = {"trace": TRACE_SCHEMA, "policies": list(policies), "snapshot_every": every, "plan": plan}
     return header if phase == 1 else {**header, "phase": phase, "first_step": first}
 
 
 def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
-    """The format of a step line, which holds one peer's share of a step. Each value is an entry of ``CONVERSIONS``,
-    which ``%`` replaces by a number, or the output of `json_literal`. Only rank 0 writes the ``agreed`` sources and the
-    numbers that the ``fired`` rules requested."""
+    """The format of a step line, which contains one peer's share of a step. Each value is either the output of
+    `json_literal`, or an entry of ``CONVERSIONS``, which ``%`` replaces by a number. Only rank 0 writes the ``agreed``
+    sources and the numbers that the ``fired`` rules requested."""
     parts = [_entries(position), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
         parts.append(f'"agreed":{{{_entries(agreed)}}}')
@@ -53,12 +54,12 @@ def json_literal(value: float | bool) -> str:
 
 
 def snapshot_line(position: Mapping[str, int], *, folds: LineFields) -> dict[str, Any]:
-    """The line of a snapshot: the states of a peer's folds at ``position`` (after a step, view, rank, peer)."""
+    """The line of a snapshot of a peer's folds; ``position`` has the fields after (a step), view, rank and peer."""
     return {**position, "folds": {name: _written(value) for name, value in folds.items()}}
 
 
 def line_kind(line: LineFields) -> LineKind:
-    """The kind of a line; ``unknown`` for an object that lacks required fields of its kind."""
+    """The kind of a line; ``unknown`` for an object of no known kind, or without all required fields of its kind."""
     kind: LineKind = next((kind for key, kind in _KINDS.items() if key in line), "unknown")
     whole = all(type(line.get(key)) is int for key in _WHOLE.get(kind, ()))
     mapped = all(isinstance(line.get(key), dict) for key in _MAPPINGS.get(kind, ()))
@@ -66,7 +67,7 @@ def line_kind(line: LineFields) -> LineKind:
 
 
 def number_from_json(value: Any) -> Any:
-    """The original value of a number from a trace, in which NaN and infinities have substitutes.
+    """Restores a number, or a list of numbers, from a trace, in which null represents NaN, and a text an infinity.
 
     >>> number_from_json(None), number_from_json("-inf"), number_from_json(3), number_from_json([1.5, None])
     (nan, -inf, 3, [1.5, nan])
@@ -79,7 +80,7 @@ def number_from_json(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """A value for JSON: floats with nine digits, which distinguish any two float32, and NaN as null."""
+    """Converts a value for JSON: floats get nine digits, which distinguish any two float32 values; NaN becomes null."""
     if isinstance(value, list):
         return [_written(one) for one in value]
     if not isinstance(value, float):

@@ -1,8 +1,8 @@
 """Reads a recorded trace: the steps with lines from all peers, and the snapshots between these steps.
 
 Lines arrive from several peers in any order. Some are missing or cut short because a peer was killed, and a step that
-a failure undid occurs in two views. The reader groups the lines by step, view and rank, and keeps complete groups;
-anything else results in a remark, never in an error.
+a failure undid occurs in two views. The reader groups the lines by step, view and rank, and keeps complete groups.
+Incomplete groups and damaged lines result in a remark, not in an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.trace.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
-# Rank 0 of the first view writes the header; other peers may have written some steps before it.
+# Rank 0 of the first view writes the header; other peers may have written some steps before the header.
 _HEADER_WITHIN_LINES = 10_000
 
 
@@ -53,10 +53,10 @@ class Snapshot:
     """The states of the folds after a step.
 
     Attributes:
-        after: The step; 0 before the first.
+        after: The number of the step; 0 for a snapshot before the first step.
         view: The version of the view that runs the next step.
         peers: The ids of the view's peers, in rank order.
-        folds: For each rank, the fields of its local folds by name; for rank 0, the fields of the agreed folds too.
+        folds: For each rank, the fields of its local folds by name; for rank 0, also the fields of the agreed folds.
     """
 
     after: int
@@ -72,7 +72,7 @@ class Trace:
     Attributes:
         steps: The complete steps, in order.
         snapshots: The complete snapshots, in order.
-        plan: The plan that ran; None if the record does not hold it.
+        plan: The plan that ran; None if the record does not contain the plan.
         policies: The policies named by ``kungfu-run --policy``.
         remarks: The parts of the record that could not be used, and why.
     """
@@ -96,10 +96,13 @@ class _Gathered:
 
 
 def read_trace(folder: Path) -> Trace:
-    """The trace of the run in `folder` (or the trace file itself); needs memory of about five times the file's size.
+    """Reads the trace of the run in `folder`, which may also be the trace file itself.
 
     Raises:
-        UsageError: There is no trace, or it holds no complete step.
+        UsageError: The trace does not exist, cannot be read, has an unsupported schema, or contains no complete step.
+
+    Cost:
+        Memory of about five times the file's size.
     """
     path = folder if folder.suffix == ".jsonl" else folder / "trace.jsonl"
     try:
@@ -115,7 +118,7 @@ def read_trace(folder: Path) -> Trace:
 
 
 def read_plan(folder: Path) -> CompiledPolicies | None:
-    """The plan of the finished or running job in `folder`; ``None`` if no trace holds the plan.
+    """The plan of the finished or running job in `folder`; ``None`` if the folder has no trace with a plan.
 
     Only the beginning of the trace is read.
 
@@ -140,7 +143,7 @@ def _plan_in(gathered: _Gathered) -> CompiledPolicies | None:
 
 
 def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
-    """Parses lines of a trace like `read_trace`; errors call the file ``name``."""
+    """Parses the lines of a trace, as `read_trace` does; ``name`` is the name of the file in errors and remarks."""
     gathered = _Gathered()
     for number, text in enumerate(lines, start=1):
         if text.strip():
@@ -157,7 +160,7 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
 
 
 def _end_with_phase(gathered: _Gathered, ends: int) -> None:
-    """Leaves out the steps after the job's first phase, since later phases may have other policies."""
+    """Removes the steps and snapshots after the job's first phase, since later phases may have other policies."""
     gathered.steps = {key: lines for key, lines in gathered.steps.items() if key[0] < ends}
     gathered.snapshots = {key: lines for key, lines in gathered.snapshots.items() if key[0] < ends - 1}
     gathered.remarks.append(f"from step {ends} on the program trained again: this is the record of its first phase")
@@ -192,7 +195,7 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
 
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
-    """Yields the complete steps; for a step that a failure undid, the version from the later view."""
+    """Yields the complete steps; a step that a failure undid is yielded once, as recorded in the later view."""
     # Sorted by step and view, so that the mapping keeps the last view in which a step was done.
     latest = dict(sorted(gathered.steps))
     before: int | None = None
@@ -211,7 +214,7 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
 
 
 def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yields a remark on each run of steps that lack the same reports: the last reports of a killed peer are lost."""
+    """Yields a remark on each series of steps that lack the same reports; a killed peer's last reports are lost."""
     for missing, those in itertools.groupby(lacking, key=lambda one: one[1]):
         for first, last in rows_without_gap(step for step, _ in those):
             if first == last:
@@ -221,7 +224,7 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
 
 
 def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last step of each run of consecutive steps.
+    """The first and the last step of each series of consecutive steps.
 
     Examples:
         >>> rows_without_gap([3, 4, 5, 9])

@@ -1,8 +1,9 @@
-"""Replays a plan over a recorded trace, and compares the decisions with those of the run.
+"""Replays a plan over a recorded trace, and compares the replayed decisions with the run's decisions.
 
 The run's own plan is replayed with the run's membership: local folds follow their peers from view to view, and every
-snapshot of the record is compared with the replayed states. After missing steps the states are *lost*: the replay
-resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not compared.
+snapshot of the record is compared with the replayed states. If steps are missing from the record, the states are
+*lost*, and the replay resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not
+compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from kungfu.errors import UsageError
 from kungfu.signal import NEST
 from kungfu.trace.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 
-# The tolerance for NumPy compared with TensorFlow or the native library, over a few hundred steps of averages.
+# The tolerance between results of NumPy and results of TensorFlow or the native library, which averages over a few
+# hundred steps accumulate.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
 
@@ -47,7 +49,7 @@ class _Playing:
 
     Attributes:
         replay: The plan with the states of its folds.
-        against: The snapshots to compare with, by step and view.
+        against: The recorded snapshots with which the states are compared, by step and view.
         previous: The step before the current one.
         differences: The differences found so far.
         is_lost: True if the states are unknown until the next snapshot.
@@ -69,8 +71,8 @@ def replay(plan: CompiledPolicies, trace: Trace, *, whose: Literal["the run's", 
         plan: The plan.
         trace: The recorded run.
         whose: "the run's" plan starts from the snapshot before `start`, and its folds and decisions are compared with
-            those of the run; "another" plan starts with fresh folds, and its decisions do not change its inputs.
-        start: The first step to replay; 0 for all.
+            the recorded ones. "another" plan starts with fresh folds; the recorded inputs do not follow its decisions.
+        start: The first step to replay; 0 to replay all steps.
 
     Raises:
         UsageError: The run did not record a source that the plan reads, or no snapshot lies before `start`.
@@ -142,7 +144,7 @@ def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
 def _beginning(
     trace: Trace, *, start: int, snapshots: Mapping[tuple[int, int], Snapshot]
 ) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
-    """The steps to replay with the run's own plan, and the snapshot before them; ``None`` at the run's first step."""
+    """The steps to replay with the run's own plan, and the snapshot before them, which the first step may lack."""
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for index, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))
@@ -159,7 +161,7 @@ def _beginning(
 
 
 def _enter(playing: _Playing, step: RecordedStep) -> None:
-    """Enters the view of a step; local folds follow their peers, as named by the snapshots around the change."""
+    """Enters the view of a step; local folds follow their peers, which the snapshots around the change identify."""
     before, replaying = playing.previous, playing.replay
     if before is None or before.view == step.view:
         return
@@ -187,7 +189,7 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
 
 
 def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
-    """Yields a remark on each run of consecutive steps that were not replayed."""
+    """Yields a remark on each series of consecutive steps that were not replayed."""
     for first, last in rows_without_gap(steps):
         which = f"step {first} was" if first == last else f"steps {first} to {last} were"
         yield (
@@ -197,7 +199,7 @@ def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
 
 
 def _survivors(playing: _Playing, before: RecordedStep, step: RecordedStep) -> list[int]:
-    """The old ranks of the peers that are in both views, in the new view's order; joiners come after them."""
+    """The old ranks of the peers that are in both views, in the new view's order; joiners come after these peers."""
     views = {one.view: one.peers for one in playing.against.values()}
     old, new = views.get(before.view), views.get(step.view)
     # Without snapshots the peers that left are unknown: the last ranks are assumed to have left.
