@@ -26,7 +26,8 @@ _BATCHES = 4
 class KeptRows:
     """The most recently loaded batches, by the indices of their samples; not thread-safe.
 
-    A rescale cuts the next steps again; a new slice overlaps with the old one, so that only missing rows are loaded.
+    After a rescale the next steps are sliced again. A new slice overlaps with rows that are already loaded, so that
+    only the missing rows are loaded.
 
     Cost:
         The memory of four batches, two of which exist anyway; comparing indices takes some microseconds.
@@ -36,7 +37,7 @@ class KeptRows:
         self._loaded: deque[tuple[int, NDArray[np.int64], Any]] = deque(maxlen=_BATCHES)  # epoch, indices, batch
 
     def take(self, epoch: int, indices: NDArray[np.int64], load: Callable[[NDArray[np.int64]], Any]) -> Any:
-        """Returns the batch of these samples, and loads only rows that are not kept.
+        """Returns the batch of these samples, and loads only rows that are not kept here.
 
         Rows of other epochs are not reused, since each epoch may change the samples at random.
         """
@@ -58,7 +59,7 @@ class KeptRows:
                 places.append(np.flatnonzero(missing))
             order = np.argsort(np.concatenate(places))
             batch = tf.nest.map_structure(lambda *leaves: tf.gather(tf.concat(leaves, 0), order), *parts)
-        # Slices may be small after a rescale: those taken from kept rows must not displace rows of later slices.
+        # A slice may be small after a rescale: a batch made of kept rows alone must not displace rows of later slices.
         if is_new:
             self._loaded.append((epoch, indices, batch))
         return batch
@@ -83,15 +84,15 @@ class BatchPlan:
         batch_size: The initial number of samples per step of the whole job.
         epochs: The number of passes over the data.
         remainder: "keep" or "drop" a smaller last step of an epoch.
-        max_local_batch_size: The maximum number of samples in one call of the step; larger shares are cut.
-        described: The values that must be equal on all peers and in a resumed run: ``seed``, the seed of the order, or
-            -1 for the data's order; ``first_batch``, a checksum, if each peer reads all of the data; ``targets`` and
-            ``weights``, checksums of their order, if peers share samples of arrays by index; in ``fit`` also
-            ``validation``, a checksum of the validation data, or -1 if their order changes with each reading.
-        kept_rows: The most recently loaded rows, for slices that are cut again; used in the loading thread only.
+        max_local_batch_size: The maximum number of samples in one call of the step; a larger share is split.
+        described: The values that must be equal on all peers and in a resumed run. ``seed``: the seed of the order, -1
+            for the data's order. ``first_batch``: a checksum, if each peer reads all of the data. ``targets`` and
+            ``weights``: checksums of their order, if peers share samples of arrays by index. ``validation``: in
+            ``fit``, a checksum of the validation data, -1 if their order changes with each reading.
+        kept_rows: The most recently loaded rows, for steps that are sliced again; used in the loading thread only.
 
     On rescale:
-        A micro-batch records the view that it was cut for; if the view changes, it is cut again.
+        A micro-batch records the view for which it was made; if the view changes, the step is sliced again.
     """
 
     source: SampleSource
@@ -105,7 +106,7 @@ class BatchPlan:
 
     @property
     def samples(self) -> int:
-        """The samples of an epoch, which may be fewer or more than the source has."""
+        """The number of samples in an epoch; the source may contain fewer or more."""
         return self.sampler.samples
 
     def first_batch_of(self, epoch: int) -> int:
@@ -116,7 +117,7 @@ class BatchPlan:
         return -1 if known is None else known
 
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
-        """A micro-batch of a step's slice. All peers have the same number of them, computed from the largest share."""
+        """A micro-batch of a step's slice. The largest share determines the number of micro-batches on all peers."""
         most = self.max_local_batch_size
         # Rounded up, and at least one: every peer calls its step.
         micros = 1 if most is None else max(1, -(-step_slice.largest_share(self.samples) // most))
@@ -131,7 +132,7 @@ class BatchPlan:
         return None if after.position.epoch >= self.epochs else self.micro_batch(after)
 
     def indices(self, micro_batch: MicroBatch) -> NDArray[np.int64]:
-        """The samples of a micro-batch. A share is used from its start, so its last micro-batches may be empty."""
+        """The indices of a micro-batch's samples. The first micro-batches are full, so the last ones may be empty."""
         share, most = self.sampler.indices(micro_batch.step_slice), self.max_local_batch_size
         return share if most is None else share[micro_batch.micro * most : (micro_batch.micro + 1) * most]
 
@@ -145,7 +146,7 @@ class BatchPlan:
         """Loads the tensors of a micro-batch from the source.
 
         Raises:
-            Exception: The error of the user's loading code, with a note on its samples.
+            Exception: The error of the user's loading code, with a note that identifies the samples.
 
         Undefined:
             An empty micro-batch receives one sample of rank 0: layers need at least one sample to run.
@@ -155,10 +156,10 @@ class BatchPlan:
         if not len(indices):
             indices = self.sampler.indices(replace(micro_batch.step_slice, rank=0))[:1]
         try:
-            # Every peer reads to the end of the step, so all of them find the end of the data at the same step.
+            # Every peer reads to the end of the step, so all peers find the end of the data at the same step.
             if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
                 self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
-            # Other peers wait only for the first micro-batch of a share, so the whole share must be loaded by then.
+            # Other peers wait only until the first micro-batch of a share is loaded: reads up to the whole share now.
             if isinstance(self.source, SequentialSource) and micro_batch.micro == 0 and micro_batch.micros > 1:
                 self.source.read_to(self.sampler.indices(micro_batch.step_slice))
             # A stream keeps its samples, and arrays are in memory, so these rows need no further copy.

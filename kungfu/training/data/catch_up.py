@@ -1,15 +1,16 @@
-"""Lets a peer catch up in data that are read from their start, however long this takes.
+"""Lets a peer catch up with the others in data that are read from their start, however long this takes.
 
 *A joiner* reads up to the position of the other peers before it reports itself ready, so that no peer waits for its
-reading. They train meanwhile, so it reads on to their new position, and so on. Usually reading is faster than training,
-and the rest shrinks with each round. Otherwise a short rest is read once the peer is in the view, within the deadline
-of a step; a long rest would keep all peers waiting, so the joiner gives up.
+reading. The other peers train meanwhile, so the joiner reads on to their new position, and so on. Usually reading is
+faster than training, and the distance shrinks with each round. If it does not shrink, the joiner reads a short distance
+once it is in the view, within the deadline of a step. A long distance would keep all peers waiting, so the joiner gives
+up.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
-partition. All peers compute the new assignment, so they know beforehand that a peer may have to read for long. They
-wait before that step, and exchange twice a second whether they still read, until no peer does. Each message arrives in
-time, so no deadline declares a reader lost; a peer that is killed, or whose process is stopped, is noticed as in a
-step. No other step has such an exchange before it.
+partition. All peers compute the new assignment, so they know beforehand that some peer may have to read for long.
+Before that step all peers wait, and inform each other twice a second whether they are still reading, until no peer is.
+Each message arrives in time, so no deadline declares a reader lost; a peer that is killed, or whose process is stopped,
+is noticed as in a step. Other steps have no such exchange.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from kungfu.training.graph.step_report import StepPosition, read_position
 if TYPE_CHECKING:
     from kungfu.training.state.registered_sync import PeerGroup
 
-# The steps of the other peers in this time can be read almost at once.
+# The data of the steps that the other peers do in this time can be read almost at once.
 _SHORT_S = 1.0
-# A round longer than this fraction of the previous one shows that the rest no longer shrinks.
+# A round longer than this fraction of the previous round shows that the distance no longer shrinks.
 _SHRINKS = 0.9
 _WORTH_A_REMARK = 2  # batches
 _REPORT_EVERY_S = 0.5
-# After this long the reason for the wait is printed.
+# After this time the reason for the wait is printed.
 _REMARK_AFTER_S = 2.0
 _WORTH_AN_EVENT_S = 1.0
 
@@ -56,13 +57,13 @@ def catch_up(
 
     Args:
         stream: Data that must be read from their start.
-        newest: Returns the position of the peers that train, ``None`` if no peer does.
+        newest: Returns the position of the peers that train; ``None`` if no peer trains.
         meanwhile: Called after each batch.
-        allowed_s: The maximum time for reading the rest within the view, where the other peers wait for it.
+        allowed_s: The maximum time for reading the remaining distance in the view, while the other peers wait.
         clock: A monotonic clock, in seconds.
 
     Returns:
-        The number of batches read without use, and the seconds that this took; ``None`` if they are too few to report.
+        The number of batches read without use, and the seconds spent; ``None`` if the batches are too few to report.
 
     Raises:
         UsageError: This peer reads no faster than the others train, and is too far behind.
@@ -76,7 +77,7 @@ def catch_up(
             # The other peers have hardly advanced.
             break
         if took_s > _SHRINKS * before_s and took_s <= allowed_s:
-            # The rest does not shrink: it is read in the view.
+            # The distance does not shrink: the rest is read in the view.
             break
         if took_s > _SHRINKS * before_s:
             raise UsageError(
@@ -102,11 +103,11 @@ def await_readers(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Waits between two steps until every peer has its next batch; returns the seconds for which this peer has read.
+    """Waits between two steps until every peer has its next batch; returns the seconds that this peer spent reading.
 
     Args:
         is_loaded: Returns True if this peer has its batch, within a given number of seconds.
-        total: Returns the sums of tensors over the peers, which all call it.
+        total: Returns the sums of tensors over the peers; all peers call this function.
         clock: A monotonic clock, in seconds.
 
     Raises:
@@ -132,17 +133,17 @@ def await_readers(
 
 
 class DataCursor:
-    """The cursor of one peer in the data of its run; it reads nothing for data that are loaded by index."""
+    """Tracks one peer's position in the data of its run, and catches up; does nothing for data loaded by index."""
 
     def __init__(self, membership: Membership, graph_state: GraphState) -> None:
         self._others, self._graph_state = membership.data_position, graph_state
         self._stream: Stream | None = None  # data that every peer reads
-        self._newest: Position | None = None  # the position in them, as offered to joiners
+        self._newest: Position | None = None  # the position in the stream, as offered to joiners
         self._partitions: SequentialSource | None = None  # data whose partitions pass from peer to peer
         self._recorded = 0  # the passed samples that are recorded already, or took no time
 
     def follow(self, source: SampleSource) -> None:
-        """Makes the cursor follow the run through these samples."""
+        """Makes the cursor follow the run through this source."""
         if isinstance(source, Stream):
             self._stream = source
         if isinstance(source, SequentialSource):
@@ -154,8 +155,8 @@ class DataCursor:
             self._newest = Position(position.epoch, position.offset)
 
     def catch_up(self, *, phase: int) -> None:
-        """Reads up to the position of training before this peer joins, while no peer waits for it."""
-        others, here = self._others, read_position(self._graph_state)  # the latter of a resumed run
+        """Reads up to the current position of training, before this peer joins and other peers wait for it."""
+        others, here = self._others, read_position(self._graph_state)  # ``here``: the position of a resumed run
         if self._stream is None or others is None:
             return
         others.local.publish(lambda: self._newest)
@@ -171,7 +172,7 @@ class DataCursor:
     def await_others(
         self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]
     ) -> bool:
-        """Waits until all peers have their batch (see `await_readers`); False if peers were lost meanwhile."""
+        """Waits until all peers have their batch (see `await_readers`); returns False if peers were lost meanwhile."""
         took_s = 0.0
 
         def await_all(peers: PeerGroup) -> None:
@@ -180,7 +181,7 @@ class DataCursor:
                 took_s = await_readers(is_loaded, peers.total)
 
         is_done = exchange(await_all)
-        if self._partitions is not None:  # a reading may have kept others waiting; a part was read before they waited
+        if self._partitions is not None:  # reading may have kept the others waiting, or ended before they waited
             passed, self._recorded = self._partitions.passed - self._recorded, self._partitions.passed
             if passed and took_s > _WORTH_AN_EVENT_S and self._others is not None:
                 self._others.log_took_over(passed, took_s)

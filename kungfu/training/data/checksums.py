@@ -1,7 +1,8 @@
 """Checksums of samples, by which peers verify that they hold the same samples in the same order.
 
-Each peer computes them from its local data, and only a number is compared. So they tolerate other rounding on another
-machine, and random changes of inputs on each peer, as far as targets identify the samples.
+Each peer computes the checksums from its local data, and the peers compare only these numbers. The checksums tolerate
+different rounding on another machine and, as far as targets identify the samples, random changes of inputs on each
+peer.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-# The largest part of an array that is read: a full pass would read a memory-mapped array from the disk.
+# The largest part of an array that is read: a full pass would read all of a memory-mapped array from the disk.
 _MOST_ROWS, _MOST_NUMBERS = 1024, 1 << 20
-# Targets identify a batch's samples if at most one in 2**20 other orders of them would look the same.
+# Targets identify a batch's samples if at most one in 2**20 other orders of the targets would look the same.
 _TELLING_BITS = 20.0
 
 
@@ -30,7 +31,7 @@ def checksum(batch: Any) -> int:
 def order_checksum(arrays: Any, targets: Any = None) -> int:
     """A checksum that is equal on peers with the same samples in the same order, from rows spread over the arrays.
 
-    For floats only the order of neighbours counts: their last digits may differ on another processor.
+    Of floats only the comparisons of adjacent rows count, since the last digits may differ on another processor.
 
     Args:
         arrays: All arrays, any nest with one entry per sample.
@@ -52,20 +53,20 @@ def samples_checksum(batch: Any) -> int:
 
 
 def has_rows(leaf: Any) -> bool:
-    """True for an array with entries in its first dimension, all of one shape."""
+    """True for an array whose first dimension counts entries that all have one shape."""
     is_odd = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or type(leaf).__module__.startswith("scipy")
     return not is_odd and len(getattr(leaf, "shape", ())) > 0
 
 
 def spread_rows(shape: Any) -> NDArray[np.int64]:
-    """The numbers of the rows to read from an array of this shape, spread over all of it."""
+    """The indices of the rows to read from an array of this shape, spread over the whole array."""
     samples, *row = map(int, shape)
     count = min(samples, _MOST_ROWS, max(2, _MOST_NUMBERS // max(1, int(np.prod(row)))))
     return np.unique(np.linspace(0, samples - 1, count).astype(np.int64))
 
 
 def _spread(arrays: Any) -> list[NDArray[Any]]:
-    """The same rows of each array; the array with the largest rows limits their number."""
+    """The same rows of each array; the array with the largest rows limits the number of rows."""
     leaves = [np.asarray(one) for one in tf.nest.flatten(arrays) if one is not None]
     rows = min((spread_rows(one.shape) for one in leaves), key=len, default=np.zeros(0, np.int64))
     return [one[rows] for one in leaves]

@@ -8,13 +8,13 @@ Each partition is read by one peer. The partitions of an epoch are handed out in
 finished its partition receives the next one.
 
 - A peer joins: it holds nothing, and receives the next partition.
-- A peer leaves or is lost: the rest of its partition is handed out before any other, from the position of the finished
-  steps.
+- A peer leaves or is lost: the rest of its partition, from the position after the finished steps, is handed out before
+  any other partition.
 - No partition is left: a peer receives the second half of the longest rest that another peer holds, so all peers
   have their share of every step until the epoch ends.
 
 Reference:
-    Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, section 5.3, where a leader hands them out.
+    Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, section 5.3, where a leader hands out partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kungfu.training.data.sampler import Remainder, StepSlice
 
 # The variable has a constant size, so that a run may be resumed with more peers.
 _LEAST_ROOM_FOR = 256  # peers
-# The most parts of lost peers that wait to be handed out again.
+# The maximum number of parts of lost peers that wait to be handed out again.
 _MOST_RETURNED = 256
 # The loader works at most two steps ahead.
 _MOST_STEPS_AHEAD = 8
@@ -60,8 +60,9 @@ class Assignment:
         position: The position.
         members: The ids of the peers, in the order of their ranks.
         held: The part that each peer reads; ``None`` for a peer that receives another part next.
-        returned: The rests of peers that left, in the order of their assignment. A peer that has already read to the
-            start of a rest, since peers were lost meanwhile, receives that rest again.
+        returned: The rests of the partitions of peers that left, in the order in which they will be handed out. New
+            rests are appended: if a step is repeated after a loss of peers, a peer that has already read to the start
+            of a rest receives that rest again.
         handed_out: The number of partitions already assigned, in the epoch's order.
     """
 
@@ -124,7 +125,7 @@ class Partitions:
 
     Args:
         lengths: The number of rows of each partition.
-        order: The order in which the partitions of an epoch are handed out.
+        order: Returns the order in which the partitions of an epoch are handed out.
         drops: True if an epoch ends before a step that would be smaller than the others.
     """
 
@@ -134,7 +135,7 @@ class Partitions:
 
     @classmethod
     def shuffled(cls, lengths: Sequence[int], seed: int | None, *, drops: bool = False) -> Partitions:
-        """Partitions in an order derived from the seed and the epoch; without a seed in the order of their numbers."""
+        """Partitions in an order derived from the seed and the epoch; without a seed, in the order of their numbers."""
         return cls(tuple(lengths), lambda epoch: shuffled(len(lengths), seed=seed, epoch=epoch), drops)
 
     @property
@@ -144,7 +145,7 @@ class Partitions:
 
     @staticmethod
     def begins_within(before: Assignment, of_members: Sequence[Sequence[Part]]) -> bool:
-        """True if a member's part begins inside a partition that it did not read before, in the result of `step`."""
+        """True if, in the result of `step`, a member begins inside a partition that this member did not read before."""
         return any(
             part.start > 0 and (held is None or (held.partition, held.start) != (part.partition, part.start))
             for held, parts in zip(before.held, of_members, strict=True)
@@ -152,7 +153,7 @@ class Partitions:
         )
 
     def step(self, before: Assignment, batch: int) -> tuple[list[list[Part]], Assignment]:
-        """The samples of each member in a step of at most ``batch`` samples, and the assignment after it."""
+        """The parts of each member in a step of at most ``batch`` samples, and the assignment after the step."""
         step_samples = min(batch, self.samples - before.position.offset)
         after, of_members = before, []
         for rank, count in enumerate(spread(step_samples, len(before.members))):
@@ -164,7 +165,7 @@ class Partitions:
         return of_members, replace(after, position=position)
 
     def _cut(self, state: Assignment, rank: int, count: int) -> tuple[list[Part], Assignment]:
-        """Takes the next rows for one member, from one part or several."""
+        """Assigns the next ``count`` rows to one member, from one part or several."""
         parts = []
         while count:
             held = state.held[rank]
@@ -179,14 +180,14 @@ class Partitions:
 
     def _with_next(self, state: Assignment, rank: int) -> Assignment:
         """Gives the next part to a member that holds none."""
-        # Rests of peers that left come first: otherwise they would wait the longest.
+        # Rests of peers that left come first: otherwise these samples would wait the longest.
         if state.returned:
             return _holding(replace(state, returned=state.returned[1:]), {rank: state.returned[0]})
         if state.handed_out < len(self.lengths):
             number = int(self.order(state.position.epoch)[state.handed_out])
             whole = Part(number, 0, self.lengths[number])
             return _holding(replace(state, handed_out=state.handed_out + 1), {rank: whole if len(whole) else None})
-        # No partition is left: splits the longest rest; of equally long ones, that of the lowest rank.
+        # No partition is left: splits the longest rest, and among equally long rests the rest of the lowest rank.
         lengths = [0 if one is None else len(one) for one in state.held]
         other = lengths.index(max(lengths))
         part = state.held[other]
@@ -221,10 +222,10 @@ class SequentialSource(SampleSource, Protocol):
 
 
 class PartitionSampler:
-    """The rows of each slice, selected from partitions.
+    """Selects the rows of each slice from partitions.
 
     Args:
-        lengths: The samples of each partition.
+        lengths: The number of samples of each partition.
         seed: The seed that determines, with the epoch, the order in which partitions are handed out.
         remainder: "keep" or "drop" a last step with fewer samples than the others.
 
@@ -244,7 +245,7 @@ class PartitionSampler:
 
     @property
     def samples(self) -> int:
-        """The samples of all partitions."""
+        """The number of samples of all partitions."""
         return self._partitions.samples
 
     def make_variable(self, *, most_peers: int) -> tf.Variable:
@@ -254,15 +255,15 @@ class PartitionSampler:
         return self._variable
 
     def reach(self, step_slice: StepSlice, members: Sequence[int]) -> None:
-        """Notes in the program's thread that all peers are at this slice.
+        """Records, in the program's thread, that all peers are at this slice.
 
-        Afterwards ``may_read_long``, equal on all peers, is True if a peer may have to read to its position in a
-        partition before it has its share: it takes over another peer's partition; or the view or the batch size has
-        changed, and the loader may still work on other data.
+        Afterwards ``may_read_long``, equal on all peers, is True if some peer may have to read for long before it has
+        its share: because it takes over another peer's partition, or because the view or the batch size has changed,
+        and its loader may still work on other data.
 
         Args:
             step_slice: The next step.
-            members: The ids of the peers of its view, by rank.
+            members: The ids of the peers of the step's view, by rank.
         """
         is_known, batch = step_slice.version == self.version, step_slice.global_batch_size
         if is_known and step_slice.position in (self._base.position, self._after.position):

@@ -1,7 +1,7 @@
 """Sources of samples: one small interface over arrays, records, and anything that can be read by index.
 
-Peers share samples by index, in an order known to all of them. Data that can only be read from their start, or that
-yield whole batches, have no such index: they are refused, with alternatives.
+Peers share samples by index, in an order known to all peers. Data that can only be read from their start, or that
+yield whole batches, have no such index: they are refused with an error that names alternatives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SampleSource(Protocol):
 
 
 def is_source(data: Any) -> TypeGuard[SampleSource]:
-    """True if an object declares itself a source; pandas tables have attributes of these names too."""
+    """True if an object's class derives from `SampleSource`; a pandas table only has attributes of the same names."""
     return SampleSource in type(data).__mro__
 
 
@@ -59,9 +59,10 @@ class Arrays:
         return tf.nest.map_structure(lambda array: rows(array, indices), self.arrays)
 
     def order_checksum(self) -> int:
-        """A checksum that is equal on peers with the same samples in the same order, from the targets of ``(x, y)``.
+        """A checksum that is equal on peers with the same samples in the same order.
 
-        Inputs are ignored, since each peer may have changed them at random; in any other nest, all arrays count.
+        In ``(x, y)`` the targets count, since each peer may have changed the inputs at random. In any other nest, all
+        arrays count.
         """
         has_targets = isinstance(self.arrays, list | tuple) and len(self.arrays) > 1
         return order_checksum(self.arrays, self.arrays[1:] if has_targets else None)
@@ -201,7 +202,7 @@ def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
     """Copies ``array[indices]`` into a new tensor.
 
     Args:
-        array: One entry per sample.
+        array: An array with one entry per sample.
         indices: Indices within the array, not negative.
 
     Cost:
@@ -217,7 +218,7 @@ def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
 
 
 def _shareable(array: NDArray[Any]) -> bool:
-    """True for plain numbers in native byte order without gaps; NumPy would first copy a whole array with gaps."""
+    """True for contiguous plain numbers in native byte order, without an accelerator; NumPy copies arrays with gaps."""
     plain = array.dtype.kind in "biuf" and array.dtype.isnative and array.itemsize <= 8
     return plain and array.flags.c_contiguous and array.flags.aligned and not _has_accelerator()
 
@@ -269,13 +270,13 @@ def refuse_unindexed(data: Any) -> None:
 
 
 def refuse_readers(readers: Any, *, of: str) -> None:
-    """Raises ``UsageError`` for an invalid number of readers, passed to the function called ``of``."""
+    """Raises ``UsageError`` for an invalid number of readers; ``of`` is the name of the function that received it."""
     if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
         raise UsageError(f"{of}(readers={readers!r}): must be an integer of at least 1")
 
 
 def refuse_unnumbered(records: Any, *, of: str) -> None:
-    """Raises ``UsageError`` for records without numbers, passed to the function called ``of``."""
+    """Raises ``UsageError`` for records without a length or items; ``of`` names the function that received them."""
     if not hasattr(records, "__len__") or not hasattr(records, "__getitem__") or isinstance(records, Mapping):
         raise UsageError(
             f"{of} was given {type(records).__name__}: it takes a sequence of records, anything with a length whose "

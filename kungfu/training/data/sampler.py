@@ -1,8 +1,8 @@
 """The order in which peers use samples: one small interface, and the serial order.
 
 The step itself guarantees that each sample is used exactly once: it compares a batch's stamp with the agreed position.
-A sampler only selects the samples of a slice, in the loading thread, ahead of the step. So it may block there, as a
-sampler that requests partitions on demand would, and its guess of the next slice may be wrong.
+A sampler only selects the samples of a slice, in the loading thread, ahead of the step. So a sampler may block that
+thread, for example while it requests a partition, and may select samples for a predicted slice that is never used.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class StepSlice:
     global_batch_size: int
 
     def step_samples(self, samples: int) -> int:
-        """The samples of all peers together in the step, for an epoch of this many samples."""
+        """The number of samples of all peers together in the step; ``samples`` is the number in an epoch."""
         return min(self.global_batch_size, samples - self.position.offset)
 
     def largest_share(self, samples: int) -> int:
-        """The share of rank 0, the same on every peer; uneven slices differ by one sample, and low ranks get more."""
+        """The number of samples of the largest share, rank 0's; shares differ by at most one sample."""
         return spread(self.step_samples(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
@@ -44,26 +44,26 @@ class StepSlice:
 
 
 class Sampler(Protocol):
-    """The samples of each slice."""
+    """Selects the samples of each slice."""
 
     @property
     def samples(self) -> int:
-        """The samples of an epoch."""
+        """The number of samples in an epoch."""
         ...
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """This peer's samples of the step, possibly none."""
+        """The indices of this peer's samples in the step, possibly none."""
         ...
 
 
 @dataclass(frozen=True)
 class SerialSampler:
-    """One agreed position in a permutation of each epoch: a step uses the next samples from there.
+    """Permutes the samples of each epoch; a step uses the next samples from one agreed position in the permutation.
 
     The rest of an epoch is always contiguous in the permutation, so one number describes the progress of all peers.
 
     Args:
-        samples: The samples of an epoch.
+        samples: The number of samples in an epoch.
         seed: The seed that determines, with the epoch's number, the permutation; ``None`` for the order of the data.
 
     Reference:
@@ -74,7 +74,7 @@ class SerialSampler:
     seed: int | None
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The samples in the slice of this peer's rank."""
+        """The indices of this peer's samples in the step."""
         return slice_indices(
             step_slice.position,
             samples=self.samples,
@@ -86,17 +86,17 @@ class SerialSampler:
 
 
 def sample_numbers(step_slice: StepSlice, samples: int) -> NDArray[np.int64]:
-    """The numbers of this rank's samples, counted over all epochs, each of which has ``samples`` samples."""
+    """The numbers of this rank's samples, counted from the first epoch on; each epoch has ``samples`` samples."""
     return SerialSampler(samples, None).indices(step_slice) + step_slice.position.epoch * samples
 
 
 @dataclass(frozen=True)
 class PassSampler:
-    """Epochs of a given number of samples, cut in sequence from passes over data with another number of samples.
+    """Cuts epochs of a given number of samples, in sequence, from passes over data with another number of samples.
 
     Args:
-        samples: The samples of an epoch.
-        pass_samples: The samples of the data. A step may use the last samples of a pass and the first of the next one.
+        samples: The number of samples in an epoch.
+        pass_samples: The number of samples in the data. A step may use samples of two passes, where one ends.
         seed: The seed that determines, with the pass's number, the order; ``None`` for the order of the data.
     """
 
@@ -105,7 +105,7 @@ class PassSampler:
     seed: int | None
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The samples in the slice of this peer's rank."""
+        """The indices of this peer's samples in the step."""
         numbers = sample_numbers(step_slice, self.samples)
         passes, places = np.divmod(numbers, self.pass_samples)
         for one in np.unique(passes):  # one pass, or two if a pass ends in the step

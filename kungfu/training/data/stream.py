@@ -1,9 +1,9 @@
 """Data that yield whole batches in sequence, such as a ``tf.data.Dataset`` or a generator.
 
-Every peer reads them, and keeps its slice. The samples are numbered in their order: sample ``offset`` of epoch
-``epoch`` has the number ``epoch * samples + offset``. Read samples are kept as long as a step may still be cut again,
-so a rescale reads nothing twice. A joiner reads up to the position of the other peers, or starts there if the data can
-be read from any position.
+Every peer reads all batches, and uses its slice. The samples are numbered in their order: sample ``offset`` of epoch
+``epoch`` has the number ``epoch * samples + offset``. Samples already read are kept as long as a step may still be
+re-sliced, so a rescale reads nothing twice. A joiner reads up to the position of the other peers, or starts there if
+the data can be read from any position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice, sample_numbers
 
-# A joiner reads fewer batches than this without a remark.
+# If a joiner reads fewer batches than this without use, it prints no remark.
 _WORTH_A_REMARK = 2
 
 
@@ -35,16 +35,16 @@ class DataEndedError(UsageError):
 
 @dataclass(frozen=True)
 class StreamSampler:
-    """The samples of a stream in their order, by their numbers."""
+    """Selects the samples of a stream in their order, by number."""
 
     samples: int
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The samples in the slice of this peer's rank."""
+        """The numbers of this peer's samples in the step."""
         return sample_numbers(step_slice, self.samples)
 
     def end_of_step(self, step_slice: StepSlice) -> int:
-        """The number of the sample after the last sample of all peers in the step."""
+        """The number of the first sample after the step, whose samples include those of all peers."""
         position = step_slice.position
         return position.epoch * self.samples + position.offset + step_slice.step_samples(self.samples)
 
@@ -53,20 +53,20 @@ class Stream:
     """A source of batches in sequence.
 
     Args:
-        read: Begins a reading. Receives the number of the reading, from 0, and the number of the first sample that is
-            needed. Returns the number of the first sample read, which must not be later, and the batches: nests of
-            arrays with one entry per sample, the same on all peers.
-        samples: The samples of an epoch.
+        read: Begins a reading. Receives the index of the reading, from 0, and the number, in this reading, of the first
+            sample that is needed. Returns the number of the first sample that will be read, which must not be greater,
+            and the batches: nests of arrays with one entry per sample, the same on all peers.
+        samples: The number of samples in an epoch.
         is_endless: True if one reading continues over the epochs; otherwise each epoch is a separate reading.
         what: The description of the data for errors and remarks.
-        can_seek: True if a reading begins near the given sample; otherwise it begins at the start, and all earlier
-            readings are begun too, as the order of a later one may depend on their number.
-        checksum: The checksum of a batch, to be compared among the peers.
+        can_seek: True if a reading can begin near a given sample. Otherwise it begins at the start, and all earlier
+            readings are begun too, since the order of a reading may depend on the number of readings before.
+        checksum: Computes the checksum of a batch, which the peers compare.
 
     Cost:
         Every peer reads all samples of the job. Unless the data can be read from any position, a joiner reads the
-        samples that the others have read in that epoch, and the beginning of each epoch before; if one reading
-        continues over the epochs, all samples read so far. It reports the time for this.
+        samples that the others have read in the current epoch, and the beginning of each earlier epoch; if one reading
+        continues over the epochs, the joiner reads all samples so far. The joiner reports the time spent.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Stream:
         self._lock = Lock()  # samples are taken in the loading thread, checksums in the program's thread
 
     def reach(self, position: Position) -> None:
-        """Notes in the program's thread that all peers are at this position; earlier samples are not needed again."""
+        """Records, in the program's thread, that all peers are at this position and need no earlier samples."""
         self._reached = self._number(position)
 
     def lacks(self, position: Position) -> bool:
@@ -100,7 +100,7 @@ class Stream:
         return not self.can_seek and self._next <= self._number(position)
 
     def read_ahead(self, position: Position, *, meanwhile: Callable[[], None]) -> int:
-        """Reads up to the other peers' position, before this peer joins; returns the number of batches before it."""
+        """Reads up to the other peers' position, before this peer joins; returns the number of batches not used."""
         with self._lock:
             self._reached = self._number(position)
             # If the other peers are at the end of the data, they have trained on all of it.
@@ -129,7 +129,7 @@ class Stream:
             )
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, which must be consecutive.
+        """Returns the samples with these numbers, which must be consecutive.
 
         Raises:
             DataEndedError: There are no more samples.
@@ -157,7 +157,7 @@ class Stream:
         with self._lock:
             if self._checksum is None:
                 return None
-            # This peer joined within the epoch; after its end the data may be shuffled again.
+            # This peer joined within the epoch; after the end of the epoch the data may be shuffled again.
             if epoch not in self._checksums and self.can_seek and self._next < (epoch + 1) * self.samples:
                 at = epoch * self.samples
                 _, batches = self._read(*((0, at) if self._is_endless else (epoch, 0)))
@@ -183,7 +183,7 @@ class Stream:
             self._chunks.popleft()
 
     def _read_on(self, end: int) -> None:
-        """Reads one more batch, or begins the reading of the epoch with sample ``end - 1``."""
+        """Reads one more batch, after beginning the reading of the epoch with sample ``end - 1`` if necessary."""
         reading = 0 if self._is_endless else (end - 1) // self.samples
         # For a joiner or a resumed run, the samples in between are not needed.
         if self.can_seek and (self._readings <= reading or self._next < self._reached):
