@@ -1,9 +1,9 @@
-"""Micro-batches: the gradients of a peer's share of a step, summed until its last micro-batch.
+"""Micro-batches: the gradients of a peer's share of a step, summed until the last micro-batch of the share.
 
-Only the last micro-batch of a share reduces and updates (Wu et al., *EDL*, section 5.4). The user's function is traced
-once for all micro-batches; the work of the last one is inside a ``tf.cond`` on a variable that is set from the
-micro-batch's index. This includes the optimizer's update, which the user's function calls: during the trace, ``apply``
-of the attached optimizers is replaced by a version with this condition.
+Only the last micro-batch averages over the peers and updates variables (Wu et al., *EDL*, section 5.4). The user's
+function is traced once for all micro-batches. The work of the last micro-batch is inside a ``tf.cond`` on a variable
+that is set from the micro-batch's index. This work includes the optimizer's update, which the user's function calls:
+during the trace, ``apply`` of the attached optimizers is replaced by a version with this condition.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Accumulation:
 
     @contextmanager
     def around_function(self, which: Any) -> Iterator[None]:
-        """Graph: surrounds the user's function for micro-batch ``which[0]`` of ``which[1]`` (int64). Inside it,
-        ``apply`` of the optimizers updates only on the last micro-batch."""
+        """Graph: surrounds the user's function for micro-batch ``which[0]`` of ``which[1]`` (int64). Inside this
+        context, ``apply`` of the optimizers updates only on the last micro-batch."""
         micro = self._micro
         micro.done.assign(which[0])
         micro.last.assign(tf.equal(which[0] + 1, which[1]))
@@ -46,7 +46,7 @@ class Accumulation:
             yield
 
     def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
-        """Graph: the result of ``exchange`` for the whole share on its last micro-batch; zeros before."""
+        """Graph: on the last micro-batch, the result of ``exchange`` for the whole share; zeros on earlier ones."""
         self._fit(gradients)
         micro = self._micro
 
@@ -138,7 +138,7 @@ class Accumulation:
                     tf.zeros(shape, dtype),
                     trainable=False,
                     name=f"kungfu/sum_{index}",
-                    experimental_enable_variable_lifting=False,  # otherwise it is traced again without this
+                    experimental_enable_variable_lifting=False,  # otherwise TensorFlow traces a second time
                 )
                 for index, (shape, dtype) in enumerate(kinds)
             ]

@@ -1,6 +1,6 @@
 """Averages the gradients of a step in the graph, for ``training.average``, by a message of `gradient_message`.
 
-A step that averages several times has one message per average; the values for policies ride on the last message.
+A step that averages several times sends one message per average; the last message also carries the policies' values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def average(
     summed: Sequence[SummedTotals] = (),
     waited: Sequence[Any] = (),
 ) -> Any:
-    """The weighted mean over peers of a nest of gradients, including the work of the policy.
+    """Computes the weighted mean of a nest of gradients over the peers, and evaluates the policies.
 
     With samples `b_r` and gradients `g_r` of rank `r`, the mean is `sum(b_r g_r) / sum(b_r)`.
 
@@ -53,8 +53,8 @@ def average(
         The means (agreed) in a nest like ``gradients``; zeros for every micro-batch but the last.
 
     Raises:
-        UsageError: All gradients are ``None``, one is sparse and too large, the loss is not a scalar, or XLA compiles
-            the step.
+        UsageError: All gradients are ``None``, a sparse gradient is too large, the loss is not a scalar, or XLA
+            compiles the step.
 
     Cost:
         One message of the attachment for gradients, policies and requests together.
@@ -89,11 +89,11 @@ def average(
 def average_to_conclude(
     averaging: Averaging, gradients: Any, *, loss: Any, waited: Sequence[Any] = ()
 ) -> tuple[Any, Callable[[], Any]]:
-    """Averages like `average`, but lets the caller conclude, after a further message of the step.
+    """Averages like `average`, but leaves concluding the policies to the caller, after a further message of the step.
 
     Returns:
-        The means in a nest like ``gradients``; and a function that lets the policies conclude, to be called after the
-        step's last message.
+        The means in a nest like ``gradients``; and a function that concludes the policies, which the caller calls after
+        the step's last message.
 
     Raises:
         UsageError: See `average`.
@@ -125,12 +125,12 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
 
 
 def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:
-    """Graph: lets the policies conclude from the message; returns the means."""
+    """Graph: concludes the policies from the message; returns the means."""
     outcome = sent.conclude()
     # Policies send no messages: the update need not wait for them.
     if not averaging.program.plan.exchanges:
         return list(sent.means)
-    with tf.control_dependencies(list(outcome)):  # a peer lost in those messages must not leave a partial update
+    with tf.control_dependencies(list(outcome)):  # a peer lost in the policies' messages must leave no partial update
         return [tf.identity(mean) for mean in sent.means]
 
 

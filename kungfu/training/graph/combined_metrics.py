@@ -1,12 +1,12 @@
 """Metrics of the whole job: the states of Keras' metrics, combined over the peers in every step.
 
-Totals and counts can be added without loss: the state of the job's metric is the sum over its peers. So in a step such
-metrics start from zeros and see this peer's slice; their state rides on the message of the gradients; and the sum is
-added to the *totals* of the epoch, which are equal on all peers. Any other metric starts the step from its total, which
-is the job's state before the step, and the peers' new states are combined as the program declares.
+Totals and counts can be added without loss: the job's state of such a metric is the sum of the peers' states. So in a
+step the metric starts from zeros and sees this peer's slice. Its state rides on the message of the gradients, and the
+sum is added to the *totals* of the epoch, which are equal on all peers. Any other metric starts the step from its
+totals, the job's state before the step, and the peers' new states are combined as the program declares.
 
-In both cases the totals of every peer include each finished step: a joiner receives them with the state, the
-contribution of a peer that left or was killed remains, and a step that fails leaves them unchanged.
+In both cases the totals on every peer include each finished step. A joiner receives the totals with the state, the
+contribution of a peer that left or was killed remains, and a step that fails leaves the totals unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kungfu.training.graph.tracing.trace import StepTrace
 Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
-# Their variables are sums over samples, whatever result they compute from these.
+# The variables of these metrics are sums over samples, whatever result a metric computes from its sums.
 _ADDITIVE = tuple(
     getattr(keras.metrics, name)
     for name in (
@@ -51,8 +51,8 @@ class PeerShare:
 
 
 class _Vector:
-    """The states of one dtype that are summed over the peers, or averaged by samples; one vector holds their totals.
-    ``states``: the variables of the metrics, each with its value at the beginning of an epoch."""
+    """The states of one dtype that are summed over the peers, or averaged with samples as weights; their totals are in
+    one vector. ``states``: the variables of the metrics, each with its value at the beginning of an epoch."""
 
     def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
@@ -60,14 +60,14 @@ class _Vector:
         self.totals = [tf.Variable(self._initial, trainable=False, name=f"kungfu/metrics_{dtype}")]
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states with which the metrics start the step; zeros if they are summed."""
+        """Graph: the states with which the metrics start the step; zeros for summed states."""
         self._before = tf.where(anew, tf.constant(self._initial, self._dtype), self.totals[0].read_value())
         return (
             self.cut([self._before]) if self._is_mean else [tf.zeros(one.shape, self._dtype) for one in self.variables]
         )
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: a vector to sum over the peers; means are weighted by samples, and end with the number of samples."""
+        """Graph: the vector to sum over the peers; for means, states times samples, followed by the samples."""
         vector = tf.concat([tf.reshape(one, [-1]) for one in after], axis=0)
         if not self._is_mean:
             return [vector]
@@ -75,7 +75,7 @@ class _Vector:
         return [tf.concat([vector * samples, samples[None]], axis=0)]
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: the totals after the step."""
+        """Graph: assigns the totals after the step."""
         (sent,) = sums
         self.totals[0].assign(tf.math.divide_no_nan(sent[:-1], sent[-1]) if self._is_mean else self._before + sent)
 
@@ -86,7 +86,7 @@ class _Vector:
 
 
 class _Gathered:
-    """The states of one metric combined by "max", "min" or a function, which needs the states of every peer."""
+    """The states of one metric whose combination, "max", "min" or a function, needs the states of every peer."""
 
     def __init__(self, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._way, self.variables, self._initial = way, [one for one, _ in states], [start for _, start in states]
@@ -103,7 +103,7 @@ class _Gathered:
         return [_in_row(one, peer) for one in (*after, tf.cast(peer.samples > 0, tf.float32))]
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: the totals after the step; unchanged if no peer had samples."""
+        """Graph: assigns the totals after the step; leaves them unchanged if no peer had samples."""
         *rows, has_samples = sums
         had = tf.reshape(has_samples, [-1]) > 0
         stacked = [
@@ -128,7 +128,7 @@ class Watched:
     def __init__(self, variables: Sequence[Any], start: Sequence[Any]) -> None:
         self._values = dict(zip(map(id, variables), start, strict=True))
         self.is_sent = False  # True once the message with the states is built
-        self.late = ""  # the name of a metric that was updated after that
+        self.late = ""  # the name of a metric that was updated after the message was built
 
     def after(self) -> list[Any]:
         """Graph: the current states of the metrics."""
@@ -152,7 +152,7 @@ class Watched:
 
 
 class CombinedMetrics:
-    """The totals of metrics over an epoch of the whole job; each step is added to them.
+    """The totals of metrics over an epoch of the whole job, to which each step is added.
 
     Args:
         metrics: The built metrics.
@@ -160,7 +160,8 @@ class CombinedMetrics:
         per_step: The metrics that receive one number of the whole batch per step; they are combined by "mean".
 
     Raises:
-        UsageError: A metric's state does not add up and has no declared combination, or its combination does not fit.
+        UsageError: The state of a metric does not add up and has no declared combination; or a declared combination
+            does not fit the metric.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class CombinedMetrics:
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """The totals as variables: replicated with the training state, equal on all peers."""
+        """The totals as variables, which are replicated with the training state and equal on all peers."""
         return [total for group in self._groups for total in group.totals]
 
     @property
@@ -234,7 +235,7 @@ class CombinedMetrics:
             group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
-        """Assigns totals, by default the epoch's totals so far, to the metrics; replaces values left by validation."""
+        """Assigns totals, by default the epoch's totals so far, to the metrics, which validation may have changed."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
         self.assign([one for group in self._groups for one in group.cut([next(given) for _ in group.totals])])
 
@@ -246,7 +247,7 @@ def _in_row(state: Any, peer: PeerShare) -> Any:
 
 
 def call_combination(function: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """The new states of a metric, computed by the program's combination function; also usable in a graph."""
+    """Computes the new states of a metric by the program's combination function; also usable in a graph."""
     given = function(list(before), list(after))
     new = [given] if isinstance(given, tf.Tensor) else list(given)
     if len(new) != len(before):
@@ -336,7 +337,7 @@ def _refuse_unless_built(metric: Any) -> None:
 
 
 def _refuse_inside(value: Any, variable: Any) -> None:
-    """Refuses a value from a graph nested in the step's, a branch or a loop: it is not available outside."""
+    """Refuses a value from a graph nested in the step's graph (a branch, a loop): it is not available outside."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and graph is not value.graph:
         graph = getattr(graph, "outer_graph", None)

@@ -1,8 +1,8 @@
-"""Builds the message of a step in the graph; it carries the gradients, the policy's floats and the posts.
+"""Builds the message of a step in the graph; it carries the gradients, the policy's floats and requests for a barrier.
 
-The policy's local signals are computed before the message; the agreed signals, folds and rules after it. A rule that
-fires only posts: its request rides on the next step's message, and after that step's update all peers run the barrier.
-That barrier also answers the rules that fire in its step.
+The policy's local signals are computed before the message; the agreed signals, folds and rules after the message. A
+rule that fires only *posts* a request. The request rides on the next step's message, and after that step's update all
+peers run the barrier. The barrier also answers the rules that fire in that step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Averaging:
 
 
 def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-    """Functions for the graph that read the learning rate, and the loss scale of a loss-scaling optimizer."""
+    """Functions for the graph that read the learning rate, and the loss scale (``None`` for other optimizers)."""
     scale = getattr(optimizer, "dynamic_scale", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return lambda: tf.convert_to_tensor(inner.learning_rate), None if scale is None else lambda: scale
@@ -47,7 +47,7 @@ def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], A
 
 @dataclass(frozen=True)
 class GradientMessage:
-    """The received message of a step: the means, the sums of totals, and a function that concludes from it."""
+    """The received message of a step: the means, the sums of totals, and a function that concludes the policies."""
 
     means: Sequence[Any]
     sums: Sequence[Any]
@@ -75,10 +75,10 @@ def send(
     """Graph: sends this peer's gradients and all other values of the step in one message, and computes the means."""
     graph_state, program = averaging.graph_state, averaging.program
     samples, size, expected = _expected(graph_state)
-    # Requests are counted, not flagged: those made during the message wait for the next one.
+    # Requests are counted, not flagged: a request made during the message waits for the next message.
     counts = graph_state.posts.counts
     asked = [count.asked.read_value() for count in counts]
-    # Before the message: this peer's local values, and the local reductions that ride on the message. The norms are
+    # Before the message: this peer's local values, and the local reductions that ride on the message. The norms become
     # known together with the message.
     scale = None if averaging.loss_scale is None else averaging.loss_scale()
     now = _time_after(gradients)
@@ -157,13 +157,13 @@ def _gradient_norms(
         program: The policies.
         gradients: This peer's dense tensors, before they are averaged.
         sources: The sources known before the message; the gates of the norms are evaluated with them.
-        samples: The number of this peer's samples; if 0, its norm is NaN, as its gradients are of another's sample.
+        samples: The number of this peer's samples; if 0, the norm of its gradients, for another peer's sample, is NaN.
         loss_scale: The factor on the gradients, float32; ``None`` for 1.
 
     Returns:
         The norms that the message computes; and this peer's norm before the message, by the name of its reduction. A
-        placeholder is enough if policies only send the norm: the attachment replaces it with the norm. If a policy uses
-        the norm before the message, for example in a local fold, a pass over the gradients computes it.
+        placeholder is enough if policies only send the norm: the attachment replaces the placeholder. If a policy uses
+        the norm before the message, for example in a local fold, a pass over the gradients computes the norm.
     """
     factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
     values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
@@ -180,7 +180,7 @@ def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
 
 
 def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
-    """Sets reductions of local gradients to NaN without samples: the gradients then belong to another's sample."""
+    """Sets reductions of local gradients to NaN on a peer without samples, which ran on another peer's sample."""
     # Reductions that a step does not compute stay minus infinity.
     local = {name for name, one in program.plan.gradient_reductions.items() if one.placement == "local"}
     return {
@@ -199,7 +199,7 @@ def _exact(count: Any) -> Any:
 
 
 def _time_after(gradients: Sequence[Any]) -> Any:
-    """The time at which the last gradient is computed, in seconds, float64; it ends the busy time."""
+    """The time at which the last gradient is computed, in seconds, float64; the busy time ends there."""
     with tf.control_dependencies(list(gradients)):
         return tf.timestamp()
 
@@ -270,7 +270,7 @@ def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
 
 
 def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
-    """Graph: removes the checksums from the message; if they differ, counts a request in its header."""
+    """Graph: removes the checksums from the message; if they differ, counts a request in the message's header."""
     header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
     # Peers whose states differ hold a barrier, as if one of them had requested it.
     unlike = _float(checksum.compared(checksums, size))
@@ -278,7 +278,7 @@ def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
 
 
 def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
-    """The numbers from the message, by source, agreed: means over the samples of all peers."""
+    """The agreed numbers that follow from the message, by source, such as the mean loss over all samples."""
     graph_state = averaging.graph_state
     posts, changes = (tf.cast(tf.round(extras[place]), tf.int64) for place in (2, 3))
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):
@@ -293,7 +293,7 @@ def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
 
 
 def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now: Any) -> Any:
-    """Evaluates folds and rules, and returns the outcome; if an acting rule fires, stores its inputs and posts."""
+    """Evaluates folds and rules, and returns their outcome; if an acting rule fires, requests a barrier."""
     graph_state = averaging.graph_state
     progress, view = graph_state.progress, graph_state.view
 

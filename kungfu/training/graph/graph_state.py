@@ -42,12 +42,12 @@ class ProgressVariables:
     """The progress of training, agreed and replicated.
 
     Args:
-        step: The steps done.
+        step: The number of steps done.
         epoch: The epoch of the next step.
-        offset: The samples of that epoch that are done.
-        samples: The samples of an epoch; 0 without a loader.
-        batch: The size of the first batch, in samples: of the whole step with a loader, of rank 0 alone without one.
-        trained: The samples of all steps so far.
+        offset: The number of samples of that epoch that are done.
+        samples: The number of samples in an epoch; 0 without a loader.
+        batch: The size of the first batch, in samples: with a loader, of the whole step; otherwise, of rank 0 alone.
+        trained: The number of samples in all steps so far.
         epochs: The number of passes of the loader over its data; 0 without a loader.
         drops: 1 if an epoch ends before a step that would be smaller, else 0.
     """
@@ -69,7 +69,7 @@ class ProgressVariables:
         return Position(int(read_variable(self.epoch)), int(read_variable(self.offset)))
 
     def job_samples(self, global_batch_size: Any) -> Any:
-        """Graph: the samples of the whole job; 0 without a loader."""
+        """Graph: the number of samples of the whole job; 0 without a loader."""
         samples = self.samples.read_value()
         # If remainders are dropped, the remaining samples of the job depend on the batch size in force.
         smallest = tf.where(self.drops > 0, tf.minimum(global_batch_size, samples), tf.ones_like(samples))
@@ -93,8 +93,8 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """This peer's rank in its view, and the terms of the view that the graph needs. ``exchanged`` counts the peers that
-    leave after their replacements arrive, or hold the state; ``host_joiners`` the joiners starting on this host."""
+    """This peer's rank in its view, and the terms of the view that the graph needs. ``exchanged``: the number of peers
+    that leave after others arrive, or hold the state; ``host_joiners``: the number of joiners starting on this host."""
 
     version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
     size: tf.Variable = field(default_factory=partial(_integer, "kungfu/size", value=1))
@@ -124,8 +124,8 @@ class ViewVariables:
 
 @dataclass(frozen=True)
 class PostCount:
-    """Counters of the requests of one kind for a barrier. A message carries ``asked - served``, so a request made
-    between the message and the barrier is not lost, but rides on the next message."""
+    """Counts the requests of one kind for a barrier. A message carries ``asked - served``, so a request made between
+    the message and the barrier is not lost, but rides on the next message."""
 
     asked: tf.Variable  # the requests of this peer so far
     # ``asked`` as of the last message, plus the requests of rules that fired since, which the same barrier answers.
@@ -150,22 +150,24 @@ class PostCount:
         write_variable(self.served, read_variable(self.carried))
 
 
-# A checksum in a message has 30 bits, in words of 6: their sum of squares is exact in float32 up to 4,227 peers.
+# A checksum in a message has 30 bits, in words of 6 bits, so that the sum of a word's squares is exact in float32 up to
+# 4,227 peers.
 _WORDS, _BITS = 5, 6
 CHECKSUM_FLOATS = 2 * _WORDS
 
 
 @dataclass(frozen=True)
 class StateChecksum:
-    """This peer's checksum of the shared state in the message of a step, and the result of its last comparison.
+    """This peer's checksum of the shared state in the message of a step, and the result of the last comparison.
 
     Between two steps only the program can change the shared variables: a callback that draws a learning rate without a
     seed, for example, gives peers different values. Barriers compare the state, but may be far apart. So every N steps
-    each peer adds a checksum of its shared variables to the message; if these differ, a barrier follows at once.
+    each peer adds a checksum of its shared variables to the message; if the checksums differ, a barrier follows at
+    once.
 
     Args:
         numbers: float32, the words of the checksum and their squares; zeros in a step without a comparison.
-        differs: int64, 1 if the last message found that the checksums of the peers differ.
+        differs: int64, 1 if the last message showed that the checksums of the peers differ.
     """
 
     numbers: tf.Variable = field(default_factory=partial(_numbers, "kungfu/checksum", CHECKSUM_FLOATS, value=0.0))
@@ -184,18 +186,18 @@ class StateChecksum:
         return self.differs.assign(tf.cast(unlike, tf.int64))
 
     def is_unlike(self) -> bool:
-        """Host: True if the last message found that the checksums differ."""
+        """Host: True if the last message showed that the checksums differ."""
         return bool(read_variable(self.differs))
 
 
 @dataclass(frozen=True)
 class BarrierPosts:
-    """Requests for a barrier: ``changes`` may change the membership (by rules that rescale, evict or replace, or from
-    outside the program); ``others`` change a setting, call hooks, or save a checkpoint."""
+    """Requests for a barrier. ``changes`` may change the membership; they come from rules that rescale, evict or
+    replace, or from outside the program. ``others`` change a setting, call hooks, or save a checkpoint."""
 
     changes: PostCount = field(default_factory=partial(PostCount.create, "changes"))
     others: PostCount = field(default_factory=partial(PostCount.create, "others"))
-    # The sum of both over the peers, from the last message; 1 more if the peers' states differ.
+    # The sum of both counts over the peers, from the last message; 1 more if the peers' states differ.
     everywhere: tf.Variable = field(default_factory=partial(_integer, "kungfu/everywhere"))
     # True if a barrier failed, or ended training: a loop in the graph then runs no more steps.
     halted: tf.Variable = field(default_factory=partial(_flags, "kungfu/halted"))
@@ -213,7 +215,7 @@ class BarrierPosts:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of this peer in seconds. ``began``: its first step; ``rescale_seconds``: its stop at the last rescale."""
+    """Times of this peer in seconds. ``began``: its first step; ``rescale_seconds``: its stop for the last rescale."""
 
     # The time of the last all-reduce, or NaN after a barrier, whose duration belongs to no step; and the seconds since
     # the previous all-reduce.
@@ -245,7 +247,7 @@ class Outcomes:
         )
 
     def fetched(self) -> Outcome:
-        """Host: the outcomes as arrays, without the values shown to watchers."""
+        """Host: the outcomes as arrays, without the watched values."""
         nothing = np.zeros(0, np.float32)
         fired, targets, masks, inputs = (
             read_variable(one) for one in (self.fired, self.targets, self.masks, self.inputs)
@@ -266,7 +268,7 @@ class Outcomes:
 @dataclass(frozen=True)
 class RuleOutcomes:
     """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step. A rule that fires in
-    one step causes the barrier at the end of the next step, in which rules may also fire: so two steps are kept."""
+    one step causes the barrier at the end of the next step. Rules may fire in both steps, so both are kept."""
 
     posted: tuple[Outcomes, Outcomes]  # of the rules that fired since the last barrier, by step number modulo 2
     shadows: Outcomes  # of the shadow rules in the last step
@@ -278,7 +280,7 @@ class RuleOutcomes:
         return cls((even, odd), shadows)
 
     def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
-        """Graph: stores the outcome of ``step``, for the barrier, of the rules for which ``standing`` is True."""
+        """Graph: stores, for the barrier, the outcome in ``step`` of the rules for which ``standing`` is True."""
 
         def kept(place: Outcomes) -> Any:
             place.assign(outcome, standing=standing)
@@ -295,7 +297,7 @@ class RuleOutcomes:
 @dataclass(frozen=True)
 class MicroBatchState:
     """This peer's position in its share of a step: the number of micro-batches ``done``, ``last`` (True in the last
-    one), and the sums so far of samples and of losses times samples."""
+    micro-batch), and the sums so far of samples and of losses times samples."""
 
     done: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_done"))
     last: tf.Variable = field(default_factory=partial(_flags, "kungfu/micro_last"))
@@ -318,7 +320,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class GraphState:
-    """kungfu's variables in the graph. ``order`` is the handle that orders a step's collectives and its barrier."""
+    """kungfu's variables in the graph. The handle of ``order`` orders a step's collectives and the step's barrier."""
 
     rules: RuleOutcomes
     metrics: StepMetrics

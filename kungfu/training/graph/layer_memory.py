@@ -1,12 +1,12 @@
 """Layers with a memory: variables in which a layer of the program stores statistics of the data it has seen.
 
-Each peer sees other samples, so the values of such a variable differ between peers, and only the program knows how to
-combine them: a count is the sum of the peers' counts, a queue of keys belongs to one peer. The program declares it with
-``add_weight(aggregation=...)``, or in ``attach(combine=...)`` for a layer that it cannot edit:
+Each peer sees different samples, so the values of such a variable differ between peers, and only the program knows how
+to combine them: a count is the sum of the peers' counts, a queue of keys belongs to one peer. The program declares the
+combination with ``add_weight(aggregation=...)``, or in ``attach(combine=...)`` for a layer that cannot be edited:
 
 - "sum": in each step, the increments of all peers to the variable are added up, by a message of the step.
   The variable is equal on all peers after every step, so it is a part of the shared state.
-- "mean": local between barriers, which assign the mean over the peers, as for statistics of Keras' layers.
+- "mean": local between barriers, which assign the mean over the peers, as for the statistics of Keras' layers.
 - "only_first_replica": local between barriers, which assign rank 0's value.
 
 A variable without a declaration is refused if the program assigns it a value that depends on this peer's samples. Any
@@ -56,7 +56,7 @@ class AddedSums:
         yield
 
     def outgoing(self) -> list[Any]:
-        """Graph: this peer's additions in the step; sets the variables back to their values before the step."""
+        """Graph: this peer's additions in the step; resets the variables to their values before the step."""
         added = []
         for variable, before in zip(self.variables, self._before, strict=True):
             added.append(variable.read_value() - before)
@@ -96,8 +96,9 @@ class LayerMemory:
 
     @classmethod
     def of(cls, model: Any, combine: Mapping[str, Any]) -> LayerMemory:
-        """Creates the memory of a built model; ``combine``: declarations by the end of a variable's path, layer/name.
-        ``UsageError`` if a name matches no variable, or a declaration is unknown or does not fit a dtype."""
+        """Creates the memory of a built model; ``combine`` maps the end of a variable's path, layer/name, to its
+        declaration. ``UsageError`` if a name matches no variable, or a declaration is unknown or does not fit a dtype.
+        """
         found = [*{id(variable): (layer, variable) for layer, variable in layers_with_statistics(model)}.values()]
         _refuse_names(combine, [variable for _, variable in found])
         remembered = []
@@ -119,7 +120,7 @@ class LayerMemory:
         trace.undone = self.undone
 
     def knows(self, variables: Iterable[tf.Variable]) -> None:
-        """Adds variables that are replicated with the training state to the known ones."""
+        """Adds variables that are replicated with the training state to the known variables."""
         if self.known is not None:
             self.known |= {id(one.handle) for one in variables}
 

@@ -16,7 +16,7 @@ from kungfu.training.graph.variable_io import run_where
 
 
 class _Factored(keras.optimizers.schedules.LearningRateSchedule):
-    """A user's schedule times a factor: if an optimizer has a schedule, Keras does not allow overwriting its rate."""
+    """A user's schedule times a factor, since Keras does not allow setting the rate of an optimizer with a schedule."""
 
     def __init__(self, schedule: Any, factor: tf.Variable) -> None:
         self.schedule, self.factor = schedule, factor
@@ -50,7 +50,7 @@ class LearningRateControl:
         self._ramp = tf.Variable(tf.zeros([5], tf.float64), trainable=False, name="kungfu/rate_ramp")
 
     def first_ramp(self, *, steps: int) -> Ramp | None:
-        """A constant ramp from step ``steps`` on, with the factor that the previous run left; ``None`` if that is 1."""
+        """A constant ramp from step ``steps`` on, at the factor that the previous run left; ``None`` if this is 1."""
         # A rate persists by itself, as a variable of the optimizer. A factor does not, and peers that join or resume
         # later receive it only with the terms of the view.
         return None if self._left == 1.0 else Ramp(self._left, self._left, since=steps, over=0.0)
@@ -80,10 +80,10 @@ class LearningRateControl:
         return float(self._factored.schedule(tf.convert_to_tensor(self._optimizer.iterations)))
 
     def put_in_force(self, ramp: Ramp | None, *, done: int) -> None:
-        """Host: puts a ramp in force; a finished ramp has no effect, unless it holds the factor of a schedule."""
+        """Host: puts a ramp in force; a finished ramp has no effect, unless it sets the factor of a schedule."""
         if ramp is None:  # no rule has set the rate yet
             return
-        if self._factored is not None:  # a reader of the rate before the first step gets that step's rate
+        if self._factored is not None:  # so that code before the first step already reads that step's rate
             self._factored.factor.assign(ramp.at(done))
         # The factor of a schedule stays in force permanently; a rate persists after the end of its ramp.
         self._moves.assign(self._factored is not None or done <= ramp.since + ramp.over)
@@ -109,17 +109,17 @@ class LearningRateControl:
 
 
 def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
-    """The rate control of a run's optimizer, for policies; ``UsageError`` if the optimizer is ambiguous."""
+    """The rate control of a run's optimizer, for policies; ``UsageError`` if the run has several optimizers."""
     if len(optimizers) > 1:
         raise UsageError(
             f"a policy sets the learning rate, but {len(optimizers)} optimizers are attached: it must be clear whose; "
             "attach one optimizer"
         )
-    optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])  # under a loss-scaling one
+    optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])  # inside a loss-scaling optimizer
     factored, left = None, 1.0
     schedule = learning_rate_or_schedule(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        # Only one factor applies at a time: that of the previous run continues in the terms of this run.
+        # Only one factor applies at a time: the factor of the previous run continues in the terms of this run.
         left = float(schedule.factor.numpy()) if isinstance(schedule, _Factored) else 1.0
         schedule = without_factor(schedule)
         factored = _Factored(schedule, tf.Variable(1.0, dtype=tf.float64, trainable=False, name="kungfu/rate_factor"))

@@ -4,9 +4,9 @@ A published value is stored in a variable, one per name that a rule uses. The te
 come from a branch, or from a function inside the step, which TensorFlow traces only once. The variable is cleared at
 the beginning of each call of the step, so a value that is not published is unknown.
 
-A fed value is held by each peer until the next message. Feeding and sending are counted, like requests for a barrier:
-the program counts its offers, and the step counts the offers that a message has carried. So a number that another
-thread, for example, feeds during a step is not lost: it rides on the next message. A fold of the policy keeps the
+Each peer stores a fed value until the next message. Feeding and sending are counted, like requests for a barrier: the
+program counts its offers, and the step counts the offers that a message has carried. So a number that is fed during a
+step, for example by another thread, is not lost, but rides on the next message. A fold of the policy stores the
 received value (`kungfu.signal.training`).
 """
 
@@ -97,7 +97,7 @@ class PublishedValues(_DeclaredValues):
 
     def refuse_missing(self, given: Collection[str], captured: Collection[int]) -> None:
         """Tracing, before the message: raises ``PolicyError`` for a name that this trace of the step has not published.
-        For a function that was traced earlier, the only evidence is the handles (ids) ``captured`` by the graph."""
+        Of a function traced earlier, only ``captured`` gives evidence: the ids of the handles used by the graph."""
         for name, variable in self.variables.items():
             # Neither the step nor a function called by it writes the variable.
             if name not in given and id(variable.handle) not in captured:
@@ -109,7 +109,7 @@ class PublishedValues(_DeclaredValues):
                 )
 
     def hold(self, samples: Any, done: Any) -> None:
-        """Graph: restores values other than floats if the micro-batch, after ``done`` others, has no samples."""
+        """Graph: restores values other than floats if the micro-batch with index ``done`` has no samples."""
         # A micro-batch without samples ran on another peer's sample.
         for name, held in self._held.items():
             before = tf.where(done > 0, held.read_value(), _nothing(held.dtype))
@@ -117,11 +117,11 @@ class PublishedValues(_DeclaredValues):
             self.variables[name].assign(held.read_value())
 
     def floats(self) -> list[Any]:
-        """Graph: the float values, which are averaged over micro-batches, in the order of ``split``."""
+        """Graph: the float values, which are averaged over micro-batches, in the order that `offered` expects."""
         return [one.read_value() for one in self.variables.values() if one.dtype.is_floating]
 
     def offered(self, floats: list[Any], samples: Any) -> dict[str, Any]:
-        """Graph: the published values by name, NaN or zero without samples; ``floats`` are means over the share."""
+        """Graph: the published values by name; NaN, 0 or False without samples. ``floats``: means over the share."""
         averaged = iter(floats)
         values = {
             name: next(averaged) if one.dtype.is_floating else one.read_value() for name, one in self.variables.items()
@@ -144,7 +144,7 @@ def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any)
             f"training.publish({name!r}) was called outside of a function marked @training.step: there it is of no "
             "step; a number that is known between two steps goes to the policies by training.feed(name, value)"
         )
-    if name not in published.variables:  # no policy of this run uses it; those of another run may
+    if name not in published.variables:  # no policy of this run uses it; policies of another run may
         trace.published[name] = None, ""
         return
     with trace.ours():
@@ -188,7 +188,7 @@ class FedValues(_DeclaredValues):
         return [self._values, self._offers, self._carried] if self._names else []
 
     def feed(self, name: str, value: Any, *, where: str) -> None:
-        """Host: feeds a number to the next message, at the user's line ``where``; ``PolicyError`` if not finite."""
+        """Host: feeds a number, given at the user's line ``where``; ``PolicyError`` if the number is not finite."""
         if name not in self._declared:
             self._note_unused(name, where=where)
             return
@@ -212,7 +212,7 @@ class FedValues(_DeclaredValues):
             write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:
-        """Graph: the numbers that no message has carried yet, by name, else NaN; and the argument of `carry`."""
+        """Graph: by name, the number that no message has carried yet, or NaN; and the argument for `carry`."""
         # No policy is fed: the step needs no op.
         if not self._names:
             return {}, None
@@ -241,7 +241,7 @@ class FedValues(_DeclaredValues):
 
 
 def _number(value: Any) -> float | None:
-    """A number from Python, NumPy or a tensor as a float; ``None`` for other values, also for bool and text."""
+    """A number from Python, NumPy or a tensor as a float; ``None`` for any other value, including bool and text."""
     if isinstance(value, bool | np.bool_ | str | bytes) or tuple(getattr(value, "shape", ())):
         return None
     if getattr(getattr(value, "dtype", None), "name", "") == "bool":  # of a tensor, or an array without dimensions

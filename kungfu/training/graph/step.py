@@ -24,8 +24,8 @@ from kungfu.training.graph.variable_io import call_on_host, call_on_host_where, 
 # the step would still run.
 DONE, BARRIER_HELD, BARRIER_FAILED = 0, 1, 2
 
-# The arguments of one call: the index of the micro-batch, their number, and 1 if the micro-batch is empty and the batch
-# holds another peer's sample. This is the only micro-batch of a step.
+# The arguments of one call: the index of the micro-batch, the number of micro-batches, and 1 if the micro-batch is
+# empty and the batch contains another peer's sample. These values denote the only micro-batch of a step.
 WHOLE = (0, 1, 0)
 
 
@@ -45,7 +45,7 @@ class BatchRollback:
         return bool(self._handles)
 
     def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
-        """Tracing: makes these handles the variables to restore, except those assigned ``alike`` on all peers."""
+        """Tracing: selects the handles of variables to restore; omits variables assigned ``alike`` on all peers."""
         self._handles = [one for one in handles if id(one) not in self.kept and id(one) not in alike]
 
     def remember(self) -> None:
@@ -88,8 +88,8 @@ class StepParts:
 def compile_step(
     function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any
 ) -> CompiledStep:
-    """Traces the step of a user's function; ``UsageError`` if it averages more or less often than declared, or more
-    than once with micro-batches."""
+    """Traces the step of a user's function; ``UsageError`` if the function averages more or less often than declared,
+    or more than once with micro-batches."""
     trace = parts.trace
     if parts.accumulation is not None and trace.declared_averages > 1:
         raise UsageError(
@@ -114,7 +114,7 @@ class CompiledStep:
     Args:
         function: The user's function. Every first dimension is left open, so that uneven slices do not cause a retrace.
         parts: The other parts of the step.
-        example: The tensors of its first call.
+        example: The tensors of the first call.
         structure: The nest of positional and named arguments that has these tensors as its leaves.
     """
 
@@ -198,10 +198,11 @@ class CompiledStep:
 
         Args:
             tensors: The batch.
-            failed: Raises the failure of a barrier, which ends the loop with an error: a graph cannot raise the outcome
-                of a step.
-            offer: Adds a checksum to the message of the coming step, or removes it.
-            offer_every: N, to call ``offer`` before every N-th step and the step after it; 0 to call it never.
+            failed: Raises the failure of a barrier, which ends the loop with an error: a graph itself cannot raise the
+                failure.
+            offer: Adds a checksum to the message of the coming step, or removes the checksum.
+            offer_every: N, if ``offer`` is to be called before every N-th step and before the step after it; 0 for
+                never.
 
         Returns:
             The result of the user's function.
@@ -260,7 +261,7 @@ class CompiledStep:
     def _ended(self) -> Any:
         """Graph: advances the position after a step that all peers finished, and runs a requested barrier."""
         _advance(self._parts.graph_state)
-        # The message brought the same number to all peers: either all of them run the barrier, or none does.
+        # All peers received the same number with the message: either all peers run the barrier, or none does.
         asked = self._posts.everywhere.read_value() > 0
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 

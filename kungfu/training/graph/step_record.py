@@ -1,7 +1,7 @@
 """All numbers of a step in one variable, so that the host needs a single read per step.
 
-The variable is *packed*: it omits sources that are derived from other sources. From it the host computes the *row*,
-with a number for every column, when the row is needed.
+The variable is *packed*: it omits sources that are derived from other sources. From the packed numbers the host
+computes the *row*, with a number for every column, when the row is needed.
 
 As nodes of the graph the derived sources would cost every step some forty microseconds, whether a policy uses them or
 not. The sources that a policy uses are in the graph too, in `kungfu.training.graph.gradient_message`; both results are
@@ -32,7 +32,7 @@ from kungfu.signal.sources import ONLY_AT_RESCALE
 class MessageNumbers(NamedTuple):
     """The inputs of a step's derived sources: variables and tensors in the graph, numbers on the host."""
 
-    steps: Any  # done before this one
+    steps: Any  # the number of steps before this one
     size: Any  # of the view
     batch: Any  # the global batch size in force
     replacement_refused: Any  # 1 if a replacement was refused, else 0
@@ -121,20 +121,20 @@ class StepRecord:
     """The numbers of the last step as float64, which is exact for every float32 and for integers up to 2 ** 53.
 
     Attributes:
-        columns: The columns at the beginning of the row. If a policy measures the speeds of the peers, their fractions
-            follow the columns, one for each peer of the view.
+        columns: The columns at the beginning of the row. If a policy measures the speeds of the peers, the fractions of
+            the median speed follow the columns, one for each peer of the view.
         packed: The numbers as the graph writes them.
     """
 
     columns: tuple[Column, ...]
     packed: tf.Variable
-    # A cache: the trace and the metrics both ask for the row of a step.
+    # A cache: the trace and the metrics both request the row of a step.
     _newest: list[tuple[Sequence[float], list[float]]] = field(default_factory=lambda: [([], [])], repr=False)
 
     def write(
         self, given: MessageNumbers, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome
     ) -> None:
-        """Graph: writes the step's numbers once its rules are evaluated; a variable may be passed for its value."""
+        """Graph: writes the step's numbers once the rules are evaluated; variables may be passed instead of values."""
         offered = {"step": of_the_step, "local": sources, "agreed": sources}
         vectors = {
             "watched": outcome.watched,
@@ -218,7 +218,7 @@ class StepRecord:
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
-        """Name, index and type of each watched value; an integer has a second column at the end with all its digits."""
+        """Name, index and type of each watched value; integers follow a second time, with all their digits."""
         kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
         return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 
@@ -234,7 +234,7 @@ class StepRecord:
 
     @cached_property
     def _in_columns(self) -> Callable[[Sequence[float]], Sequence[float]]:
-        """A function from the packed record to the columns; derived columns are filled in afterwards."""
+        """A function from the packed record to the columns; the derived columns are computed afterwards."""
         indices = self._packed_indices
         return itemgetter(*(indices.get((one.group, one.name), 0) for one in self.columns))
 
@@ -244,8 +244,8 @@ class StepRecord:
 
 
 def make_step_record(plan: CompiledPolicies) -> StepRecord:
-    """The record of a plan's steps: every scalar source (the program's only if a rule uses it), the reductions of the
-    gradients, and the rules."""
+    """The record of a plan's steps: the scalar sources, the reductions of the gradients, and the rules. A source given
+    by the program is included only if a rule uses it."""
     columns = _columns(plan)
     # With a fraction for each peer, the length depends on the size of the view.
     nothing = np.full(_INPUTS + sum(not _is_derived(one) for one in columns), np.nan)
@@ -279,7 +279,7 @@ def pack_scalars(numbers: Sequence[Any]) -> Any:
     """Graph: a float64 vector of scalars and vectors in their order; exact for integers up to 2 ** 53.
 
     Args:
-        numbers: The scalars and vectors; a variable may be passed for its value.
+        numbers: The scalars and vectors; a variable may be passed instead of its value.
 
     Cost:
         One node. Without the native library, with TensorFlow's ops, each number costs the step a read, a cast and a

@@ -1,4 +1,4 @@
-"""Reports a step to the host, in one row of numbers that the step returns, and the rest of a run after that step.
+"""Reports a step to the host, in one row of numbers that the step returns; computes how much of a run is left.
 
 Reading a variable costs Python some 30 microseconds, ten times that while training occupies the caches, so the host
 reads none between two steps. The row is valid until the next step, or until the host itself changes a variable.
@@ -71,7 +71,7 @@ class PlannedEpochs:
     """The epochs of a run.
 
     Attributes:
-        samples: The samples of an epoch.
+        samples: The number of samples in an epoch.
         epochs: The number of epochs.
         drops: True if an epoch ends before a step that would be smaller.
         done_before: Epochs that the program counts before the first one of this run, such as ``initial_epoch`` of

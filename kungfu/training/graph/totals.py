@@ -1,7 +1,7 @@
-"""Sums counts and totals over the peers, besides the gradients; policies and norms do not see them.
+"""Sums counts and totals over the peers, besides the gradients; policies and norms do not include these sums.
 
 float32 totals ride on the gradients' message, after the values of the policies. float64 values would lose bits there,
-and integers would become inexact, so other types share a separate message, sent before the gradients' message. If
+and integers would become inexact, so all other types share a separate message, sent before the gradients' message. If
 either message fails, nothing has been assigned yet.
 """
 
@@ -18,7 +18,7 @@ from kungfu.runtime.api import Attachment
 
 
 def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable, tag: str) -> list[Any]:
-    """Graph: the sums of tensors of the same types and shapes on all peers, by a separate message."""
+    """Graph: sums tensors over the peers, by a separate message; all peers pass the same types and shapes."""
     sent = _by_type([tf.convert_to_tensor(one) for one in values])
     whole = tf.constant(1.0, tf.float64)
     *others, vector = attachment.all_reduce([*sent.others, sent.floats], prescale=whole, order=order, tag=tag)
@@ -36,7 +36,7 @@ class SentTotals:
 
     @staticmethod
     def sent(attachment: Attachment, totals: Sequence[Any], *, order: tf.Variable, samples: Any) -> SentTotals:
-        """Graph: packs the float32 totals into one vector, and sends the others; the totals of a peer without
+        """Graph: packs the float32 totals into one vector, and sends the other totals. The totals of a peer without
         ``samples`` stem from another peer's sample, and count as 0."""
         sent = _by_type([tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)])
         if not sent.others:
@@ -45,14 +45,14 @@ class SentTotals:
         return replace(sent, others=attachment.all_reduce(given, prescale=whole, order=order, tag="totals")[:-1])
 
     def received(self, extras: Any) -> tuple[Any, list[Any]]:
-        """Graph: splits the values received with the gradients into those before the totals and the sums in order."""
+        """Graph: splits values received with the gradients into the values before the totals, and the totals' sums."""
         if not self.shapes:
             return extras, list(self.others)
         at = tf.size(extras) - sum(map(_elements, self.shapes))
         return extras[:at], self.together(extras[at:])
 
     def together(self, vector: Any) -> list[Any]:
-        """Graph: the sums in their order; the float32 sums are read from ``vector``."""
+        """Graph: the sums in the order of the totals; the float32 sums are read from ``vector``."""
         floats, others = iter(_cut(vector, self.shapes)), iter(self.others)
         return [next(floats) if does else next(others) for does in self.rides]
 
@@ -79,5 +79,5 @@ def _elements(shape: Any) -> Any:
 
 
 def _shape(tensor: Any) -> Any:
-    """The shape as a list if it is known, else as a tensor: there may be one row per peer of the view."""
+    """The shape as a list if it is known, else as a tensor: a total may have one row per peer of the view."""
     return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)

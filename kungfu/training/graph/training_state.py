@@ -1,10 +1,10 @@
 """The variables of a training run, grouped by how peers share their values.
 
-*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds. Equal on all peers, part of the digest,
-sent to a joiner. *Averaged*: floating-point statistics of the data in a layer (BatchNorm); local between barriers,
-averaged at barriers. *Of rank 0*: local between barriers; rank 0's values replace them at barriers
-(`kungfu.training.graph.layer_memory`). *Own*: the states of seed generators, derived from the job's seed and the peer;
-with equal states all peers would drop the same units.
+*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds; equal on all peers, part of the digest,
+and sent to a joiner. *Averaged*: floating-point statistics of the data in a layer (BatchNorm); local between barriers,
+averaged at barriers. *Of rank 0*: layers' variables declared as such (`kungfu.training.graph.layer_memory`); local
+between barriers, which assign rank 0's values. *Local*: the states of seed generators, derived from the job's seed and
+the peer; with equal states all peers would drop the same units.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def classify(
     *,
     reductions: Mapping[int, LayerReduction] = MappingProxyType({}),
 ) -> StateClasses:
-    """Sorts the variables of a Keras model, its optimizers, and kungfu's shared ones (``agreed``); ``reductions`` has
-    the declared aggregation of layers' variables, by the variables' ids."""
+    """Sorts the variables of a Keras model, its optimizers, and kungfu's shared variables (``agreed``) by class;
+    ``reductions`` maps the ids of layers' variables to their declared aggregation."""
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def classify(
 
 
 def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
-    """The variables by prefix and Keras path; equal paths are numbered in Keras' order, the program's order."""
+    """The variables by prefix and Keras path; equal paths are numbered in Keras' order, which follows the program."""
     named: dict[str, tf.Variable] = {}
     for variable in variables:
         name = path = f"{prefix}/{getattr(variable, 'path', None) or variable.name}"  # type: ignore[attr-defined]
@@ -90,10 +90,11 @@ def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) 
 class TrainingState:
     """The replicated state in memory: shared, averaged and rank 0's variables, and registered values.
 
-    Registered values are Python objects that the program changes between two steps. Variables mirror them as of the
-    last read before a step; a joiner receives these mirrors, and no digest covers them.
+    Registered values are Python objects that the program changes between two steps. Variables mirror the values as of
+    the last read before a step; a joiner receives these mirrors, and no digest covers them.
 
-    CPU variables are read and overwritten in place; variables on another device, through a copy in host memory.
+    CPU variables are read and overwritten in place. Variables on another device are accessed through a copy in host
+    memory.
 
     Args:
         classes: The variables by class.
@@ -108,7 +109,7 @@ class TrainingState:
             self._registered_before = tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
 
     def carry(self, registered: StateClasses) -> StateClasses:
-        """Adds the registered variables to the replicated state; returns all variables of both."""
+        """Adds the registered variables to the replicated state; returns the variables of both together."""
         own = self.classes
         self._variables += [*registered.shared.values(), *registered.averaged.values(), self._registered_before]
         return StateClasses(
@@ -119,7 +120,7 @@ class TrainingState:
         )
 
     def registered_read(self, *, step: int) -> None:
-        """Notes that registered values were read into their mirrors before ``step``."""
+        """Records that registered values were read into their mirrors before ``step``."""
         write_variable(self._registered_before, step)
 
     def registered_before(self) -> int:
@@ -131,7 +132,7 @@ class TrainingState:
         return list(self.classes.shared.values())
 
     def agreed(self) -> list[tf.Variable]:
-        """The shared variables and the layers' statistics; equal on all peers after a barrier has combined these."""
+        """The shared variables and the layers' statistics; all are equal on all peers after a barrier's averages."""
         classes = self.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 
@@ -196,7 +197,7 @@ def differing_variables(
     """The indices of the variables that are not bitwise equal on all ``size`` peers; agreed.
 
     Numbers ``x`` of ``n`` peers are equal exactly if ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz). Every peer
-    evaluates this from the same two sums.
+    evaluates this equation from the same two sums.
 
     Args:
         variables: The variables to compare, in the same order on all peers.

@@ -1,8 +1,8 @@
 """Reads and writes variables from outside the graph, including variables that a traced function uses.
 
-A variable's ``assign`` and ``numpy`` take three times as long as their ops, and at a barrier all peers wait for some
-thirty such calls. Variables of a graph are addressed by the handles that it captures. Its list of variables is
-incomplete: it contains the variables that the graph reads, but misses a variable that is only assigned.
+A variable's ``assign`` and ``numpy`` take three times as long as the underlying ops, and at a barrier all peers wait
+for some thirty such calls. Variables of a graph are addressed by the handles that the graph captures. The graph's list
+of variables is incomplete: it contains the variables that are read, but not a variable that is only assigned.
 """
 
 from __future__ import annotations
@@ -58,18 +58,19 @@ def run_where(condition: Any, act: Callable[[], object]) -> Any:
 def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any) -> Any:
     """Graph, in a branch of a condition: a call into Python that may read and write the variables with these handles.
 
-    The call runs after the step's earlier writes to them, before its later ones, and concurrently with no other op.
+    The call runs after the step's earlier writes to these variables and before its later writes, and concurrently with
+    no other op.
 
     Args:
         function: The function that is called.
         handles: The handles of the variables.
-        gives: The dtype of its result; an empty list for no result.
+        gives: The dtype of the function's result; an empty list for no result.
     """
     # An op with a handle as input must be on the variable's device. With a GPU, which holds weights but leaves other
     # variables to the CPU, no device suits this call, and TensorFlow refuses to place the graph. So the call has no
-    # handles as inputs. The enclosing condition is an op without a placement, and its branch captures the handles:
-    # since they are inputs there of an op that TensorFlow does not know as a read, it orders the condition among the
-    # other ops like a write of all variables. These control edges may cross devices, unlike a handle.
+    # handles as inputs. The enclosing condition is an op without a placement, and its branch captures the handles. In
+    # the branch they are inputs of an op that TensorFlow does not know as a read, so TensorFlow orders the condition
+    # among the other ops like a write of all variables. Unlike a handle, these control edges may cross devices.
     if not tf.executing_eagerly():  # eager ops already run in the program's order
         for handle in handles:
             tf.identity(handle)

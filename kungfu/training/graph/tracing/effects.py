@@ -1,7 +1,7 @@
-"""Finds the effects of a step other than on variables; a trial run of the step must omit them.
+"""Finds the effects of a step other than on variables; a trial run of the step must omit these effects.
 
-Prints and summaries are traced inside a condition. Calls into Python are answered by zeros during the trial run. Any
-other op with an effect is found in the graph: then the step has no trial run.
+Prints and summaries are traced inside a condition. Calls into Python are answered by zeros during the trial run. If the
+graph contains any other op with an effect, the step has no trial run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EffectGate:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """A context in which TensorFlow's functions for such ops add the condition, in this thread."""
+        """A context in which TensorFlow's functions for prints and summaries add the condition, in this thread."""
         with ExitStack() as undo:
             for module, name in effect_op_makers():
                 plain = getattr(module, name)
@@ -103,7 +103,7 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
-    """Replaces calls into Python by zeros in the shapes that the graph knows; open first dimensions are ``samples``."""
+    """Replaces calls into Python by zeros in the shapes known to the graph; an open first dimension is ``samples``."""
     kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
     replace_python_functions(answers)
@@ -118,7 +118,7 @@ def _token(call: tf.Operation) -> str:
 
 
 def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
-    """A replacement for a called function that returns zeros; takes tensors or arrays, like that function."""
+    """Creates a replacement for a called function, which returns zeros and accepts the same tensors or arrays."""
     shapes, dtypes = [one.shape for one in call.outputs], [one.dtype for one in call.outputs]
 
     def zeros(*args: Any) -> Any:

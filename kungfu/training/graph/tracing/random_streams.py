@@ -32,8 +32,9 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 
 class RandomStreams:
-    """The random streams of one peer, from the job's seed, the peer's number, and the steps done before this run.
-    ``untouched`` states are equal on all peers, or already per-peer; a checkpoint saves the ``planted`` states."""
+    """The random streams of one peer, derived from ``entropy``: the job's seed, the peer's number, and the steps done
+    before this run. ``untouched`` states are equal on all peers, or already per-peer. Checkpoints save the ``planted``
+    states."""
 
     def __init__(
         self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()

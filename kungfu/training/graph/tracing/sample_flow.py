@@ -1,9 +1,9 @@
 """Finds the variables to which a step assigns values that depend on this peer's samples, from the step's graph.
 
-A value depends on them if it is computed from the batch (also from its number of samples), from a random draw, or from
-a variable that was assigned a dependent value; also through branches, loops and functions that the step calls. The sums
-of a message are equal on all peers, whatever was sent. The walk over the graph is repeated until it finds nothing new,
-since a variable may be read before it is written.
+A value depends on the samples if it is computed from the batch or the batch's size, from a random draw, or from a
+variable that was assigned a dependent value. Dependence is followed through branches, loops and functions that the step
+calls. The sums of a message are equal on all peers, whatever was sent. The walk over the graph is repeated until it
+finds nothing new, since a variable may be read before it is written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SampleFlow:
         # For each handle inside a graph (by id), the ids of the outer handles that it may represent.
         self._variables = {id(own): {id(one)} for one, own in graph.captures if one.dtype == tf.resource}
         self._called: dict[str, Any] = {}  # graphs of functions, by name
-        self.written: dict[int, Any] = {}  # an operation that writes each such variable, by the id of its handle
+        self.written: dict[int, Any] = {}  # an operation that writes a dependent value, by the variable's handle id
         self._is_new = True
         while self._is_new:
             self._is_new = False
@@ -118,7 +118,7 @@ class SampleFlow:
         return [self._called[name] for name in names]
 
     def _enter(self, inside: Any, given: Iterable[Any]) -> None:
-        """Passes the flow of arguments to a function's inputs."""
+        """Passes the dependence of arguments on to a function's inputs."""
         for outer, inner in zip(given, inside.inputs, strict=False):
             self._flow(inner, is_own=id(outer) in self._own, handles=[outer] if outer.dtype == tf.resource else [])
 

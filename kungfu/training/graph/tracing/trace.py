@@ -30,17 +30,17 @@ class StepTrace:
         self.averages = 0  # calls of training.average()
         self.declared_averages = 1  # the number that the program declares
         self.waited: list[Any] = []  # the seconds that each message before the last one took, in the graph
-        # The handles of variables that a step may change before its last message arrives: if that message fails, they
-        # are restored, and all peers repeat the step. Each is copied, so a first write allocates memory.
+        # The handles of variables that a step may change before its last message arrives: if that message fails, the
+        # variables are restored, and all peers repeat the step. Old values are kept, so a first write allocates memory.
         self.undo: list[Any] = []
         self.undone: list[Any] = []  # handles of other variables that a failed step must restore
         self.ended_at: int | None = None  # the number of operations before the arrival of the last message
         self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
         self.published: dict[str, tuple[Any, str]] = {}  # the graph and the user's line, by name
         self.means: list[Any] = []  # the results of the last average
-        self.refused: KungfuError | None = None  # the error raised inside, which AutoGraph raises as another type
+        self.refused: KungfuError | None = None  # the error that AutoGraph re-raised as another type
         self.graph: Any = None  # the traced graph of the function
-        self.handles: list[Any] = []  # of the variables that the function touches, without those of kungfu alone
+        self.handles: list[Any] = []  # of the variables that the function touches, except kungfu's own
         self._ours: set[int] = set()
         self._own: Any = None  # the graph of the function
 
@@ -75,13 +75,13 @@ class StepTrace:
         self.note_end()
 
     def note_end(self) -> None:
-        """Records that the step sends no more messages; the position is unknown in a function inside the step."""
+        """Records where in the graph the step has sent its last message; unknown in a function inside the step."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
 
     @property
     def batch(self) -> list[Any]:
-        """The arguments of the function that are tensors, in its graph."""
+        """The tensor arguments of the function, as inputs of the function's graph."""
         captured = {id(own) for _, own in self.graph.captures}
         return [one for one in self.graph.inputs if one.dtype != tf.resource and id(one) not in captured]
 
@@ -179,7 +179,7 @@ class StepTrace:
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
-        if not tf.executing_eagerly():  # op by op nothing is captured: the earlier findings are kept
+        if not tf.executing_eagerly():  # eager ops capture nothing: the findings of an earlier trace are kept
             self.graph = tf.compat.v1.get_default_graph()
             if self.random_streams is not None:
                 self.random_streams.exchange(self.graph)
@@ -216,9 +216,9 @@ def refuse_xla(what: str) -> None:
 def _hold_back(means: Sequence[Any]) -> None:
     """Delays the ops of a function that follow its average and touch a variable until the means are computed.
 
-    A step in which peers are lost must have changed nothing. TensorFlow runs an op as soon as its inputs are ready: a
-    count of steps needs none of the means. If the step's message failed and the step were repeated, the count would be
-    one too high on some of the peers.
+    A step in which peers are lost must have changed nothing. TensorFlow runs an op as soon as its inputs are ready, and
+    a step counter, for example, needs none of the means. If the step's message failed and the step were repeated, the
+    counter would be one too high on some of the peers.
 
     Args:
         means: The means of the average. If they are in a graph nested in the function, only ops that use them wait.
