@@ -1,8 +1,8 @@
 """The record of a training run, made by `attach` from a model, its optimizers and policies.
 
-It is built in one expression, and its fields are never reassigned. The step (`step_calls`), the barrier, the recovery
-from a loss, the work between two steps and the checkpoints receive it. Three of its fields change during the run: the
-program's declarations before its first step, this peer's standing in the job, and the pending work.
+The record is built in one expression, and its fields are never reassigned. The step (`step_calls`), the barrier, the
+recovery from a loss, the work between two steps and the checkpoints receive the record. The contents of three fields
+change during the run: ``declared`` before the first step, ``standing`` and ``pending``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RunSettings:
 
     Args:
         limits: The minimum and maximum number of peers.
-        phase: The phase of the job; 0 if it has one training.
-        steps_before: The steps done in earlier phases.
+        phase: The number of the job's phase; 0 if the job is not divided into phases.
+        steps_before: The number of steps done in earlier phases.
         terms_before: The terms at the end of the previous phase; ``None`` if this peer was not in it.
         compare_every: The number of steps between two checksums of the state in messages; 0 for none.
         exits: Reports how the program ends; ``None`` in a program that runs alone.
@@ -73,8 +73,8 @@ class Declared:
         data: The facts about the loader's data that must be equal on all peers and in a resumed run.
         planned: The epochs of the loader.
         described: Further settings that must be equal on all peers, as text.
-        has_loop_state: True if a kungfu loop gives peers more than the registered values; the loop reports when they
-            have it.
+        has_loop_state: True if a kungfu loop sends further values to peers, besides the registered values; the loop
+            reports when these values have arrived.
     """
 
     step: str | None = None
@@ -92,13 +92,13 @@ class Standing:
     """The standing of this peer in its job, written by the barrier and the recovery.
 
     Args:
-        rank: The rank in its view; ``None`` once a decision has removed this peer.
+        rank: This peer's rank in its view; ``None`` once a decision has removed this peer.
         size: The size of the view.
         source: The rank from whose state all peers in this view continued.
         terms: The terms in force.
         is_in_job: True once this peer has entered a view: from then on a step may carry a request.
         stage: The stage between two steps; see `LossReport`.
-        barrier_failure: The failure of the last barrier, until this peer has recovered from it.
+        barrier_failure: The failure of the last barrier, kept until this peer has recovered from the failure.
     """
 
     rank: int | None = 0
@@ -115,7 +115,7 @@ class Pending:
     """Work that waits for the next barrier, or for the time between two steps.
 
     Args:
-        unanswered: The requests of a barrier that has not finished, if there is one.
+        unanswered: The requests of a barrier that has not finished; ``None`` without such a barrier.
         shadows: The requests of shadow rules since the last barrier.
         stop_reason: The reason given if the program requested the end of training; else ``None``.
         sync: The work that the last barrier left to do before the next step.
@@ -185,17 +185,17 @@ class Run:
 
     @property
     def published(self) -> PublishedValues:
-        """The numbers that the program's step gives the policies."""
+        """The numbers that the program publishes to the policies in its step."""
         return self.graph_state.metrics.published
 
     @property
     def fed(self) -> FedValues:
-        """The numbers that the program gives the policies between steps."""
+        """The numbers that the program feeds to the policies between steps."""
         return self.graph_state.metrics.fed
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank in its view; ``None`` once a decision has removed it."""
+        """This peer's rank in its view; ``None`` once a decision has removed this peer."""
         return self.standing.rank
 
     @property
@@ -228,7 +228,7 @@ class Run:
         Args:
             gradients: The gradients of this peer.
             last: Computes the means of the step's last average, whose message also carries the policies' values.
-            optimizer: The optimizer that applies them, if there are several.
+            optimizer: The optimizer that applies the gradients, if the run has several optimizers.
         """
         trace, limits = self.trace, self.settings.limits
         signals = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)

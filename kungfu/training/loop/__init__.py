@@ -1,1 +1,1 @@
-"""A training run in its loop: attaching, steps, barriers, recovery, and the end."""
+"""The training loop of a run: attachment, steps, barriers, recovery and shutdown."""

@@ -60,22 +60,22 @@ def attach(
 
     Args:
         model: A built Keras 3 model.
-        optimizer: A Keras optimizer, or a list of them.
-        policies: The policies, checked and compiled here, together with those of ``kungfu-run --policy``.
-        seed: The job's seed, from which each peer's draws in its steps are derived (dropout's masks, ``tf.random``);
-            they differ between peers. It has no effect in a program that runs alone.
+        optimizer: A Keras optimizer, or a list of optimizers.
+        policies: The policies, checked and compiled here, together with the policies of ``kungfu-run --policy``.
+        seed: The job's seed, from which each peer derives the random numbers of its steps, such as dropout masks and
+            ``tf.random``; they differ between peers. The seed has no effect in a program that runs alone.
         budget: Limits how often all policies together may change the cluster, in place of their individual budgets.
-        combine: The combination of a variable in which a layer stores its inputs, by "layer/variable", the end of the
-            variable's path; for layers that do not declare it with ``add_weight(aggregation=...)``. "sum" adds up what
-            each peer adds in a step; with "mean" and "only_first_replica" the variable is local between barriers, and
-            becomes the mean or rank 0's value at barriers.
+        combine: For layers that do not declare the combination of a variable over the peers with
+            ``add_weight(aggregation=...)``: the combination by "layer/variable", the end of the variable's path. With
+            "sum", the increments of all peers in a step are added up. With "mean" and "only_first_replica", the
+            variable is local between barriers, which assign the mean or rank 0's value.
 
     Returns:
         The training run: its step, average and batches.
 
     Raises:
-        UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops; ``combine``
-            names no variable of a layer, or has a value that does not fit it; or, under ``kungfu-run``, a layer
+        UsageError: A model or optimizer has no variables yet, or TensorFlow has one inter-op thread; ``combine`` names
+            no variable of a layer, or a combination that does not fit the variable; or, under ``kungfu-run``, a layer
             would compute statistics over the peers (``BatchNormalization(synchronized=True)``).
         PolicyError: A policy is invalid.
     """
@@ -98,7 +98,7 @@ def attach_built(
     budget: Budget | None,
     combine: Mapping[str, LayerReduction],
 ) -> StepCalls:
-    """The run of a model that has all weights used by its step, and of optimizers that have their variables."""
+    """Attaches a model that already has all weights used by its step, and optimizers that already have variables."""
     settings, attachment = connection.settings, connection.attachment
     if settings is not None:
         _refuse_synchronized(model)
@@ -142,7 +142,7 @@ def attach_built(
             timer=StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most),
         )
     )
-    alive = weakref.ref(calls)  # weak, since it refers to the model, the key
+    alive = weakref.ref(calls)  # weak, since ``calls`` refers to the model, which is the key
     _ATTACHED[model] = lambda: (found := alive()) is not None and found.is_over
     return calls
 

@@ -42,7 +42,7 @@ from kungfu.training.state.registered_sync import PendingSync
 def join(run: Run) -> None:
     """Joins the job, and enters its current view."""
     started = time.monotonic()
-    # No rule has fired yet; this call loads the code, for which all other peers would wait at a barrier.
+    # No rule has fired yet: this call only loads code, for which all other peers would otherwise wait at a barrier.
     _posted(run)
 
     def opening_terms(view: View, target: int) -> Terms:
@@ -78,8 +78,8 @@ def hold(run: Run) -> None:
     started = time.monotonic()
     run.timer.arrived()
     graph_state = run.graph_state
-    # Requests made from here on ride on the message of the next step, and have a later barrier; this barrier answers
-    # the rules that fired in this step.
+    # Requests made from here on ride on the message of the next step, and a later barrier answers them; this barrier
+    # answers the rules that fired in this step.
     graph_state.posts.serve()
     requests = _requests(run)
     # Kept until the barrier has answered: if it fails, the next barrier receives the same requests. Values are set
@@ -99,7 +99,7 @@ def hold(run: Run) -> None:
     )
     run.pending.shadows.clear()
     run.pending.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
-    # In a new view this peer enters it, or leaves the job. Otherwise only settings may have changed.
+    # If there is a new view, this peer enters it, or leaves the job. Otherwise only settings may have changed.
     changed = result.before is not None and result.after.view.version != result.before.view.version
     if changed:
         enter(run, result, result.after.terms)
@@ -124,7 +124,7 @@ def hold(run: Run) -> None:
 
 def finish(run: Run) -> None:
     """Ends training on all peers: assigns the averaged statistics, and compares the states."""
-    # A joiner of the last barrier has done its pending work at this point.
+    # After this call, a joiner of the last barrier has done its pending work too.
     between_steps.complete_pending(run)
     _request_checkpoints(run, _last_requests(run))
     average_statistics(run)
@@ -140,9 +140,9 @@ def ask(run: Run) -> None:
 
 
 def _restore_registered(run: Run, step: int) -> None:
-    """Gives a joiner's program the registered values received with the state, until the next step brings new ones."""
+    """Passes the registered values received with the state to a joiner's program; newer values follow in a step."""
     registry, state = run.registry, run.state
-    # Valid only if the senders read them before the step whose barrier admitted this peer.
+    # The values are valid only if the senders read them before the step whose barrier admitted this peer.
     if not registry.has_agreed_values or state.registered_before() != step or step == 0:
         return
     registry.restore()
@@ -157,8 +157,8 @@ def average_statistics(run: Run) -> None:
     """Averages the layers' statistics over the peers, or assigns rank 0's values.
 
     Cost:
-        One pass over their memory and a message of 64 bytes for each. Variables that are equal on all peers are not
-        sent: they include tables that no step updates, which may be large.
+        One pass over the variables' memory, and a message with 64 bytes for each variable. Variables that are equal on
+        all peers are not sent, such as tables that no step updates, which may be large.
     """
     classes = run.state.classes
     if run.size == 1:
@@ -192,13 +192,13 @@ def enter(run: Run, result: BarrierResult, terms: Terms) -> None:
 
 
 def ask_for_departures(run: Run) -> None:
-    """Requests a barrier after the next step if peers wait to leave until others hold the state, as they then do."""
+    """Requests a barrier after the next step if peers wait to leave: by then, other peers hold the state."""
     if run.rank == 0 and run.terms.departing:
         run.graph_state.posts.changes.ask()
 
 
 def _put_in_force(run: Run, terms: Terms) -> None:
-    """Puts terms in force at this peer."""
+    """Puts terms in force on this peer."""
     rate, progress = run.rate, run.graph_state.progress
     # A rule has set the learning rate: begins a new ramp, counted in its unit.
     if rate is not None and terms.ramp != run.terms.ramp:
@@ -219,7 +219,7 @@ def _requests(run: Run) -> tuple[Asked, ...]:
     unanswered = run.pending.unanswered or ()
     if run.pending.stop_reason is not None and run.rank == 0:
         requests.append(Asked(StopTraining(), run.pending.stop_reason, run.steps()))
-    # Only rank 0 receives these: from `kungfu-run`, the job's API or a scheduler.
+    # Only rank 0 receives external requests: from `kungfu-run`, the job's API or a scheduler.
     external = membership.pop_external_request()
     if external is not None:
         # The request was sent again, after the previous barrier had already received it.
@@ -232,7 +232,7 @@ def _requests(run: Run) -> tuple[Asked, ...]:
 
 
 def _last_requests(run: Run) -> list[Asked]:
-    """Collects the requests of the last step, before the end: checkpoints, and values set by its hooks."""
+    """Collects the requests of the last step, before training ends: checkpoints, and values set by hooks."""
     fired = [one for one in _posted(run) if isinstance(one.action, (Call, Checkpoint))]
     requests, run.pending.unanswered = [*(run.pending.unanswered or ())], None
     requests += requests_of(fired, run.membership.view, call=partial(_called, run, call_last_hook))
@@ -241,7 +241,7 @@ def _last_requests(run: Run) -> list[Asked]:
 
 
 def _set_values(run: Run, requests: Sequence[Asked]) -> Sequence[Asked]:
-    """Sets registered values before the next step, or the end; returns the superseded requests."""
+    """Schedules values to be set before the next step or the end of training; returns the superseded requests."""
     merged = merge(one for one in requests if isinstance(one.what, SetValue))
     for one in merged:
         if isinstance(one.what, SetValue) and not one.superseded_by:
@@ -257,7 +257,7 @@ def _request_checkpoints(run: Run, requests: Sequence[Asked]) -> None:
 
 
 def _posted(run: Run) -> list[FiredRule]:
-    """Takes the rules that fired since the last barrier: in the step with the post, and in the step before."""
+    """Collects and clears the rules that fired since the last barrier: in the last step, and in the step before."""
     plan, rules, last = run.plan, run.graph_state.rules, run.steps()
     fired = list[FiredRule]()
     for step in (last - 1, last):
@@ -268,7 +268,7 @@ def _posted(run: Run) -> list[FiredRule]:
 
 
 def _speeds(run: Run) -> dict[int, float]:
-    """The speed of each peer by id, as a fraction of the median speed, if a policy measures it; agreed."""
+    """The speed of each peer by id, as a fraction of the median speed, if a policy measures the speeds; agreed."""
     if run.plan.straggler_fractions is None:
         return {}
     step_record, ids = run.graph_state.metrics.step_record, run.membership.view.ids

@@ -70,9 +70,9 @@ def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
 
 
 def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
-    """Declares how the program counts its epochs (see `PlannedEpochs`), and gives the policies their number.
+    """Declares how the program counts its epochs (see `PlannedEpochs`), and informs policies of the number of epochs.
 
-    This run may have fewer epochs than its loader plans: a callback may have restored the result of earlier ones.
+    This run may have fewer epochs than its loader plans: a callback may have restored the result of earlier epochs.
     """
     assert run.declared.planned is not None
     run.declared.planned = replace(run.declared.planned, done_before=done_before, epochs=epochs, fit=fit)
@@ -88,8 +88,8 @@ def loop_batches(
         calls: The calls of the step.
         plan: The data and their order.
         over: Returns True if no further step should be done.
-        between_steps: Performs the exchanges that a kungfu loop has in a new view. They precede an exchange for the
-            data on all peers: a peer that lost another one in a step performs them before it reads the data.
+        between_steps: Performs the exchanges of a kungfu loop in a new view. On all peers they precede the exchange
+            about the data, also on a peer that lost another peer in a step.
     """
     source, sampler, before, last, awaited = plan.source, plan.sampler, -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
@@ -98,7 +98,7 @@ def loop_batches(
             # The assignment of partitions is state of the job, which a joiner receives with the registered values.
             if isinstance(sampler, PartitionSampler) and here.version not in (0, sampler.version):
                 between_steps()
-                # Training ended in this view, or peers were lost: the view is another one.
+                # Training ended in this view, or peers were lost and the view has changed.
                 if over() or not calls.exchange(lambda peers: None) or over():
                     continue
                 here = calls.position()
@@ -118,7 +118,7 @@ def loop_batches(
             # The same position in the same view: the share continues after the last call of the step.
             micro = here.micro if last is not None and last.step_slice == step_slice else 0
             last, started = plan.micro_batch(step_slice, micro=micro), before >= 0
-            # A peer may have to read for longer than a step may take: it notifies the other peers, which wait for it.
+            # A peer may have to read for longer than a step may take: it notifies the other peers, which then wait.
             may_read_long = isinstance(sampler, PartitionSampler) and sampler.may_read_long and here.version > 0
             if may_read_long and awaited != (step_slice.position, here.version):
                 if not calls.data_cursor.await_others(partial(ahead.is_loaded, last), exchange=calls.exchange):
@@ -157,9 +157,9 @@ def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:
 
 
 class Prefetch(Generic[Key]):
-    """Loads the requested key, then the keys predicted by ``following``, at most two ahead, all in one thread.
+    """Loads the requested key, then up to two keys ahead, as predicted by ``following``, all in one thread.
 
-    If a key other than the predicted one is requested, the predicted loads are discarded.
+    If a key other than the predicted key is requested, the predicted loads are discarded.
     """
 
     def __init__(self, load: Callable[[Key], Any], *, following: Callable[[Key], Key | None]) -> None:
@@ -172,12 +172,12 @@ class Prefetch(Generic[Key]):
         atexit.register(self.close)  # a thread killed by Python inside TensorFlow would change the exit code
 
     def get(self, key: Key) -> Any:
-        """Returns the result of ``load`` for the key, or raises its error; waits until the user's loading is done."""
+        """Waits until the user's code has loaded the key; returns the result of ``load``, or raises the error."""
         self._ask_first(key)
         return self._guesses.popleft()[1].result()
 
     def is_loaded(self, key: Key, within_s: float) -> bool:
-        """True if the key, to be passed to `get` next, is loaded, or fails to load, within this many seconds."""
+        """True if a key, which must be passed to `get` next, is loaded, or fails to load, within this many seconds."""
         self._ask_first(key)
         return bool(wait([self._guesses[0][1]], within_s).done)
 

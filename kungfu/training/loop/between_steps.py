@@ -1,7 +1,7 @@
 """Synchronises registered values, calls hooks and starts checkpoints between two steps, after a barrier.
 
 A barrier is inside a step, where the peers' programs are at different points. So the barrier only records its pending
-work, and the call of the next step does it. Before a step `HostNotes` writes what changed on the host to the graph.
+work, and the next call of the step does this work. Before a step, `HostNotes` writes changes on the host to the graph.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kungfu.training.state.program_description import describe
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.state.registry import Rescaled, change_of
 
-# The name of the messages exchanged there, in reports of a late or lost peer.
+# The name of the messages exchanged between steps, in reports of a late or lost peer.
 BETWEEN_STEPS = "the exchange of values"
 
 
@@ -60,8 +60,8 @@ def left_pending(run: Run, result: BarrierResult, *, step: int) -> None:
 def complete_pending(run: Run) -> None:
     """Does the pending work of the last barrier with all peers, before a step.
 
-    Once this peer has the registered values of the view, and before any hook of the program is called, it counts as a
-    holder of the state, unless a loop has more values to give in a new view (see `complete_state`).
+    This peer counts as a holder of the state once it has the registered values of the view, before any hook of the
+    program is called. If a loop sends further values in a new view, the peer counts later (see `complete_state`).
 
     Raises:
         UsageError: A shared value differs between the peers, or a hook raised.
@@ -98,7 +98,7 @@ def complete_state(run: Run) -> None:
 
 
 def _start_checkpoints(run: Run, *, rank: int) -> None:
-    """Starts the requested checkpoints, when all state is present, and equal on all peers."""
+    """Starts the requested checkpoints; called when all state is present, and equal on all peers."""
     batch = int(read_variable(run.graph_state.progress.batch))
     phase, data = max(1, run.settings.phase), run.declared.data
     run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)
@@ -157,7 +157,7 @@ class HostNotes:
     def _read_registered(self, *, compared: bool) -> None:
         """Reads the registered values once, for joiners that the next barrier may admit, or for a checksum.
 
-        Called only between two steps from Python: a loop in the graph may be writing the values.
+        Called only between two steps from Python: during a loop in the graph, the loop may be writing the values.
         """
         run, registry, terms = self._run, self._run.registry, self._run.terms
         joins = registry.has_agreed_values and bool(terms.target_size or terms.leaving)
@@ -179,7 +179,7 @@ class HostNotes:
 
     def offer_checksum(self, here: StepPosition) -> None:
         """Adds a checksum of all agreed variables to the step's message at every ``compare_every``-th step."""
-        # Only the last micro-batch of a share sends the message; the offer of the first one remains valid.
+        # Only the last micro-batch of a share sends the message; the first micro-batch's offer remains valid.
         if here.micro:
             return
         if compares := self._is_compared(here):

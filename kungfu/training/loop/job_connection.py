@@ -49,13 +49,13 @@ class JobConnection:
         settings: The settings of ``kungfu-run``; ``None`` for a program that runs alone.
 
     Attributes:
-        phase: The phase under way on this peer, or the last one; 0 before the first.
+        phase: The number of the phase under way on this peer, or of the last phase; 0 before the first phase.
         several: True if another phase may follow, as after each ``fit`` of Keras.
         terms: The terms in force at the end of the last phase on this peer.
         steps: Returns the number of steps done.
-        trained: The samples of all steps of earlier phases.
+        trained: The number of samples in all steps of earlier phases.
         run: The name of the job; after a phase on this peer, the name of the job that ran the phase.
-        passes: True if this peer did not take part in the last finished phase, since that phase had ended before.
+        passes: True if this peer took no part in the last finished phase, because the phase had already ended.
         runs: The number of runs that have begun.
         is_in_phase: True while a phase is under way on this peer.
     """
@@ -84,7 +84,7 @@ class JobConnection:
 
     @cached_property
     def membership(self) -> Membership:
-        """This peer's part in the job; registers a flush of its records to the agent at the end of the program."""
+        """This peer's part in the job; when the program ends, the records are flushed to the agent."""
         if self.settings is None:
             alone = StandaloneMembership()
             atexit.register(alone.close)
@@ -104,7 +104,7 @@ class JobConnection:
         """Begins a run; ``on_offer`` requests a barrier in its graph.
 
         Raises:
-            UsageError: There was a run in this process, and the job has no phases.
+            UsageError: This process has already begun a run, and the job is not divided into phases.
         """
         if self.runs and not self.several and self.settings is not None:
             raise UsageError(
@@ -134,7 +134,7 @@ class JobConnection:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """The checkpoints of the current phase; only the phase of the resumed checkpoint resumes from it."""
+        """The checkpoint settings of the current phase; phases after the resumed checkpoint's phase do not resume."""
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints
@@ -149,10 +149,10 @@ class JobConnection:
         return self.phase - self.is_in_phase
 
     def begin_phase(self) -> bytes | None:
-        """Begins the program's next training.
+        """Begins the next phase, for the program's next training.
 
         Returns:
-            The result of that phase if it is over; ``None`` if this peer should take part.
+            The result of the phase if the phase is already over; ``None`` if this peer should take part.
         """
         if self.runs and not self.several:
             raise UsageError(
@@ -169,7 +169,7 @@ class JobConnection:
         return self.phase_result()
 
     def phase_result(self) -> bytes | None:
-        """The result of the current phase, if it is over in the job, or in the resumed run."""
+        """The result of the current phase, if the phase is over in the job or in the resumed run; else ``None``."""
         number, membership = self.phase, self.membership
         if self.resumed is not None and self.resumed[1].phase > number:
             return self._kept(number, (self.resumed[0] / phase_file(number)).read_bytes())
@@ -237,7 +237,7 @@ def write_profiler_trace(seconds: float, folder: str) -> str:
     """Profiles this process with TensorFlow's profiler; called outside of the training thread.
 
     Returns:
-        The error; empty if the profile was written.
+        The error message; empty if the profile was written.
 
     Cost:
         During the profile some microseconds for each op of a step; the files are written afterwards.

@@ -1,4 +1,4 @@
-"""Recovery of this peer after the loss of another one.
+"""Recovery of this peer after the loss of another peer.
 
 The loss is noticed in one of four places:
 
@@ -8,14 +8,14 @@ The loss is noticed in one of four places:
    is kept (`keep`), the step returns the code of a failed barrier, and `after_barrier` continues outside the graph.
 4. In the last barrier, once training is over.
 
-In each of these places `recover` either restores a working view, or raises:
+In each of these places `recover` either restores a working view, or raises an error:
 
 - It classifies the error. The attachment has recorded whether a message failed, why, and over which ranks, so no error
   text is parsed. An error other than the loss of peers belongs to the program, and is raised.
 - It leaves the attachment, so that peers that still wait in the message see this peer leave, and notice the loss too.
-- It reports the loss to the job and waits for the view of the survivors, with the state of the most advanced peer:
-  `kungfu.runtime.peer.membership`. If too few peers are alive, this raises an error, and the program ends.
-- It enters that view, and resets the graph for the next step.
+- It reports the loss to the job and waits for the view of the survivors, with the state of the most advanced peer (see
+  `kungfu.runtime.peer.membership`). If too few peers are alive, an error is raised, and the program ends.
+- It enters the new view, and resets the graph for the next step.
 
 The current batch was cut for the previous view: its step returns ``SKIPPED``, and the loader cuts the next batch at the
 position that all peers agreed on, so that each sample is trained on once.
@@ -53,7 +53,7 @@ def lasting_failure(run: Run) -> PeerFailure | None:
 
 
 def keep(run: Run, error: BaseException) -> None:
-    """Inside the graph: keeps the failure of a barrier, and stops the steps of a loop in the graph."""
+    """Inside the graph: stores the failure of a barrier, and stops the steps of a loop in the graph."""
     run.standing.barrier_failure = error
     write_variable(run.graph_state.posts.halted, True)
 
@@ -69,13 +69,13 @@ def recover(run: Run, error: BaseException, *, where: str = "") -> None:
         where: For TensorFlow's error: the position of this peer, such as "in step 7" or "between steps 7 and 8".
 
     Raises:
-        BaseException: ``error`` itself if it is not the loss of peers, or this program runs alone; the attachment's
-            failure if that is an error of kungfu other than the loss of a peer.
+        BaseException: ``error`` itself if it is not the loss of peers, or if this program runs alone; or the failure
+            recorded by the attachment, if this failure is an error of kungfu other than the loss of a peer.
         KungfuError: Too few peers are alive.
 
     Cost:
-        A report to the agent, new connections between the survivors, and the state of the most advanced peer if it
-        differs from this peer's: see ``benchmarks.failure``.
+        A report to the agent, new connections between the survivors, and the transfer of the most advanced peer's state
+        if this peer has another state; see ``benchmarks.failure``.
     """
     failure = _meaning(run, error, where)
     # Neither a lost peer nor a late one: an error of the program, or of kungfu itself.
@@ -158,6 +158,6 @@ def _reset_graph(run: Run) -> None:
     if run.pending.unanswered is not None:
         graph_state.posts.changes.ask()
     barrier.ask_for_departures(run)
-    # A rank 0 that is lost may not have ended training at this peer's request.
+    # A lost rank 0 may not have carried out the program's request to end training.
     if run.pending.stop_reason is not None:
         barrier.ask(run)

@@ -43,30 +43,31 @@ class Skipped(Enum):
 
 SKIPPED: Final = Skipped.SKIPPED
 
-# A stale batch is cut again, and the next batch fits; this many in a row mean that the program feeds old batches.
+# A stale batch is cut again, and the next batch fits; this many stale batches in a row mean that the program passes old
+# batches.
 _STALE_IN_A_ROW = 1000
 
 
-# A batch from elsewhere than training.batches is never stale, and is its peer's whole share of the step.
+# A batch that does not come from training.batches is never stale, and is its peer's whole share of the step.
 _UNSTAMPED = Stamp(-1, -1, -1)
 _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """The stamps of one run. A batch's tensors carry its stamp; for a mapped batch, the most recent stamp applies."""
+    """The stamps of one run. A batch's tensors carry its stamp; to tensors without a stamp the most recent applies."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None
 
     def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
-        """Remembers the stamp of these tensors as long as they exist."""
+        """Attaches a stamp to these tensors, for as long as they exist."""
         mark = (self, stamp)
         for tensor in tensors:
             tensor._kungfu_stamp = mark
         self._last = stamp
 
     def of(self, tensors: Sequence[Any]) -> Stamp:
-        """The stamp of a step's arguments; if they have none, the last stamp that was given out."""
+        """The stamp of a step's arguments; if they have no stamp, the last stamp that `put` attached."""
         for tensor in tensors:
             run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
             if run is self:
@@ -77,7 +78,7 @@ class Stamps:
 def is_stale(stamp: Stamp, here: StepPosition) -> bool:
     """True for a batch that was cut for another epoch, position or view than the current ones.
 
-    A micro-batch must be the first of its step, or follow the last finished one.
+    A micro-batch must be the first of its step, or follow the last finished micro-batch.
     """
     in_force = (here.epoch, here.offset, here.version)
     elsewhere = stamp.epoch >= 0 and (stamp.epoch, stamp.offset, stamp.version) != in_force
@@ -98,12 +99,12 @@ class StepCalls:
 
     @property
     def is_over(self) -> bool:
-        """True once training has ended on this peer, or a decision removed this peer."""
+        """True once training has ended on this peer, or a decision has removed this peer."""
         return self.is_finished or self.run.left
 
     @property
     def is_over_in_newest_view(self) -> bool:
-        """True once training has ended on this peer, in the job's newest view, and no decision removed the peer."""
+        """True once training has ended on this peer, if this run is the newest, and the peer is still in the view."""
         run = self.run
         return self.is_finished and not run.left and self.has_view and run.settings.is_newest()
 
@@ -116,7 +117,7 @@ class StepCalls:
 
     @property
     def has_view(self) -> bool:
-        """True once this peer is in a view. Its first step call only joins. Without a job always True."""
+        """True once this peer is in a view, which its first call of the step joins; always True without a job."""
         return self.run.trace.gate is None or self.position().version > 0
 
     def mark(self, name: str, *, averages: int) -> None:
@@ -243,7 +244,7 @@ class StepCalls:
         """Exchanges values between two steps with all peers of the view, which call this at the same position.
 
         Args:
-            values: Exchanges the values. It is called again if a peer was lost meanwhile.
+            values: Exchanges the values. It must allow repetition, as the caller repeats the exchange after a loss.
 
         Returns:
             False if peers were lost: this peer has recovered, and is in another view.
@@ -252,7 +253,7 @@ class StepCalls:
             KungfuError: Too few peers are alive, or ``values`` raised the error.
         """
         run = self.run
-        # The program's work before the exchange may differ by peer; a peer that has ended it is more advanced.
+        # The program's work before the exchange may differ by peer; a peer that has done this work is more advanced.
         run.standing.stage += 1
         # A peer of the view is lost, and the other peers would wait for it.
         if (lost := recovery.lasting_failure(run)) is not None:
@@ -293,7 +294,7 @@ class StepCalls:
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Notes that the program leaves its loop before training is over: other peers may wait for this one."""
+        """Records that the program leaves its loop before training is over: other peers may wait for this peer."""
         if self._exits is not None and self._compiled is not None and not self.is_over:
             self._exits.left_loop()
 
@@ -305,7 +306,7 @@ class StepCalls:
         if self._compiled is None:  # the step was never called: this peer is in no view
             between_steps()
             return
-        # Peers may be lost in the last barrier too: the survivors run another one.
+        # Peers may be lost in the last barrier too: the survivors run another barrier.
         while not run.left:
             between_steps()  # repeated, since a peer may have been lost before its last barrier
             try:
@@ -332,14 +333,14 @@ class StepLog:
         self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
 
     def record_view(self) -> None:
-        """Records the current view, in case it has changed, at the start of a section of the trace."""
+        """Records the current view in the trace, in case the view has changed."""
         run = self._run
         if self._recorder is not None:
             version = int(read_variable(self._graph_state.view.version))
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
-        """Logs a finished step, even if its view has ended; returns the requests of shadow rules, to be compared."""
+        """Logs a finished step, even if its view has ended; returns the requests of shadow rules for a comparison."""
         leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
         step, loss = step_record.step(packed), step_record.loss(packed)
         shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow
@@ -372,7 +373,7 @@ class StepLog:
     def _lines(
         self, report: StepReport, view: View | None, planned: PlannedEpochs | None, now: float
     ) -> dict[str, Any]:
-        """The step's line in each stream that is enabled; formatted later, in another thread."""
+        """The step's line in each enabled stream; another thread formats these lines later."""
         lines: dict[str, Any] = {}
         if self._recorder is not None:
             lines["trace"] = self._recorder.line(report.packed)
@@ -381,7 +382,7 @@ class StepLog:
         return lines
 
     def _metrics(self, report: StepReport, view: View | None, planned: PlannedEpochs | None) -> dict[str, Any]:
-        """The step's line in the metrics; formatted later, in another thread."""
+        """The step's line in the metrics; another thread formats this line later."""
         step_record, packed = self._step_record, report.packed
         # The ids of the peers are known only while the view of the step lasts.
         peers = view.ids if view is not None and view.version == step_record.view(packed) else ()

@@ -46,7 +46,7 @@ class Training:
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank in the view, 0..size-1; ``None`` once a decision has removed it."""
+        """This peer's rank in the view, 0..size-1; ``None`` once a decision has removed this peer."""
         return self._run.rank
 
     @property
@@ -66,12 +66,12 @@ class Training:
 
     @property
     def step_number(self) -> int:
-        """The number of steps that the job has done so far, and so of its last step; the same on all peers."""
+        """The number of steps that the job has done so far, also the number of its last step; the same on all peers."""
         return self._run.steps()
 
     @property
     def epoch(self) -> int:
-        """The number of finished epochs of ``batches``; the next step belongs to this epoch, counted from 0."""
+        """The number of finished epochs of ``batches``, which is also the epoch of the next step, counted from 0."""
         return self._calls.position().epoch
 
     @property
@@ -81,7 +81,7 @@ class Training:
 
     @property
     def stopped(self) -> bool:
-        """True once a policy has ended training on all peers."""
+        """True once a policy, or the method `stop`, has ended training on all peers."""
         return self._run.stopped
 
     @overload
@@ -93,24 +93,24 @@ class Training:
     ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
 
     def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
-        """Turns a function of one batch into a training step; it is traced once, and followed by rules and barrier.
+        """Turns a function of one batch into a training step, which is traced once; rules and barrier follow each call.
 
-        The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (this prints
-        and summarises nothing, and makes no call into Python), then waits for the other peers.
+        The first call traces the function. Under ``kungfu-run`` it also runs the function once on a copy of the state,
+        without prints, summaries or calls into Python, and then waits for the other peers.
 
         Args:
             function: Computes gradients, passes them through ``average`` and applies them. It may return tensors, or
                 nothing.
-            averages: The number of calls of ``average`` in each step, directly in the step and under no condition: more
-                than 1 in a step with critic steps, for example, or with the second gradient of sharpness-aware
-                minimisation. The values for the policies ride on the last of these messages; if a message fails, the
-                step is undone on all peers.
+            averages: The number of calls of ``average`` in each step, directly in the step and under no condition. It
+                is greater than 1, for example, in a step with critic steps, or with the second gradient of
+                sharpness-aware minimisation. The values for the policies ride on the last message; if a message fails,
+                the step is undone on all peers.
 
         Returns:
             The step, with the function's signature; without ``function``, as in ``@training.step(averages=2)``, a
             decorator. A call returns ``training.SKIPPED`` if its batch was cut for another view; the next batch fits.
-            The same happens if peers were lost in the call: then the function's assignments after ``average`` are not
-            made.
+            A call also returns ``training.SKIPPED`` if peers were lost in it; in this case the function's assignments
+            after ``average`` are not made.
 
         Raises:
             UsageError: The function cannot be traced, averages more or less often than declared, or the run already has
@@ -119,7 +119,7 @@ class Training:
             DeadlineExceeded: Peers were late; the error names them.
 
         Cost:
-            With several averages a message for each, and a copy of the variables that are written before the last one.
+            With several averages, a message for each average, and a copy of the variables written before the last.
         """
         if not isinstance(averages, int) or isinstance(averages, bool) or averages < 1:
             raise UsageError(f"training.step(averages={averages!r}): must be an integer of at least 1")
@@ -142,17 +142,17 @@ class Training:
         Call it inside a function marked ``@training.step``, once, or as often as ``step(averages=...)`` declares.
 
         Args:
-            gradients: Any nest; ``None`` stays ``None``, and sparse gradients become dense below 256 MiB. They are
-                weighted by the peer's share of the step's samples, so uneven slices give the gradient of the whole
-                batch.
-            loss: This peer's mean loss, a scalar. Of several averages in a step, the policies see loss and gradients of
-                the last one.
+            gradients: Any nest; ``None`` stays ``None``, and sparse gradients become dense if they take at most 256 MiB
+                then. All gradients are weighted by the peer's share of the step's samples, so uneven slices result in
+                the gradient of the whole batch.
+            loss: This peer's mean loss, a scalar. If a step averages several times, the policies see the loss and the
+                gradients of the last average.
 
         Returns:
-            The same structure, equal on all peers.
+            The means in the same structure, equal on all peers.
 
         Raises:
-            UsageError: There is no gradient, a sparse one is too large, or the call is under a condition.
+            UsageError: There is no gradient, a sparse gradient is too large, or the call is under a condition.
 
         Cost:
             One message, which also carries the policies' signals.
@@ -169,10 +169,11 @@ class Training:
 
     @_not_converted
     def publish(self, name: str, value: Any) -> None:
-        """Gives the policies a number that the step computes; they declare it with ``training.published(name)``.
+        """Publishes a number computed by the step, for policies that declare it with ``training.published(name)``.
 
-        Call it inside a function marked ``@training.step``, before ``training.average()``, once for each name; also in
-        a nested function or a branch. In a loop the last value counts. A name that no policy uses costs nothing.
+        Call this method inside a function marked ``@training.step``, before ``training.average()``, once for each name.
+        The call may be in a nested function or a branch; in a loop the last value counts. A name that no policy uses
+        costs nothing.
 
         Args:
             name: The name declared by the policies.
@@ -206,12 +207,12 @@ class Training:
         publish(self._run.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
-        """Gives the policies a number known between two steps, declared with ``training.fed``.
+        """Feeds a number known between two steps to policies that declare the number with ``training.fed(name)``.
 
         Examples are a price, a validation accuracy, or the hour. Rank 0's number rides on the message of the next step,
-        and is valid until rank 0 feeds another one: after rescales, for joiners, in checkpoints, and after the loss of
-        rank 0. Other peers may feed numbers too, since the same program runs on all peers; their numbers are
-        ignored. Any thread may feed. A name that no policy uses is ignored, with a remark.
+        and stays valid until rank 0 feeds another number: also after rescales, for joiners, in checkpoints, and after
+        the loss of rank 0. Other peers may feed numbers too, since the same program runs on all peers; their numbers
+        are ignored. Any thread may call this method. A name that no policy uses is ignored, with a remark.
 
         Args:
             name: The name declared by the policies.
@@ -240,24 +241,24 @@ class Training:
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Combines Keras metrics over the job: after a step they hold the results of all peers in the epoch.
 
-        Call it once, with all metrics, between ``attach`` and the first step. In the step call ``update_state`` of each
-        before ``training.average()``; after a step ``result()`` returns the job's value on every peer. With
-        ``training.batches()`` they restart with each epoch; otherwise they continue over the run. The next step
-        discards their updates from outside of the step.
+        Call this method once, with all metrics, between ``attach`` and the first step. In the step, call
+        ``update_state`` of each metric before ``training.average()``; after a step, ``result()`` returns the job's
+        value on every peer. With ``training.batches()`` the metrics restart with each epoch; otherwise they continue
+        over the run. The next step discards updates made outside of the step.
 
         Args:
             metrics: Built Keras metrics. Metrics of Keras that keep sums are added up over the peers.
             combine: The combination of the states of other metrics, by metric name; as in ``kf.keras.attach``.
 
         Raises:
-            UsageError: A metric has no state yet, or the combination of its state is unknown; in the step, if it is
-                updated after ``training.average()``, or in a branch. The error names the metric.
+            UsageError: A metric has no state yet, or the combination of its state is unknown. Also raised in the step
+                if a metric is updated after ``training.average()``, or in a branch. The error names the metric.
 
         Cost:
             The state rides on the message of the gradients; float64 and integers need a separate message.
 
         On rescale:
-            A joiner receives the states; they keep the contributions of peers that left or were lost.
+            A joiner receives the states, which retain the contributions of peers that left or were lost.
 
         >>> import keras, kungfu as kf, tensorflow as tf
         >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
@@ -298,33 +299,35 @@ class Training:
     ) -> Iterator[Any]:
         """Yields this peer's share of the data for each step; every sample is used exactly once per epoch.
 
-        A background thread loads the next batches while the step runs. A joiner runs the program from its
-        top: use only one such loop in a program.
+        A background thread loads the next batches while the step runs. Use only one such loop in a program, since a
+        joiner runs the program from its top.
 
         Args:
-            data: A nest of arrays with one entry per sample; or a sequence of records (names of files, for example; any
-                object with a length and items), each converted to a nest of arrays by ``load``; or a function from an
-                int64 array of indices to their samples, as tensors or as a ``tf.data.Dataset`` with one element per
-                sample.
+            data: A nest of arrays with one entry per sample. Or a sequence of records, such as file names, each of
+                which ``load`` converts to a nest of arrays; any object with a length and items is a sequence. Or a
+                function from an int64 array of indices to their samples, as tensors or as a ``tf.data.Dataset`` with
+                one element per sample.
             batch_size: The initial batch size of the whole job, in samples.
             epochs: The number of passes over the data.
             seed: The seed from which each epoch's order is derived.
             samples: The number of samples, only for a function of indices.
             load: Converts one record to a nest of arrays.
-            readers: The number of threads that call ``load`` at once, for the records of a batch; it must be
-                thread-safe.
-            remainder: "keep" makes a smaller last step of the samples left in an epoch; "drop" omits them.
-            max_local_batch_size: The largest share of a peer in one call of the step, in samples. A larger share is
-                split into micro-batches: each is one call of the step, and only the last one reduces, updates through
-                the attached optimizers, and counts as a step; for the others ``average`` returns zeros.
+            readers: The number of threads that call ``load`` at once, for the records of a batch; with more than one
+                thread, ``load`` must be thread-safe.
+            remainder: "keep" makes a smaller last step of the samples left in an epoch; "drop" omits these samples.
+            max_local_batch_size: The maximum number of a peer's samples in one call of the step. A larger share is
+                split into micro-batches, each of which is one call of the step. Only the last micro-batch averages over
+                the peers, updates through the attached optimizers, and counts as a step; in the other calls
+                ``average`` returns zeros.
 
         Returns:
             An iterator over the batches for successive calls of the step.
 
         Raises:
-            UsageError: Data or numbers do not fit, the step was not called with a batch, or an optimizer accumulates
-                gradients itself although ``max_local_batch_size`` is set. Errors of loading are raised from the loop,
-                with a note on the samples. At the first step, if the samples of arrays have another order on this peer.
+            UsageError: An argument is invalid, the step was not called with a batch, or an optimizer accumulates
+                gradients itself although ``max_local_batch_size`` is set. Also raised at the first step, if the samples
+                of arrays have another order on this peer.
+            Exception: An error of loading, raised from the loop, with a note that identifies the samples.
 
         Cost:
             With ``max_local_batch_size`` a second copy of the gradients.
@@ -343,25 +346,26 @@ class Training:
         """Adds further state of the program to the training state, under a unique name.
 
         The value is part of checkpoints. Peers synchronise it before the step that follows a barrier: ``get`` is called
-        there, and ``set`` if the agreed value differs. Call it between ``attach`` and the first step, in the same order
-        on all peers.
+        then, and ``set`` if the agreed value differs. Call this method between ``attach`` and the first step, in the
+        same order on all peers.
 
         Args:
             name: A name used for this value only.
             get: Returns the value: a ``bool``, ``int``, ``float``, a NumPy array of numbers with constant shape and
                 dtype, ``bytes``, or a JSON value (``None``, ``str``, ``list``, ``dict`` with ``str`` keys). A
                 ``tf.Variable`` of numbers may replace both functions.
-            set: Sets another value.
+            set: Sets the value that it receives.
             kind: "shared": equal on all peers and compared after every barrier. "averaged": floating-point; local
-                between barriers, which assign the mean over peers. "local": local; a checkpoint holds rank 0's value,
-                and a resumed job restores it on peer 0.
+                between barriers, which assign the mean over peers. "local": always local; a checkpoint contains rank
+                0's value, which a resumed job restores on peer 0.
             room_bytes: The maximum number of bytes of ``bytes``, or of the JSON text.
 
         Raises:
-            UsageError: A name, a value or the time of the call is invalid; later, in a step, if shared values differ.
+            UsageError: The name, the value or the time of the call is invalid. Also raised in a later step, if shared
+                values differ.
 
         Cost:
-            Nothing in a step; after a barrier, 64 bytes per shared value; in a new view, all the values.
+            Nothing in a step. After a barrier, 64 bytes per shared value are sent; in a new view, all the values.
 
         On rescale:
             A joiner loads shared values; after a loss all peers load the values of the most advanced peer.
@@ -379,9 +383,9 @@ class Training:
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
         """Registers a function to be called on every peer after each change of membership, such as growth or recovery.
 
-        It is called before the next step, once registered values are synchronised in the new view. On a joiner it is
-        called at its entry (``change`` is "joined", ``size_before`` 0). It is not called for the first view, nor on a
-        peer that leaves.
+        The function is called before the next step, once registered values are synchronised in the new view. On a
+        joiner it is called when the joiner enters: ``change`` is "joined", and ``size_before`` is 0. It is not called
+        for the first view, nor on a peer that leaves.
 
         Args:
             function: Receives a ``Rescaled``. Its changes to shared state must be the same on all peers. An exception
@@ -397,13 +401,13 @@ class Training:
         """Requests a checkpoint of the whole training state, at the barrier after the next step.
 
         Variables, optimizers' slots, agreed folds, averaged statistics, the learning rate's ramp, seeds, the position
-        in the data and registered values go to ``path/step-N``, in the format of ``tf.train.Checkpoint`` with
-        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest. Rank 0's call counts, and rank 0 writes
-        while all peers train; other peers may call it too.
+        in the data and registered values are written to ``path/step-N``, in the format of a ``tf.train.Checkpoint``
+        with ``model`` and ``optimizer``; ``path/latest`` names the newest checkpoint. Only rank 0's call has an effect,
+        and rank 0 writes while all peers train; other peers may call this method too.
 
         Args:
-            path: The folder; by default that of ``kungfu-run --checkpoints``, or ``checkpoints`` for a program that
-                runs alone.
+            path: The folder; by default the folder of ``kungfu-run --checkpoints``, or ``checkpoints`` for a program
+                that runs alone.
             keep: The number of newest checkpoints to keep.
 
         Raises:
@@ -419,14 +423,14 @@ class Training:
         barrier.ask(self._run)
 
     def stop(self, reason: str = "") -> None:
-        """Ends training on all peers after the same step, at the latest the second one from now.
+        """Ends training on all peers after the same step, at the latest after the second step from now.
 
-        Rank 0's call counts; other peers may call it too, since the same program runs on all peers, and are
-        ignored. Afterwards ``stopped`` is True, and ``batches`` ends. If rank 0 is lost first, the new rank 0 makes the
-        request, if it has called this method too. After the end of training it does nothing.
+        Only rank 0's call has an effect. Other peers may call this method too, since the same program runs on all
+        peers. Afterwards ``stopped`` is True, and ``batches`` ends. If rank 0 is lost first, the new rank 0 makes the
+        request, provided that it has called this method too. A call after the end of training does nothing.
 
         Args:
-            reason: The text in the record of the run, where an event would name the rule that decided.
+            reason: The text that the record of the run shows in place of the name of a deciding rule.
 
         Raises:
             UsageError: The call is inside a function that TensorFlow traces.
@@ -456,34 +460,35 @@ class Training:
             barrier.ask(self._run)
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
-        """Continues from the newest checkpoint in a folder, or from ``path`` itself; from the start if there is none.
+        """Continues from a checkpoint, or from the newest one in a folder; if none exists, training starts afresh.
 
-        Call it before the first step, after every ``register``, and also after ``batches`` over
+        Call this method before the first step and after every ``register``; also after ``batches`` over
         ``kf.data.partitions``, whose position in each file is part of the state. The number of peers may differ from
-        the checkpoint's: the batch size in force continues, unless the program sets another one; folds restart if a
-        rescale resets them; each sample of the epoch is used exactly once. ``kungfu-run --resume`` precedes ``path``.
+        the checkpoint's. The batch size in force continues, unless the program sets another. With another number of
+        peers, folds restart if a rescale resets them. Each sample of the epoch is used exactly once. The option
+        ``kungfu-run --resume`` takes precedence over ``path``.
 
         Args:
-            path: A folder of checkpoints, or one of them.
+            path: A folder of checkpoints, or one checkpoint.
 
         Returns:
             The checkpoint's path; ``None`` if training starts from the beginning, and on a joiner.
 
         Raises:
             UsageError: The checkpoint does not fit, or is damaged; the error names the problem, and the newest intact
-                checkpoint. An older one is never loaded silently, and nothing was changed.
+                checkpoint. An older checkpoint is never loaded silently, and no state was changed.
         """
         return self._run.checkpoints.resume(Path(path))
 
     def finish(self) -> None:
-        """Ends training on this peer; ``batches`` calls it at its end, and a custom loop should call it too.
+        """Ends training on this peer; ``batches`` calls this method at its end, and a custom loop should call it too.
 
         The peers still in the job average their layers' statistics, and compare their states.
         """
         self._calls.finish()
 
     def traces(self) -> int:
-        """The number of traces of the step so far, including nested functions: 1, whatever peers join or leave."""
+        """The number of traces of the step so far, including nested functions; stays 1 when peers join or leave."""
         return self._calls.traces()
 
 

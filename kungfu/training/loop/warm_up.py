@@ -1,8 +1,8 @@
 """Traces the step before its first call, and runs it once on a copy of the state, so that other peers need not wait.
 
-Memory, kernels and libraries are touched once before the peer reports itself ready. Afterwards every variable known to
-the step, including the user's, has its old value. The run has no other effects: it prints and summarises nothing, and
-calls no Python of the program.
+The run allocates memory, and loads kernels and libraries, before the peer reports itself ready. Afterwards every
+variable known to the step, including the user's variables, has its old value. The run has no other effects: it prints
+and summarises nothing, and calls no Python of the program.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def compiled_step(
 
 
 def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
-    """Runs the step once, alone, and restores every variable to its previous memory.
+    """Runs the step once, without other peers, and restores the previous value of every variable.
 
     Only variables that the step writes are copied: a variable's first write goes to new memory while the old memory is
     held here. So state that is not trained costs nothing, and trained state exists twice until this function returns.
-    A step with an effect that can be neither omitted nor undone (reads an iterator, writes a file) is not run.
+    A step is not run if it has an effect that can be neither omitted nor undone, such as writing a file.
 
     Args:
         compiled: The step.
-        attachment: The attachment of this peer; it is closed.
+        attachment: The attachment of this peer, which this function closes.
         tensors: The batch of the first call.
         effects: The effects of the user's function.
 

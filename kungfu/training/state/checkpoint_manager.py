@@ -46,7 +46,7 @@ class TrainedObjects:
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """A request for a checkpoint and its reason; without a folder it is written to the job's folder."""
+    """A request for a checkpoint, with its reason; without a folder, the checkpoint is written to the job's folder."""
 
     reason: str
     folder: CheckpointFolder | None = None
@@ -55,8 +55,8 @@ class CheckpointRequest:
 class CheckpointManager:
     """The checkpoints of one peer, with all trained and all registered variables.
 
-    Every peer remembers a request, and rank 0 carries it out at the next barrier. The other peers remember the
-    requests, so that if rank 0 is lost, its successor writes the checkpoints that did not reach the disk.
+    Every peer records a request, and rank 0 carries out the request at the next barrier. The other peers then remember
+    it, so that if rank 0 is lost, the new rank 0 writes the checkpoints that did not reach the disk.
 
     Args:
         trained: The trained objects.
@@ -66,8 +66,8 @@ class CheckpointManager:
         past_phases: The results of the job's finished phases.
 
     Cost:
-        Between two steps a reference to every variable's buffer, kept until it is written; updates in the meantime
-        allocate new buffers. A thread writes.
+        Between two steps, a reference to every variable's buffer, kept until a thread has written the buffer; updates
+        in the meantime allocate new buffers.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class CheckpointManager:
         self._registry.collect()
         own = [(one, tf.identity(one)) for one in checkpointed.classes.local.values()]
         self._resumed = manifest = load(path, checkpointed)
-        # The local variables in a checkpoint belong to the peer that wrote it; only peer 0 continues with them.
+        # The local variables in a checkpoint belong to the peer that wrote it; only peer 0 continues with these values.
         if trained.peer > 0:
             for one, value in own:
                 one.assign(value)
@@ -171,7 +171,7 @@ class CheckpointManager:
         return path
 
     def resumed_file(self, name: str) -> bytes | None:
-        """The content of an additional file in the resumed checkpoint; ``None`` without one."""
+        """The content of an additional file in the resumed checkpoint; ``None`` if there is no such file."""
         file = None if self._path is None else self._path / name
         return file.read_bytes() if file is not None and file.is_file() else None
 

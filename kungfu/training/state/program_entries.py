@@ -1,13 +1,13 @@
 """Describes a program entry by entry: the configs of layers, losses, metrics and optimizers, and functions.
 
 Peers whose entries differ would train different programs. An entry is a path, such as ``dense_1.activation``, and a
-value. It excludes everything that differs between two processes of one program:
+value. The entries exclude everything that differs between two processes of one program:
 
-- *State*: the value of a variable, such as a learning rate. Seeds, because each peer draws different numbers, and
+- *State*: the values of variables, such as a learning rate; seeds, because each peer draws different numbers; and
   initializers, because all peers start with the weights of rank 0.
 - *Names*, which Keras numbers separately in each process: a layer is identified by its index.
-- *Places*: addresses, paths, and the files and lines of functions. A function is its qualified name, its bytecode,
-  and the numbers that it reads from outside and does not set.
+- *Places*: addresses, paths, and the files and lines of functions. A function is described by its qualified name, its
+  bytecode, and the numbers that it reads from outside but does not set.
 
 An object without a config is compared by its class, and a layer also by its variables.
 """
@@ -37,7 +37,7 @@ from kungfu.training.graph.learning_rate import without_factor
 Entry = tuple[str, str]
 
 _MOST_SINGLE = 64  # the largest number of values in a sequence or array with one entry each
-_MOST_NUMBERS = 1 << 16  # in an array: Keras converts arrays to lists, so the config of a larger one is not read
+_MOST_NUMBERS = 1 << 16  # Keras converts arrays to lists, so a config with an array of more numbers is not read
 _DEEPEST = 12  # levels of a config, or of functions that hold functions
 # Names, and the keys by which Keras deserialises an object; models and optimizers have separate entries.
 _PASSED_OVER = frozenset(
@@ -144,7 +144,7 @@ def _entries(path: _Path, value: Any) -> Iterator[Entry]:
 
 
 def _text(value: Any) -> str:
-    """A plain value as text: numbers to six digits, since their order of computation may differ; a path by type."""
+    """A plain value as text: floats to six digits, since rounding may differ; for a path, only that it is one."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
         return f"{value:.6g}"
@@ -213,7 +213,7 @@ def _object(path: _Path, one: Any) -> Iterator[Entry]:
     for key in sorted(filter(_counts, config), key=str):
         kept = held.get(key, held.get(f"_{key}"))
         yield from _entries(path.at(key), kept if _tells_more(kept) else config[key])
-    # A class of the program may declare less than it has; so may an optimizer, whose schedule does.
+    # A class of the program may declare less than it contains; so may an optimizer with such a class as its schedule.
     if not isinstance(one, keras.Operation) and not (config and _is_of_library(type(one))):
         changing = _set_later(type(one))
         for key, value in sorted(held.items()):
@@ -224,7 +224,7 @@ def _object(path: _Path, one: Any) -> Iterator[Entry]:
 
 
 def _config(one: Any) -> Mapping[str, Any]:
-    """The config that an object declares; for models that contain others only their local part of it."""
+    """The config that an object declares; for a Sequential or functional model, without the config of its layers."""
     if not hasattr(one, "get_config") or _is_large(one):
         return {}
     is_made_of_others = isinstance(one, keras.Sequential) or bool(calls_of(one))
@@ -248,7 +248,7 @@ def _is_large(one: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    """The number of elements of an array; 0 for any other value, or if a graph must run first."""
+    """The number of elements of an array; 0 for any other value, such as a tensor inside a graph."""
     if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
         return int(value.shape.num_elements())
     return value.size if isinstance(value, np.ndarray) else 0

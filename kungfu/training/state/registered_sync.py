@@ -1,8 +1,8 @@
 """Compares registered values between two steps, sends them to new peers, and averages them.
 
-A barrier is inside a step, when the program's work after that step is not done yet: a counter incremented there still
-has the old value, except on a joiner, which did no step before. So registered values are exchanged at a point that
-every program reaches in the same state: before the next step.
+A barrier is inside a step, before the program's work that follows the step. A counter incremented by that work still
+has its old value, except on a joiner, which has done no step. So registered values are exchanged at a point that every
+program reaches in the same state: before the next step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PendingSync:
     # The ranks that held the state when the view began, whose averaged values enter the mean; ``None`` for all.
     holders: tuple[int, ...] | None = None
     rescaled: Rescaled | None = None  # passed to the hooks; ``None`` without a change of membership
-    # Set by a hook of this peer, by name; the values that the source's hook sets apply to all peers.
+    # The values set by a hook of this peer, by name; the values that the source's hook sets apply to all peers.
     set_values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -81,8 +81,8 @@ class PeerGroup:
         return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Assigns the values of ``rank`` to variables that differ between peers; their order is equal on all peers.
-        Costs one pass over their memory and a message of 64 bytes for each; variables that differ are sent."""
+        """Assigns the values of ``rank`` to variables that differ between peers. ``variables`` have the same order on
+        all peers. Costs one pass over their memory, a message with 64 bytes for each, and the values that differ."""
         if self.size == 1 or not variables:
             return
         indices = differing_variables(variables, size=self.size, total=self.total)
@@ -99,13 +99,15 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         peers: The peers of the view, which all call this function now.
 
     Returns:
-        By name, the gap between this peer's shared values and the agreed ones, if only rounding differed; see `gap_of`.
+        By name, the gaps between this peer's shared values and the agreed values that differed only by rounding; see
+        `gap_of`.
 
     Raises:
         UsageError: A shared value differs by more than rounding between peers of the previous view.
 
     Cost:
-        A message with 64 bytes per shared value, or with all the values in a new view; one message of averaged values.
+        A message with 64 bytes per shared value or, in a new view, with all shared values; and a message with the
+        averaged values.
     """
     for name, value in pending.set_values.items():
         registry.put(name, value)
@@ -136,7 +138,7 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
 
 def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
     """Assigns the source's or rank 0's shared values; returns the gaps of values that differed by rounding only.
-    ``UsageError`` if one differs by more, no hook of the source set it, and this peer did not just join."""
+    ``UsageError`` if a value differs by more, although no hook of the source set it and this peer did not just join."""
     agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     unlike = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
@@ -157,7 +159,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
 def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
-    """The values of rank ``source`` and the names that its hooks set, from a sum to which other peers add zeros."""
+    """The values of rank ``source``, and the names of values that its hooks set; the other peers add zeros to a sum."""
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     agreed = peers.added(content if peers.rank == source else b"", of=len(content))

@@ -1,8 +1,8 @@
-"""The registered values of the program, which are kept with model and optimizer, and its hooks on a rescale.
+"""The program's registered values, which are part of the training state, and the program's hooks on a rescale.
 
 A Python value has a *mirror*, a variable of fixed shape: between two steps the value is read into its mirror, and the
-program receives a new value if the other peers, or a checkpoint, hold another. So comparing, sending, averaging and
-saving work on variables only. Hooks are called after a change of membership (Elan's RegisterHook).
+program receives a new value if the other peers, or a checkpoint, have a different value. So comparing, sending,
+averaging and saving work on variables only. Hooks are called after a change of membership (Elan's RegisterHook).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ValueCodec:
     scalar: bool = False
 
     def cast(self, value: Any) -> np.ndarray[Any, Any]:
-        """Converts a value to an array; raises ``UsageError`` if form, shape or dtype differ, or if it is too long."""
+        """Converts a value to an array; raises ``UsageError`` for another form, shape or dtype, or a value too long."""
         # Variable length up to the reserved room: the length comes first, zeros fill the rest.
         if self.form in ("bytes", "text"):
             content = self._content(value)
@@ -95,7 +95,7 @@ def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
 
     Args:
         name: The registered name of the value, for errors.
-        value: The first value; later ones must have its form, shape and dtype.
+        value: The first value; later values must have its form, shape and dtype.
         room_bytes: The maximum number of bytes of a ``bytes`` value, or of the JSON text.
 
     Raises:
@@ -132,7 +132,7 @@ def _form_of(value: Any) -> _Form:
 
 
 def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """An array without dimensions; an empty array for text, which marks it as not a number."""
+    """A number as an array without dimensions; an empty array for a value that is not a number."""
     form = _form_of(value)
     if form == "int" and not -(1 << 63) <= value < 1 << 63:
         raise UsageError(f"the value of {name!r} is {value}: a whole number has 64 bits")
@@ -349,7 +349,7 @@ class Rescaled:
         size_before: The size of the previous view; 0 on a peer that has just joined.
         size: The size of the new view.
         rank: This peer's rank in the new view.
-        step: The steps done at the time of the change.
+        step: The number of steps done at the time of the change.
     """
 
     change: Change

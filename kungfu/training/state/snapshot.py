@@ -20,11 +20,11 @@ from kungfu.training.graph.training_state import StateClasses
 
 @dataclass(frozen=True)
 class TrackedTree:
-    """Tracked objects, the root first.
+    """The objects that TensorFlow tracks from a root, the root first.
 
-    ``tf.train.Checkpoint`` writes the values of variables at the time of writing. A copy of the tree holds the values
-    of one moment, so training continues during the write. The copy has the same names, so the result can be loaded into
-    the original objects, by kungfu or by any program with ``tf.train.Checkpoint(model=model)``.
+    ``tf.train.Checkpoint`` writes the values of variables at the time of writing. A copy of the tree contains the
+    values of one moment, so training continues during the write. The copy has the same names, so the file can be loaded
+    into the original objects, by kungfu or by any program with ``tf.train.Checkpoint(model=model)``.
     """
 
     variables: Sequence[tf.Variable | None]  # for each object its variable, or ``None`` if it is not a variable
@@ -48,13 +48,13 @@ class TrackedTree:
 
 
 def tracked_tree(root: Any) -> TrackedTree:
-    """The tree of all objects that a ``tf.train.Checkpoint`` tracks."""
+    """The tree of all objects that TensorFlow tracks from a root, such as a ``tf.train.Checkpoint``."""
     view = tf.train.TrackableView(root)
     found, indices = [root], {id(root): 0}
     variables: list[tf.Variable | None] = []
     children: list[dict[str, int]] = []
     for one in found:  # the loop appends to this list
-        # A variable has no children; an object may be the child of several.
+        # A variable has no children; an object may be the child of several objects.
         variable = _variable_of(one)
         below = {} if variable is not None else view.children(one)
         for child in below.values():
@@ -91,7 +91,7 @@ class CheckpointedState:
 
     @classmethod
     def of(cls, model: Any, optimizers: Sequence[Any], classes: StateClasses) -> CheckpointedState:
-        """Tracks model and optimizers as ``tf.train.Checkpoint`` does, and by name the variables they do not reach."""
+        """Tracks model and optimizers as ``tf.train.Checkpoint`` does, and all other variables by name."""
         trained = {"optimizer": optimizers[0]} if len(optimizers) == 1 else {"optimizers": [*optimizers]}
         reached = {id(one) for one in tracked_tree(tf.train.Checkpoint(model=model, **trained)).variables}
         known = classes.all()
@@ -111,7 +111,7 @@ class StateSnapshot:
     files: Mapping[str, Callable[[], bytes]]
 
     def write(self, manifest: Manifest, path: Path) -> None:
-        """Writes the snapshot into an empty folder; its variables and files are added to ``manifest``."""
+        """Writes the snapshot into an empty folder, with ``manifest`` completed by its variables and files."""
         self.checkpointed.tree.copy_with(self.values).write(str(path / STATE))
         for name, content in self.files.items():
             (path / name).write_bytes(content())

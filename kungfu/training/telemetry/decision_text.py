@@ -9,9 +9,9 @@ from kungfu.runtime.api import Asked, BarrierResult, Leave, Resize, Terms, View
 
 
 def describe_decision(result: BarrierResult, asked: Asked) -> str:
-    """The result of one request at a barrier, or of one part of a request that several rules share.
+    """Describes the result of one request at a barrier, or of one part of a request that several rules share.
 
-    The text also names parts of the request that were not carried out, for example because of the job's limits.
+    The description also names parts of the request that were not carried out, for example because of the job's limits.
     """
     match asked.what:
         case Resize():

@@ -21,15 +21,16 @@ from kungfu.training.telemetry.step_timer import Downtime
 # The minimum number of steps between two events about a loss that alternates between finite and non-finite.
 _QUIET_STEPS = 100
 
-# An entry of a stream; a function if it may be formatted later, in another thread.
+# Receives the name of a stream and an entry, which is a function if another thread may format it later.
 Record = Callable[[str, RecordEntry], None]
 
 
 class EventLogWriter:
     """Writes the events of a run, and a line of metrics per step.
 
-    Only rank 0 writes events that all peers know, so the journal contains them once; the other peers remember them in
-    case they become rank 0. A change of the membership is written after the first step of the new view, with its cost.
+    Only rank 0 writes events that all peers know, so the journal contains each event once. The other peers remember
+    these events in case they become rank 0. A change of the membership is written after the first step of the new view,
+    with the cost of the change.
 
     Args:
         record: Receives the name of a stream and an entry for it.
@@ -98,13 +99,13 @@ class EventLogWriter:
             self._record("events", _fired(one))
 
     def superseded(self, superseded: Sequence[Asked], *, later: int | None = None) -> None:
-        """Records requests without effect: another one took precedence, or replaced them in step ``later``."""
+        """Records requests without effect: another request took precedence, or replaced them in step ``later``."""
         for request in superseded if self._leading else ():
             by = request.superseded_by
             # A hook that ends training may also have requested a size.
             is_asked_anew = later is None and by == request.by != self._stopped_by
             if is_asked_anew:
-                # The barrier that first received the request failed, and its rule has fired again since.
+                # The barrier that first received the request failed, and the request's rule has fired again since.
                 continue
             event = events.SupersededEvent(**_asked_fields(request), what=_setting(request), by=by, later=later)
             self._record("events", event)
@@ -114,14 +115,15 @@ class EventLogWriter:
         before, after = result.before, result.after
         assert before is not None
         if result.after.requests or after.terms.stopped:
-            # Reported by the coordinator of the view that decided them: the next view may have another coordinator.
+            # The coordinator of the view that decided reports the requests: the next view may have another coordinator.
             no_longer = self._no_longer(result)
             if self._leading:
                 self.superseded(no_longer, later=result.after.requests[0].step if result.after.requests else step)
                 for request in result.after.requests:
                     self._decided(result, request)
             self._under_way = (*self._standing(result, no_longer), *result.after.requests)
-        # A second change before the first step after the previous one: writes that one, as its coordinator may leave.
+        # A second change before the first step after the previous change: writes the previous change, since the
+        # coordinator may leave.
         if after.view.version != before.view.version:
             self.ended()
         # Some joiners may be missing; the coordinator that knows this may leave now.
@@ -175,14 +177,14 @@ class EventLogWriter:
             step: The steps done in the state from which they continue.
             redone: The steps of this peer that are undone by the recovery.
             registered_before: See `RecoveredEvent`.
-            stop: Returns the cost so far, and once the next step has ended, including that step.
+            stop: Returns the cost of the loss so far; once the next step has ended, the cost includes that step.
         """
         before, after, recovery = result.before, result.after, result.recovery
         assert before is not None
         assert recovery is not None
         self._leading = result.rank == 0
         self.ended()  # writes a change of the membership that no step followed
-        # A change continues if joiners are still coming; those of an exchange then replace the lost peers instead.
+        # A change continues if joiners are still coming; the joiners of an exchange replace the lost peers instead.
         standing = self._under_way if before.terms.target_size else ()
         kept = [one for one in standing if after.terms.target_size and not _is_exchange(one)]
         ended = [one for one in standing if one not in kept]
@@ -239,13 +241,13 @@ class EventLogWriter:
             self._record("events", event)
 
     def ended(self) -> None:
-        """Writes a pending change of the membership, without its first step if no step followed."""
+        """Writes a pending change of the membership, without the cost of a first step if no step followed."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
             self._record("events", rescale)
 
     def _complete_rescale(self, event: events.RescaleEvent | events.RecoveredEvent) -> None:
-        """Ends a step while a change of the membership waits for the first step after it."""
+        """Handles the end of a step while a change of the membership waits for the first step after the change."""
         # After a loss, this step is the first one, and the cost of the loss ends with it.
         if isinstance(event, events.RecoveredEvent):
             stop = self._stop()
@@ -266,7 +268,7 @@ class EventLogWriter:
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
     def _no_longer(self, result: BarrierResult) -> list[Asked]:
-        """The change that was under way, if the requests of this barrier replace it."""
+        """The requests of the change that was under way, as far as the requests of this barrier replace them."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
         # Nothing was under way, or it has ended.
@@ -283,7 +285,7 @@ class EventLogWriter:
         return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
-        """The change that was under way, and is carried out together with the requests of this barrier."""
+        """The requests of the change that was under way, if carried out together with the requests of this barrier."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # The change has ended.
@@ -304,7 +306,7 @@ class EventLogWriter:
         self._record("events", decision)
 
     def _unmet(self, result: BarrierResult) -> None:
-        """Records once that some or all expected peers did not come; the run continues without them."""
+        """Records once that some or all expected peers did not arrive; the run continues without these peers."""
         before, after, offer = result.before, result.after, result.offer
         # All peers have come, or others are still expected.
         if not self._leading or offer is None or not offer.missing or after.terms.target_size:
@@ -360,17 +362,17 @@ def _when(request: Asked) -> str:
 
 
 def _is_exchange(request: Asked) -> bool:
-    """True if a request replaces peers, for any size."""
+    """True if a request exchanges peers for new ones."""
     return _when(request) == "replaced"
 
 
 def _is_carried_out(request: Asked, size: int) -> bool:
-    """True if a request is carried out in a view of this size, to which further peers are still on their way."""
+    """True if a request is carried out in a view of this size, although further joiners are still on their way."""
     return request.what.size == size if isinstance(request.what, Resize) else not _is_exchange(request)
 
 
 def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of a step's line: the time at which it ended, in seconds, and its numbers."""
+    """The fields of a step's line: the time at which the step ended, in seconds, and the step's numbers."""
     return {"time": round(now, 6), **metrics()}
 
 
@@ -386,7 +388,7 @@ def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[even
 
     Args:
         seconds: Seconds by name; a nested part is named by its parent's name, a slash, and the part's name. Parts may
-            overlap: a state is transferred while the attachment opens.
+            overlap: for example, a state is transferred while the attachment opens.
         within: The name of the part whose subparts are returned; empty for the top.
 
     >>> [barrier] = timing_tree({"barrier": 0.02, "barrier/digest": 0.01})

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from kungfu.runtime.api import KNOWN_STEPS, WINDOW_STEPS, Deadlines, plausible_wait_s
 
-# The growth factor of the bins: a bin's middle is within 1 % of every value in it.
+# The logarithm of the bins' growth factor: the middle of a bin is within 1 % of every value in the bin.
 _GROWTH = math.log(1.02)
 _SHORTEST_S = 1e-6
 _PERCENTILES = (50, 90, 99)
@@ -109,9 +109,9 @@ class Downtime:
 class StepTimer:
     """Measures steps from end to end, including the program's work between steps.
 
-    Barriers are counted separately, and barriers that change the view also as stops; likewise losses of peers, from
-    step to step: see `Downtime`. The states follow the run: a view is entered, steps end in it, a barrier begins
-    and ends, a loss is noticed, and the recovery enters the next view.
+    Barriers are counted separately. Barriers that change the view are also counted as stops, as are losses of peers,
+    from step to step: see `Downtime`. The methods follow the run: a view is entered, steps end in the view, a barrier
+    begins and ends, a loss is noticed, and the recovery enters the next view.
 
     Args:
         deadlines: The limits on the wait for a late peer.
@@ -164,7 +164,7 @@ class StepTimer:
             self._loss.barrier_s += seconds
 
     def lost(self) -> None:
-        """Notes a loss of peers; this peer cannot train until it has `recovered`."""
+        """Records a loss of peers; this peer cannot train until it has `recovered`."""
         since, before = self._ended, self._loss
         # A further loss before any step: the first loss is counted until this peer could train again.
         if before is not None:
@@ -181,7 +181,7 @@ class StepTimer:
         return self._stop.seconds
 
     def stop(self) -> Downtime:
-        """The cost of the last loss; includes the step after it once that step has ended."""
+        """The cost of the last loss; includes the step after the loss once that step has ended."""
         return self._stop
 
     def stepped(self) -> None:

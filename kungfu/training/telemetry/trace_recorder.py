@@ -1,6 +1,6 @@
 """Records the inputs of policies in every step on this peer, for the job's journal.
 
-The training thread only reads one row of numbers per step; another thread formats it.
+The training thread only reads one row of numbers per step; another thread formats the row.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class TraceRecorder:
         self._rank: int | None = None
 
     def entered(self, *, version: int, rank: int | None, after: int) -> None:
-        """Begins a view for this peer, after step ``after``, with a snapshot of the folds before its first step.
+        """Begins a view for this peer, after step ``after``, with a snapshot of the folds before the view's first step.
 
-        If the view has not changed, this counts as the usual end of a step.
+        If the view has not changed, the call counts as the usual end of a step.
         """
         if version == self._view:  # the barrier changed settings, or nothing
             self.step_ended(after=after)
@@ -63,7 +63,7 @@ class TraceRecorder:
         self._snapshot(after, rank)
 
     def stepped(self, packed: Sequence[float]) -> None:
-        """Counts a step that is done; ``packed`` is its packed record."""
+        """Records a finished step; ``packed`` is its packed record."""
         self._record("trace", partial(self.line, packed))
 
     def line(self, packed: Sequence[float]) -> str:
@@ -103,9 +103,9 @@ class _Form(NamedTuple):
 
 @final
 class _Layout:
-    """The places of a row's numbers in a line, with a template for all rows with the same zeros, non-numbers and rules.
+    """Formats rows as lines; rows with the same zeros, non-finite numbers and fired rules share a template.
 
-    Every step needs a line, and a cached template halves the time for it.
+    Every step needs a line, and a cached template halves the time to format the line.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -130,7 +130,7 @@ class _Layout:
         odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
         key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))
         form = self._forms.get(key)
-        if form is None:  # the first row with these zeros, non-numbers and rules
+        if form is None:  # the first row with these zeros, non-finite numbers and rules
             if len(self._forms) == _MOST_FORMS:
                 self._forms.clear()
             form = self._forms[key] = self._form(numbers, leads=leads)
