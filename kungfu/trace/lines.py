@@ -54,7 +54,7 @@ def json_literal(value: float | bool) -> str:
 
 
 def snapshot_line(position: Mapping[str, int], *, folds: LineFields) -> dict[str, Any]:
-    """The line of a snapshot of a peer's folds; ``position`` has the fields after (a step), view, rank and peer."""
+    """The line of a snapshot of a peer's folds; ``position`` has the fields "after", "view", "rank" and "peer"."""
     return {**position, "folds": {name: _written(value) for name, value in folds.items()}}
 
 
@@ -67,7 +67,7 @@ def line_kind(line: LineFields) -> LineKind:
 
 
 def number_from_json(value: Any) -> Any:
-    """Restores a number, or a list of numbers, from a trace, in which null represents NaN, and a text an infinity.
+    """Restores a number, or a list of numbers, from a trace: null represents NaN, and a text represents an infinity.
 
     >>> number_from_json(None), number_from_json("-inf"), number_from_json(3), number_from_json([1.5, None])
     (nan, -inf, 3, [1.5, nan])

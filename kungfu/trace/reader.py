@@ -1,7 +1,7 @@
 """Reads a recorded trace: the steps with lines from all peers, and the snapshots between these steps.
 
-Lines arrive from several peers in any order. Some are missing or cut short because a peer was killed, and a step that
-a failure undid occurs in two views. The reader groups the lines by step, view and rank, and keeps complete groups.
+Lines arrive from several peers in any order. Some lines are missing or cut short because a peer was killed, and a step
+that a failure undid occurs in two views. The reader groups the lines by step and view, and keeps complete groups.
 Incomplete groups and damaged lines result in a remark, not in an error.
 """
 
@@ -248,7 +248,7 @@ def _missing(shares: Mapping[int, LineFields]) -> str:
 
 
 def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:
-    """Yields the snapshots that all peers of their view have written."""
+    """Yields the snapshots to which all peers of the view have contributed."""
     sizes = {one.view: one.size for one in steps}
     for (after, view), shares in sorted(gathered.snapshots.items()):
         if sorted(shares) == list(range(sizes.get(view, 0))):

@@ -40,13 +40,13 @@ IN_BARRIER, AFTER_STEP = 0, 1
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings that the job gives to a run at its start.
+    """The settings of the job for a run, fixed when the run starts.
 
     Args:
         limits: The minimum and maximum number of peers.
         phase: The number of the job's phase; 0 if the job is not divided into phases.
         steps_before: The number of steps done in earlier phases.
-        terms_before: The terms at the end of the previous phase; ``None`` if this peer was not in it.
+        terms_before: The terms at the end of the previous phase; ``None`` if this peer took no part in that phase.
         compare_every: The number of steps between two checksums of the state in messages; 0 for none.
         exits: Reports how the program ends; ``None`` in a program that runs alone.
         is_newest: Returns True until another run begins in this process.
@@ -66,7 +66,7 @@ class Declared:
     """The program's declarations about its loop, made between ``attach`` and the first step.
 
     Args:
-        step: The name of the function that is the step.
+        step: The name of the function that the program marked as the step.
         batch: The batch size declared by the loader, in samples; ``None`` without a loader.
         accumulation: The accumulation of micro-batches, if there are any.
         metrics: The metrics of the program's loop.
@@ -96,7 +96,7 @@ class Standing:
         size: The size of the view.
         source: The rank from whose state all peers in this view continued.
         terms: The terms in force.
-        is_in_job: True once this peer has entered a view: from then on a step may carry a request.
+        is_in_job: True once this peer has entered a view; from then on, a step's message may carry a request.
         stage: The stage between two steps; see `LossReport`.
         barrier_failure: The failure of the last barrier, kept until this peer has recovered from the failure.
     """

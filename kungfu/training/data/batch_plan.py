@@ -1,4 +1,4 @@
-"""The data of a run and their order: source, sampler, batch size, epochs, and the cut into micro-batches."""
+"""The data of a run and their order: source, sampler, batch size, epochs, and the split into micro-batches."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class BatchPlan:
         return MicroBatch(step_slice, micro, micros)
 
     def following(self, micro_batch: MicroBatch) -> MicroBatch | None:
-        """The micro-batch after this one if nothing changes; ``None`` at the end of the last epoch."""
+        """The micro-batch after the given one, if nothing changes; ``None`` at the end of the last epoch."""
         if micro_batch.micro + 1 < micro_batch.micros:  # samples of the share are left
             return replace(micro_batch, micro=micro_batch.micro + 1)
         # The next step, possibly in the next epoch; none after the last epoch.
@@ -189,7 +189,7 @@ def make_batch_plan(
     remainder: Remainder = "keep",
     max_local_batch_size: int | None = None,
 ) -> BatchPlan:
-    """Makes the plan for the arguments of ``training.batches``; raises ``UsageError`` if they are wrong."""
+    """Makes the plan for the arguments of ``training.batches``; raises ``UsageError`` for invalid arguments."""
     source = as_source(data, load=load, samples=samples, readers=readers)
     numbers = [("batch_size", batch_size, 1), ("epochs", epochs, 0), ("seed", seed, 0)]
     if max_local_batch_size is not None:

@@ -114,7 +114,7 @@ def await_readers(
         OpError: A peer was lost meanwhile.
 
     Cost:
-        A message of 8 bytes, and one more for each half second that a peer reads.
+        A message of 8 bytes, and another message for each half second that a peer reads.
     """
     began, took_s, has_remarked, readers = clock(), math.nan, False, 1
     while readers:

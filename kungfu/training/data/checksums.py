@@ -24,7 +24,7 @@ _TELLING_BITS = 20.0
 
 
 def checksum(batch: Any) -> int:
-    """A checksum that is equal for equal contents, on all peers."""
+    """A checksum of a batch; equal contents have the same checksum on all peers."""
     return zlib.crc32(b"".join(np.ascontiguousarray(one).tobytes() for one in _contents(batch)))
 
 
@@ -44,7 +44,7 @@ def order_checksum(arrays: Any, targets: Any = None) -> int:
 
 
 def samples_checksum(batch: Any) -> int:
-    """A checksum that is equal for the same samples in the same order, despite random changes of their inputs.
+    """A checksum that is equal for the same samples in the same order, despite random changes of inputs.
 
     If the targets of a batch are too similar to identify its samples, inputs count as well.
     """
@@ -53,7 +53,7 @@ def samples_checksum(batch: Any) -> int:
 
 
 def has_rows(leaf: Any) -> bool:
-    """True for an array whose first dimension counts entries that all have one shape."""
+    """True for an array of at least one dimension, neither ragged nor sparse, so that it has rows of one shape."""
     is_odd = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or type(leaf).__module__.startswith("scipy")
     return not is_odd and len(getattr(leaf, "shape", ())) > 0
 
@@ -80,7 +80,7 @@ def _order_bits(targets: Any) -> float:
 
 
 def _contents(batch: Any) -> list[Any]:
-    """Arrays whose bytes are their contents; arrays of objects, whose bytes are addresses, are converted."""
+    """The arrays of a batch, with arrays of objects converted: the bytes of objects would be addresses."""
     arrays = [np.asarray(one) for one in tf.nest.flatten(batch) if one is not None]
     for number, array in enumerate(arrays):
         if array.dtype == object:

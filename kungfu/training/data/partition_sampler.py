@@ -179,7 +179,7 @@ class Partitions:
         return parts, state
 
     def _with_next(self, state: Assignment, rank: int) -> Assignment:
-        """Gives the next part to a member that holds none."""
+        """Assigns the next part to a member that holds no part."""
         # Rests of peers that left come first: otherwise these samples would wait the longest.
         if state.returned:
             return _holding(replace(state, returned=state.returned[1:]), {rank: state.returned[0]})
@@ -217,7 +217,7 @@ class SequentialSource(SampleSource, Protocol):
         ...
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads up to the first of these samples in each partition, so that all of them can be taken without delay."""
+        """Reads up to the first of these samples in each partition, so that `take` can return all without delay."""
         ...
 
 
@@ -286,7 +286,7 @@ class PartitionSampler:
         return np.concatenate([np.arange(self._starts[number], self._starts[number + 1]) for number in numbers])
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
-        """The rows of this peer's rank, numbered over all partitions."""
+        """The indices of this peer's rows in the step, counted over all partitions."""
         base = self._ahead(step_slice)
         of_members, _ = self._partitions.step(base, step_slice.global_batch_size)
         runs = [np.arange(one.start, one.end) + self._starts[one.partition] for one in of_members[step_slice.rank]]
@@ -304,7 +304,7 @@ class PartitionSampler:
         raise InternalError(f"a batch at {step_slice.position} was cut, and the peers are at {self._base.position}")
 
     def _from_variable(self, step_slice: StepSlice) -> Assignment:
-        """The assignment at the start of the slice: the stored assignment, or the one that follows it."""
+        """The assignment at the start of the slice: the stored assignment, or the next assignment after it."""
         row = np.zeros(6, np.int64) if self._variable is None else self._variable.numpy()
         # Nothing is stored yet: the data begin here.
         base, batch = (Assignment.from_row(row[1:]), int(row[0])) if row[4] else (self._base, 0)

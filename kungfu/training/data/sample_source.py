@@ -55,7 +55,7 @@ class Arrays:
     samples: int
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """Returns the rows with these indices of every array."""
+        """Returns, from every array, the rows with these indices."""
         return tf.nest.map_structure(lambda array: rows(array, indices), self.arrays)
 
     def order_checksum(self) -> int:
@@ -99,7 +99,7 @@ class Records:
 
 @dataclass(frozen=True)
 class ByIndex:
-    """A function from indices to their samples, as tensors or as a ``tf.data.Dataset``."""
+    """A function that returns the samples with given indices, as tensors or as a ``tf.data.Dataset``."""
 
     function: Callable[[NDArray[np.int64]], Any]
     samples: int
@@ -225,7 +225,7 @@ def _shareable(array: NDArray[Any]) -> bool:
 
 @cache
 def _has_accelerator() -> bool:
-    """True if an accelerator exists: batches are then copied to its memory in the loading thread."""
+    """True if an accelerator exists; the loading thread then copies batches to the accelerator's memory."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 

@@ -37,7 +37,7 @@ class StepSlice:
         return spread(self.step_samples(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
-        """The next slice, possibly in the next epoch, if view and batch size do not change: a guess for the loader."""
+        """Predicts the next slice, possibly in the next epoch, assuming that view and batch size do not change."""
         # The minimum number of samples of a step; a smaller remainder ends the epoch.
         least = self.global_batch_size if remainder == "drop" else 1
         return replace(self, position=advanced(self.position, self.step_samples(samples), samples=samples, least=least))

@@ -44,7 +44,7 @@ class StreamSampler:
         return sample_numbers(step_slice, self.samples)
 
     def end_of_step(self, step_slice: StepSlice) -> int:
-        """The number of the first sample after the step, whose samples include those of all peers."""
+        """The number of the first sample that follows the samples of all peers in the step."""
         position = step_slice.position
         return position.epoch * self.samples + position.offset + step_slice.step_samples(self.samples)
 
@@ -149,7 +149,7 @@ class Stream:
         )
 
     def first_batch_of(self, epoch: int) -> int | None:
-        """The checksum of an epoch's first batch; ``None`` if it is unknown on this peer.
+        """The checksum of an epoch's first batch; ``None`` if the checksum is unknown on this peer.
 
         Cost:
             None on a peer that has read that batch; otherwise, if the data can be read from any position, one reading.

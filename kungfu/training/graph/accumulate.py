@@ -67,7 +67,7 @@ class Accumulation:
         return list(tf.cond(micro.last.read_value(), conclude, keep))
 
     def ended(self, conclude: Callable[[], Any]) -> Any:
-        """Graph: counts the micro-batch; after the last one, ends the step with ``conclude``."""
+        """Graph: counts a micro-batch that is not the last; after the last, ends the step with ``conclude``."""
         micro = self._micro
 
         # Samples of the share are left: the step is not done.

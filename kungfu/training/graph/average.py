@@ -22,7 +22,7 @@ DENSE_LIMIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class SummedTotals:
-    """Tensors that a step sums over the peers with its gradient message; ``conclude`` receives the sums."""
+    """Tensors that a step sums over the peers by its gradient message; ``conclude`` receives the sums."""
 
     totals: Sequence[Any]
     conclude: Callable[[Sequence[Any]], object]
@@ -146,7 +146,7 @@ def _of_share(mean: Any, total: Any, samples: tf.Variable) -> Any:
 
 
 def _dense_leaves(gradients: Any) -> list[Any]:
-    """The gradients other than ``None``; raises ``UsageError`` if there are none, or if XLA compiles the step."""
+    """The gradients other than ``None``, as dense tensors; ``UsageError`` without any, or if XLA compiles the step."""
     refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]

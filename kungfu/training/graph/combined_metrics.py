@@ -93,7 +93,7 @@ class _Gathered:
         self.totals = [tf.Variable(start, trainable=False, name="kungfu/metrics_gathered") for start in self._initial]
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the metric's states before the step: the job's states, or the initial ones if an epoch begins."""
+        """Graph: the metric's states before the step: the job's states, or the initial states if an epoch begins."""
         pairs = zip(self._initial, self.totals, strict=True)
         self._before = [tf.where(anew, tf.constant(start, total.dtype), total.read_value()) for start, total in pairs]
         return self._before
@@ -283,7 +283,7 @@ class LoopMetrics:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Graph: surrounds the program's function."""
+        """Graph: surrounds the program's function, in which the metrics update values instead of variables."""
         offset = self._graph_state.progress.offset
         start = self.job.start(anew=tf.equal(tf.convert_to_tensor(offset), 0))
         with self.job.watched(start) as watched:

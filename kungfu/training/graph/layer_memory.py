@@ -43,7 +43,7 @@ _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dty
 
 
 class AddedSums:
-    """This peer's additions in a step to variables declared "sum"; a message of the step sums them over the peers."""
+    """This peer's additions in a step to variables declared "sum"; a message of the step sums all peers' additions."""
 
     def __init__(self, variables: Sequence[tf.Variable] = ()) -> None:
         self.variables = list(variables)
@@ -51,7 +51,7 @@ class AddedSums:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Graph: surrounds the program's function; notes the variables' values before it."""
+        """Graph: surrounds the program's function; records the variables' values before the function."""
         self._before = [one.read_value() for one in self.variables]
         yield
 
@@ -179,7 +179,7 @@ class LayerMemory:
 
 
 def _said(variable: Any) -> LayerReduction | None:
-    """The declaration in ``aggregation``; ``None`` for its default, which was "mean" in earlier versions of Keras."""
+    """The declaration in ``aggregation``; ``None`` for Keras' default value, which was "mean" in earlier versions."""
     said = getattr(variable, "aggregation", None)
     default = inspect.signature(keras.layers.Layer.add_weight).parameters["aggregation"].default
     return None if said in (None, "none", default) else said

@@ -1,4 +1,4 @@
-"""The values that the user's program gives to policies: published in its step, or fed between its steps.
+"""The values that the user's program passes to policies: published in a step, or fed between steps.
 
 A published value is stored in a variable, one per name that a rule uses. The tensor itself would not work: a value may
 come from a branch, or from a function inside the step, which TensorFlow traces only once. The variable is cleared at
@@ -44,7 +44,7 @@ class _DeclaredValues:
         self._policies = {name: plan.rules_reading(name)[0] for name in self._declared}
 
     def refuse(self, name: str, what: str, *, where: str = "") -> NoReturn:
-        """Raises ``PolicyError`` with the policy that declares the name, its line, and the user's faulty line."""
+        """Raises ``PolicyError`` with the policy that declares the name, the line of the declaration, and ``where``."""
         raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
 
 
@@ -74,7 +74,7 @@ class PublishedValues(_DeclaredValues):
             variable.assign(_nothing(variable.dtype))
 
     def publish(self, name: str, value: Any, *, where: str) -> None:
-        """Graph: publishes a value at the user's line ``where``; ``PolicyError`` if its type or shape is wrong."""
+        """Graph: publishes a value at the user's line ``where``; ``PolicyError`` if the type or shape is wrong."""
         variable = self.variables[name]
         tensor = tf.convert_to_tensor(value)
         # An implicit cast could lose precision that matters.

@@ -273,7 +273,7 @@ class CompiledStep:
 
 
 def _batched(tensors: Sequence[Any]) -> Any | None:
-    """The first tensor with a first dimension, which is the number of samples; ``None`` if no tensor has one."""
+    """The first tensor with a first dimension, which counts the samples; ``None`` if all tensors are scalars."""
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
@@ -290,7 +290,7 @@ def sample_count(tensors: Sequence[Any]) -> int:
 
 @lru_cache(maxsize=64)
 def _constant(micro: tuple[int, int, int]) -> Any:
-    """The micro-batch as a cached tensor: a new one costs as much as the rest of a call, and most steps are whole."""
+    """The micro-batch as a cached tensor, since a new tensor costs as much as the rest of a call, and few differ."""
     return tf.constant(micro, tf.int64)
 
 

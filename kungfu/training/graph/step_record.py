@@ -60,7 +60,7 @@ def given_numbers(packed: Sequence[float]) -> MessageNumbers:
 
 
 def _job_samples(given: MessageNumbers) -> float:
-    """The samples of the whole job; see `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
+    """The number of samples of the job; see `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
     if not given.epochs > 0:
         return 0.0
     least = max(min(given.batch, given.epoch_samples) if given.drops > 0 else 1.0, 1.0)
@@ -81,7 +81,7 @@ def _clock_seconds(given: MessageNumbers) -> float:
 
 
 def _float32(number: float) -> float:
-    """Rounds to float32; the rounded quotient of two float32 equals their float32 division."""
+    """Rounds to float32; the rounded quotient of two float32 values equals the result of a division in float32."""
     return float(np.float32(number))
 
 
@@ -204,7 +204,7 @@ class StepRecord:
         }
 
     def samples_trained(self, packed: Sequence[float]) -> int:
-        """The samples that the job has trained on so far, including this step."""
+        """The number of samples on which the job has trained so far, including this step."""
         given = given_numbers(packed)
         return int(given.trained + given.header[0])
 

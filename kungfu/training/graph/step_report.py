@@ -32,7 +32,7 @@ class StepPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """The outcome of one call of the step, the position of the run after it, and the record of the last whole step."""
+    """The outcome of one call of the step, the run's position after the call, and the record of the last whole step."""
 
     code: int
     position: StepPosition
@@ -74,8 +74,8 @@ class PlannedEpochs:
         samples: The number of samples in an epoch.
         epochs: The number of epochs.
         drops: True if an epoch ends before a step that would be smaller.
-        done_before: Epochs that the program counts before the first one of this run, such as ``initial_epoch`` of
-            ``fit``.
+        done_before: The number of epochs that the program counts before the first epoch of this run, such as
+            ``initial_epoch`` of ``fit``.
         fit: The number of this ``fit`` in the program, from 1; 0 if the program has a custom loop.
     """
 

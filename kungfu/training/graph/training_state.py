@@ -124,7 +124,7 @@ class TrainingState:
         write_variable(self._registered_before, step)
 
     def registered_before(self) -> int:
-        """The step before which the mirrors last read the registered values; 0 if they never did."""
+        """The step before which registered values were last read into their mirrors; 0 if this has never happened."""
         return int(read_variable(self._registered_before))
 
     def shared(self) -> list[tf.Variable]:
@@ -149,7 +149,7 @@ class TrainingState:
         return writable_memory_of(self._variables)
 
     def digest(self) -> dict[str, int]:
-        """The checksum of every shared variable, by name; computed in one pass over their memory."""
+        """The checksum of every shared variable, by name; computed in one pass over the variables' memory."""
         return dict(zip(self.classes.shared, digests(self._shared_memory()), strict=True))
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
@@ -180,7 +180,7 @@ def checksum_of(variables: Sequence[tf.Variable]) -> int:
     """A 32-bit checksum of the contents of variables, in their order.
 
     Cost:
-        One pass over their memory.
+        One pass over the variables' memory.
 
     >>> checksum_of([tf.Variable([1.0, 2.0])]) == checksum_of([tf.Variable([2.0, 1.0])])
     False

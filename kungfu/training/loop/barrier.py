@@ -178,7 +178,7 @@ def average_statistics(run: Run) -> None:
 
 
 def enter(run: Run, result: BarrierResult, terms: Terms) -> None:
-    """Enters another view with this peer's rank, under its terms; without a rank this peer has left the job."""
+    """Enters a new view with this peer's rank in it, under ``terms``; without a rank, this peer has left the job."""
     view, rank = result.after.view, result.rank
     standing, variables = run.standing, run.graph_state.view
     standing.rank, standing.size, standing.source = rank, view.size, next(iter(result.sources), 0)
@@ -330,7 +330,7 @@ def _on_scale(run: Run, asked: Asked) -> Asked:
 
 
 def _first_terms(run: Run, size: int) -> Terms:
-    """The terms of the first view, with the batch size from rank 0's state, so that all peers agree on it."""
+    """The terms of the first view; the batch size stems from rank 0's state, so that all peers agree on the size."""
     # Without a loader each peer has as many samples as rank 0; a resumed checkpoint contains a batch size in force.
     batch, checkpoints, rate = int(read_variable(run.graph_state.progress.batch)), run.checkpoints, run.rate
     whole = batch * size if run.declared.batch is None else checkpoints.batch_in_force(batch)
@@ -341,7 +341,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms of a phase, with the lasting terms of the previous phase if this peer was in it."""
+    """The first terms of a phase, with the lasting terms of the previous phase if this peer took part in that phase."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

@@ -30,7 +30,7 @@ BETWEEN_STEPS = "the exchange of values"
 
 
 def random_streams(run: Run) -> RandomStreams:
-    """The random streams of this peer's steps; a resumed job has different streams than before."""
+    """The random streams of this peer's steps; after a resume the streams differ from those before."""
     trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
     # Peer 0 has restored its local registered values from the checkpoint; other peers draw new states.
     is_restored = resumed > 0 and trained.peer == 0
@@ -110,7 +110,7 @@ def forget_message_time(run: Run) -> None:
 
 
 def peer_group(run: Run, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
-    """The peers of the view, including this one; ``tag`` names their messages."""
+    """The peers of the view, including this peer; ``tag`` names the group's messages."""
     assert run.rank is not None, "a decision has removed this peer"
     return PeerGroup(run.rank, run.size, partial(total, run, tag=tag), run.standing.source)
 
@@ -140,7 +140,7 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
 
 
 class HostNotes:
-    """The host's notifications to the graph before a step, written only if they changed."""
+    """The values that the host writes to the graph before a step, if the values have changed."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._every, self._view = run, run.settings.compare_every, run.graph_state.view

@@ -1,4 +1,4 @@
-"""This process's connection to its job: made by its first run, and reused by later runs.
+"""This process's connection to its job, which the first run makes and later runs reuse.
 
 A program may train several times, one phase of the job after the other. Each phase has a separate step, policies and
 state; the agent, the other peers and the all-reduce stay the same.
@@ -101,7 +101,7 @@ class JobConnection:
         return membership
 
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
-        """Begins a run; ``on_offer`` requests a barrier in its graph.
+        """Begins a run; ``on_offer`` requests a barrier in the run's graph.
 
         Raises:
             UsageError: This process has already begun a run, and the job is not divided into phases.

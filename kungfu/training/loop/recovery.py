@@ -41,7 +41,7 @@ from kungfu.training.run import AFTER_STEP, Run
 
 
 def lasting_failure(run: Run) -> PeerFailure | None:
-    """Before a step: the loss of a peer that the job has given up, though its messages may still arrive.
+    """Before a step: the loss of a peer that the job has given up, although the peer's messages may still arrive.
 
     Cost:
         Reading one field if no peer was given up; every training step calls this function.
@@ -65,7 +65,7 @@ def recover(run: Run, error: BaseException, *, where: str = "") -> None:
     """Continues without the peers that were lost.
 
     Args:
-        error: TensorFlow's error for a message that failed, or one of kungfu's.
+        error: TensorFlow's error for a message that failed, or an error of kungfu.
         where: For TensorFlow's error: the position of this peer, such as "in step 7" or "between steps 7 and 8".
 
     Raises:
@@ -104,7 +104,7 @@ def _in_barrier(run: Run) -> str:
 
 
 def _meaning(run: Run, error: BaseException, where: str) -> BaseException:
-    """The kungfu error behind TensorFlow's error for a message; any other error unchanged."""
+    """The kungfu error that caused TensorFlow's error for a message; any other error unchanged."""
     # The barrier itself, or the job, has raised an error of kungfu.
     if not isinstance(error, tf.errors.OpError):
         return error
@@ -138,7 +138,7 @@ def _regroup(run: Run, failure: KungfuError) -> None:
 
 
 def _registered_before(run: Run, *, gives: bool) -> int | None:
-    """The step before which the registered values were read, if all peers continue with a new joiner's values."""
+    """The step before which registered values were read, if all peers continue with the values of a new joiner."""
     pending = run.pending.sync
     is_new = pending is not None and pending.loads_values and run.registry.has_agreed_values
     return run.state.registered_before() if is_new and gives else None

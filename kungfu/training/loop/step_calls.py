@@ -1,7 +1,7 @@
-"""The calls of a step in a loop: the state kept between two calls, the work around each call, and its log.
+"""The calls of a step in a loop: the state kept between two calls, the work around each call, and the log of the steps.
 
-The first call begins the run (`warm_up`), and the end of training follows the last. See `recovery` for the loss of a
-peer, and `barrier` for barriers.
+The first call begins the run (`warm_up`), and the end of training follows the last call. See `recovery` for the loss of
+a peer, and `barrier` for barriers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """The stamps of one run. A batch's tensors carry its stamp; to tensors without a stamp the most recent applies."""
+    """The stamps of one run. A batch's tensors carry a stamp; for tensors without it, the most recent stamp applies."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None
@@ -76,7 +76,7 @@ class Stamps:
 
 
 def is_stale(stamp: Stamp, here: StepPosition) -> bool:
-    """True for a batch that was cut for another epoch, position or view than the current ones.
+    """True for a batch that was cut for another epoch, position or view than the current one.
 
     A micro-batch must be the first of its step, or follow the last finished micro-batch.
     """
@@ -117,11 +117,11 @@ class StepCalls:
 
     @property
     def has_view(self) -> bool:
-        """True once this peer is in a view, which its first call of the step joins; always True without a job."""
+        """True once this peer is in a view, as from its first call of the step on; always True without a job."""
         return self.run.trace.gate is None or self.position().version > 0
 
     def mark(self, name: str, *, averages: int) -> None:
-        """Makes the function of this name the step; see ``Training.step``."""
+        """Declares the function of this name as the step; see ``Training.step``."""
         declared = self.run.declared
         if declared.step is not None:
             raise UsageError(
@@ -205,7 +205,7 @@ class StepCalls:
             self._shadows.extend(self.step_log.log(report))
 
     def hold_barrier(self) -> int:
-        """Runs the barrier inside the graph; keeps any error, to be raised or recovered from outside the graph."""
+        """Runs the barrier inside the graph; stores any error, which is raised or handled outside the graph."""
         run = self.run
         try:
             barrier.hold(run)
@@ -241,7 +241,7 @@ class StepCalls:
     # ---- between two calls -------------------------------------------------------------------------------------------
 
     def exchange(self, values: Callable[[PeerGroup], None]) -> bool:
-        """Exchanges values between two steps with all peers of the view, which call this at the same position.
+        """Exchanges values between two steps with all peers of the view, which call this method at the same position.
 
         Args:
             values: Exchanges the values. It must allow repetition, as the caller repeats the exchange after a loss.

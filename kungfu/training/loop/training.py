@@ -61,7 +61,7 @@ class Training:
 
     @property
     def is_tracing(self) -> bool:
-        """True while the step is being traced, or runs op by op, and the current call is a part of it."""
+        """True while the step is being traced, or runs op by op, in the call under way."""
         return self._run.trace.is_under_way
 
     @property
@@ -76,7 +76,7 @@ class Training:
 
     @property
     def left(self) -> bool:
-        """True once a decision has removed this peer: its loop has ended, and the other peers continue."""
+        """True once a decision has removed this peer: this peer's loop has ended, and the other peers continue."""
         return self._run.left
 
     @property
@@ -99,8 +99,8 @@ class Training:
         without prints, summaries or calls into Python, and then waits for the other peers.
 
         Args:
-            function: Computes gradients, passes them through ``average`` and applies them. It may return tensors, or
-                nothing.
+            function: Computes gradients, passes them through ``average`` and applies the means. It may return tensors,
+                or nothing.
             averages: The number of calls of ``average`` in each step, directly in the step and under no condition. It
                 is greater than 1, for example, in a step with critic steps, or with the second gradient of
                 sharpness-aware minimisation. The values for the policies ride on the last message; if a message fails,
@@ -115,8 +115,8 @@ class Training:
         Raises:
             UsageError: The function cannot be traced, averages more or less often than declared, or the run already has
                 a step.
-            PeerFailure: Peers were lost, and too few are left to continue; the error names them.
-            DeadlineExceeded: Peers were late; the error names them.
+            PeerFailure: Peers were lost, and too few are left to continue; the error names the lost peers.
+            DeadlineExceeded: Peers were late; the error names these peers.
 
         Cost:
             With several averages, a message for each average, and a copy of the variables written before the last.
@@ -139,11 +139,11 @@ class Training:
     def average(self, gradients: Nest, *, loss: Any) -> Nest:
         """Averages gradients over all samples of a step, from each peer's gradients over its share; a collective.
 
-        Call it inside a function marked ``@training.step``, once, or as often as ``step(averages=...)`` declares.
+        Call this method inside a function marked ``@training.step``, as often as ``step(averages=...)`` declares.
 
         Args:
-            gradients: Any nest; ``None`` stays ``None``, and sparse gradients become dense if they take at most 256 MiB
-                then. All gradients are weighted by the peer's share of the step's samples, so uneven slices result in
+            gradients: Any nest; ``None`` stays ``None``, and sparse gradients of at most 256 MiB in dense form become
+                dense. All gradients are weighted by the peer's share of the step's samples, so uneven slices result in
                 the gradient of the whole batch.
             loss: This peer's mean loss, a scalar. If a step averages several times, the policies see the loss and the
                 gradients of the last average.
@@ -239,7 +239,7 @@ class Training:
         self._run.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
-        """Combines Keras metrics over the job: after a step they hold the results of all peers in the epoch.
+        """Combines Keras metrics over the job: after a step the metrics contain the results of all peers in the epoch.
 
         Call this method once, with all metrics, between ``attach`` and the first step. In the step, call
         ``update_state`` of each metric before ``training.average()``; after a step, ``result()`` returns the job's
@@ -247,7 +247,7 @@ class Training:
         over the run. The next step discards updates made outside of the step.
 
         Args:
-            metrics: Built Keras metrics. Metrics of Keras that keep sums are added up over the peers.
+            metrics: Built Keras metrics. The states of Keras' own metrics that store sums are added up over the peers.
             combine: The combination of the states of other metrics, by metric name; as in ``kf.keras.attach``.
 
         Raises:
@@ -330,7 +330,7 @@ class Training:
             Exception: An error of loading, raised from the loop, with a note that identifies the samples.
 
         Cost:
-            With ``max_local_batch_size`` a second copy of the gradients.
+            With ``max_local_batch_size``, a second copy of the gradients.
 
         On rescale:
             All peers follow one agreed position, so no sample is lost or repeated when peers join or leave.
@@ -481,7 +481,7 @@ class Training:
         return self._run.checkpoints.resume(Path(path))
 
     def finish(self) -> None:
-        """Ends training on this peer; ``batches`` calls this method at its end, and a custom loop should call it too.
+        """Ends training on this peer; ``batches`` calls this method at its end, as a custom loop should.
 
         The peers still in the job average their layers' statistics, and compare their states.
         """

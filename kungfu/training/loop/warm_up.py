@@ -1,4 +1,4 @@
-"""Traces the step before its first call, and runs it once on a copy of the state, so that other peers need not wait.
+"""Traces the step before its first call, and runs it once on a copy of the state, so that no other peers need to wait.
 
 The run allocates memory, and loads kernels and libraries, before the peer reports itself ready. Afterwards every
 variable known to the step, including the user's variables, has its old value. The run has no other effects: it prints
@@ -29,7 +29,7 @@ def prepare_step(
     Args:
         run: The run of the step; after this call nothing more can be registered.
         function: The program's function.
-        tensors: The batch of its first call.
+        tensors: The batch of the first call.
         structure: The nest of positional and named arguments that has these tensors as its leaves.
         hold: Runs the barrier, and returns the outcome of the step; called inside the graph.
 

@@ -55,8 +55,8 @@ class CheckpointRequest:
 class CheckpointManager:
     """The checkpoints of one peer, with all trained and all registered variables.
 
-    Every peer records a request, and rank 0 carries out the request at the next barrier. The other peers then remember
-    it, so that if rank 0 is lost, the new rank 0 writes the checkpoints that did not reach the disk.
+    Every peer records a request, and rank 0 carries out the request at the next barrier. The other peers remember the
+    request, so that if rank 0 is lost, the new rank 0 writes the checkpoints that did not reach the disk.
 
     Args:
         trained: The trained objects.
@@ -176,12 +176,12 @@ class CheckpointManager:
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
-        """The global batch size of the first step: the checkpoint's, if that training also started with ``batch``."""
+        """The global batch size of the first step: the resumed size if that run also began with ``batch``, or ``batch``."""
         resumed = self._resumed
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
     def continued(self, terms: Terms) -> Terms:
-        """The first terms, with the lasting part of the resumed checkpoint's terms."""
+        """Adds the lasting part of the resumed checkpoint's terms to the first terms of this run."""
         resumed = self._resumed
         if resumed is None:
             return terms
@@ -205,7 +205,7 @@ class CheckpointManager:
         self._wanted[self._folder(request).path] = request
 
     def take_over(self) -> None:
-        """Requests again, after the loss of rank 0, the checkpoints that it had not written to disk."""
+        """Requests again, after the loss of rank 0, the checkpoints that rank 0 had not written to disk."""
         for path, (request, step) in self._entrusted.items():
             # A newer request for the folder replaces this one; a checkpoint on disk is done.
             if path not in self._wanted and not has_step(path, step):

@@ -49,12 +49,12 @@ def describe(
     facts: Sequence[str] = (),
     remembered: Sequence[str] = (),
 ) -> Description:
-    """Describes all that must be equal on the peers of a job: versions, plan, configs, variables, values, data.
+    """Describes everything that must be equal on all peers of a job: versions, plan, configs, variables, values, data.
 
     Args:
         plan: The compiled policies. Hooks are compared by module and qualified name, not by code.
         model: A variable is compared by index, shape, dtype and trainability, not by its name, which Keras may number
-            differently in another process. See `program_entries` for its layers and its ``compile``.
+            differently in another process. See `program_entries` for the layers and the arguments of ``compile``.
         data: The number of samples, the seed, and the checksum of the first batch of data that every peer reads.
         facts: Further facts as text, such as the arguments of ``fit``.
         remembered: The program's declarations about variables in which layers keep statistics of their inputs.
@@ -102,14 +102,14 @@ def _variable(section: str, index: int, variable: Any, what: str, *, where: str 
 
 
 def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The properties of this peer's machine that affect its arithmetic: threads per op, and the processor."""
+    """The properties of this peer's machine that affect results of arithmetic: threads per op, and the processor."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     threads = threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or len(os.sched_getaffinity(0))
     return f"{threads} thread{'' if threads == 1 else 's'}, {_processor(cpuinfo)}"
 
 
 def _processor(cpuinfo: Path) -> str:
-    """The model of the first processor, and the best of its features that TensorFlow uses."""
+    """The model of the first processor, and the best instruction set of this processor that TensorFlow uses."""
     fields: dict[str, str] = {}
     for line in cpuinfo.read_text().splitlines() if cpuinfo.is_file() else ():
         name, _, value = line.partition(":")

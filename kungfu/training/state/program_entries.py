@@ -74,7 +74,7 @@ class _Path:
 
 
 def model_entries(model: Any) -> Iterator[Entry]:
-    """The entries of a model: its layers and operations in order, and their calls in a functional model."""
+    """The entries of a model: the layers and operations in order, and the calls of these in a functional model."""
     for number, part in enumerate(_parts(model)):
         yield from _object(_Path(part.name, f"#{number}"), part)
         calls, inputs = calls_of(part), getattr(part, "inputs", None) or []
@@ -144,7 +144,7 @@ def _entries(path: _Path, value: Any) -> Iterator[Entry]:
 
 
 def _text(value: Any) -> str:
-    """A plain value as text: floats to six digits, since rounding may differ; for a path, only that it is one."""
+    """A plain value as text: floats to six digits, since rounding may differ; "a path" in place of any path."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
         return f"{value:.6g}"
@@ -204,7 +204,7 @@ def _many(values: Sequence[Any]) -> str:
 
 
 def _object(path: _Path, one: Any) -> Iterator[Entry]:
-    """The entries of an object's class and config; also of its numbers, if the config may lack them."""
+    """The entries of an object's class and config; also the entries of numbers that the config may lack."""
     path = replace(path, order={})  # keys inside an object are not names of outputs
     yield path.holds(getattr(one, "__qualname__", type(one).__qualname__))
     if isinstance(one, type | keras.initializers.Initializer):
@@ -268,7 +268,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """True for a number, an array, or a tuple of numbers; lists are excluded, as the program may append to them."""
+    """True for a number, an array, or a tuple of numbers; lists are excluded, since the program may extend a list."""
     if isinstance(value, tuple):
         return all(map(_is_number, value))
     return isinstance(value, bool | int | float | np.number | np.ndarray | tf.Tensor)

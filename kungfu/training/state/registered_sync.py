@@ -1,4 +1,4 @@
-"""Compares registered values between two steps, sends them to new peers, and averages them.
+"""Compares registered values between two steps, sends the values to new peers, and averages some of them.
 
 A barrier is inside a step, before the program's work that follows the step. A counter incremented by that work still
 has its old value, except on a joiner, which has done no step. So registered values are exchanged at a point that every
@@ -60,7 +60,7 @@ class PeerGroup:
         """Returns the ``content`` of rank ``rank`` on every peer; the content of the other ranks is ignored.
 
         Cost:
-            One message, and a second one if the content is long.
+            One message, and a second message if the content is long.
         """
         if self.size == 1:
             return content
@@ -77,12 +77,13 @@ class PeerGroup:
         return bytes(total.numpy().tobytes()[:of])
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """For each flag, True if it is True on any peer; all peers must pass the same number of flags."""
+        """For each flag, True if the flag is True on any peer; all peers must pass the same number of flags."""
         return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Assigns the values of ``rank`` to variables that differ between peers. ``variables`` have the same order on
-        all peers. Costs one pass over their memory, a message with 64 bytes for each, and the values that differ."""
+        """Assigns the values of ``rank`` to variables that differ between peers; the order of ``variables`` is the same
+        on all peers. Costs one pass over the memory, a message with 64 bytes per variable, and the values that differ.
+        """
         if self.size == 1 or not variables:
             return
         indices = differing_variables(variables, size=self.size, total=self.total)
@@ -91,7 +92,7 @@ class PeerGroup:
 
 
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Reads the program's values, agrees on them with the other peers, and returns changed values to the program.
+    """Reads the program's values, agrees on values with the other peers, and returns changed values to the program.
 
     Args:
         registry: The registered values of this peer.
@@ -159,7 +160,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
 def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
-    """The values of rank ``source``, and the names of values that its hooks set; the other peers add zeros to a sum."""
+    """The values of rank ``source``, and the names of values set by its hooks, from a sum to which others add zeros."""
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     agreed = peers.added(content if peers.rank == source else b"", of=len(content))

@@ -91,7 +91,7 @@ class ValueCodec:
 
 
 def codec_of(name: str, value: Any, *, room_bytes: int) -> ValueCodec:
-    """The codec for values like this one.
+    """Creates the codec for values of the same form as the first value.
 
     Args:
         name: The registered name of the value, for errors.
@@ -366,7 +366,7 @@ class RescaleHooks:
     _functions: list[Callable[[Rescaled], Any]] = field(default_factory=list)
 
     def add(self, function: Callable[[Rescaled], Any]) -> None:
-        """Adds a hook; raises ``UsageError`` if it is not callable."""
+        """Adds a hook; raises ``UsageError`` if the hook is not callable."""
         if not callable(function):
             raise UsageError(f"training.on_rescale({function!r}): takes a function of one argument, what has changed")
         self._functions.append(function)

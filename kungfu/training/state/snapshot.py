@@ -83,7 +83,7 @@ def phase_file(number: int) -> str:
 
 @dataclass(frozen=True)
 class CheckpointedState:
-    """The contents of a checkpoint: ``root`` tracks them for TensorFlow, ``classes`` has them by kungfu's names."""
+    """The variables in a checkpoint: ``root`` tracks them for TensorFlow, ``classes`` lists them by kungfu's names."""
 
     root: Any
     classes: StateClasses

@@ -33,7 +33,7 @@ class EventLogWriter:
     with the cost of the change.
 
     Args:
-        record: Receives the name of a stream and an entry for it.
+        record: Receives the name of a stream and an entry for this stream.
         deciding: The rules that may request another size, or other peers.
         clock: A monotonic clock, in seconds.
     """
@@ -53,12 +53,12 @@ class EventLogWriter:
 
     @property
     def is_quiet(self) -> bool:
-        """True if the next step has only its numbers to report, as long as its loss is finite."""
+        """True if the next step, unless its loss is not finite, has nothing but numbers to report."""
         return self._rescale is None and self._not_finite is None
 
     @property
     def has_news(self) -> bool:
-        """True if a rescale waits for the first step after it."""
+        """True if a rescale waits to be reported with the first step after the rescale."""
         return self._rescale is not None
 
     def joined(self, result: BarrierResult, *, step: int) -> None:
@@ -111,7 +111,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
-        """Records a barrier after ``step``; it stopped this peer for ``stop_s`` seconds."""
+        """Records a barrier after ``step``, which stopped this peer for ``stop_s`` seconds."""
         before, after = result.before, result.after
         assert before is not None
         if result.after.requests or after.terms.stopped:
@@ -174,8 +174,8 @@ class EventLogWriter:
 
         Args:
             result: The view of the survivors, and the peers that they lost.
-            step: The steps done in the state from which they continue.
-            redone: The steps of this peer that are undone by the recovery.
+            step: The number of steps done in the state from which the survivors continue.
+            redone: The number of this peer's steps that the recovery undoes.
             registered_before: See `RecoveredEvent`.
             stop: Returns the cost of the loss so far; once the next step has ended, the cost includes that step.
         """
@@ -208,7 +208,7 @@ class EventLogWriter:
         self._stop = stop
 
     def stepped(self, metrics: Callable[[], Mapping[str, Any]]) -> None:
-        """Records a finished step; ``metrics`` returns its numbers and the monitors' values for the line."""
+        """Records a finished step; ``metrics`` returns the step's numbers and the monitors' values for the line."""
         if self._rescale is not None:
             self._complete_rescale(self._rescale)
         if self._leading:
@@ -325,13 +325,13 @@ class EventLogWriter:
 
 
 def _stopped(stop: Downtime) -> dict[str, float]:
-    """The seconds for which training stood still, from step to step, and their parts."""
+    """The seconds for which training stood still, from step to step, and the parts of this time."""
     seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 
 
 def _rules_of(requests: Sequence[Asked]) -> str:
-    """The names of the rules that caused a change; empty without any."""
+    """The names of the rules that caused a change, as text; empty without rules."""
     return " and ".join(one.by for one in requests)
 
 

@@ -51,7 +51,7 @@ class Durations:
         return math.nan
 
     def summary(self) -> dict[str, Any]:
-        """The count of durations, their 50th, 90th and 99th percentile and the longest, in seconds; 0 if empty."""
+        """The count of durations and, unless it is 0, their 50th, 90th and 99th percentile and maximum, in seconds."""
         count = self._counts.total()
         if not count:  # no percentiles without durations
             return {"count": 0}
@@ -75,7 +75,7 @@ class _Experience:
 
 @dataclass
 class _Loss:
-    """The times of a loss of peers: end of the last step before it, notice of the loss, and end of the recovery."""
+    """The times of a loss of peers: end of the last step before the loss, notice of the loss, end of the recovery."""
 
     ended: float
     noticed: float
@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers for this peer, in seconds from the end of the last step to the end of the next."""
+    """The cost of a loss of peers for this peer, in seconds, from the end of the last step to the end of the next."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again
@@ -100,7 +100,7 @@ class Downtime:
 
     @property
     def seconds(self) -> float:
-        """The time for which training stood still: the sum of the parts less the one step done in it."""
+        """The time for which training stood still: the sum of the parts less the duration of the step done in it."""
         one_step_s = 0.0 if self.first_step_s is None else self.first_step_s - self.step_s
         return max(0.0, self.noticed_s + self.regrouped_s + one_step_s)
 
@@ -139,7 +139,7 @@ class StepTimer:
         self._stop = Downtime(0.0, 0.0, None, 0.0)
 
     def entered(self) -> None:
-        """Begins a view, after its attachment was opened."""
+        """Begins a view, after the view's attachment was opened."""
         # After a loss, the downtime in the new view continues from the last step before. Otherwise this peer has just
         # joined, or a barrier has changed the view, and the first step begins here.
         if self._loss is None:
@@ -149,7 +149,7 @@ class StepTimer:
         self._adjust()
 
     def arrived(self) -> None:
-        """Begins a barrier; its step is done, whatever the result of the barrier."""
+        """Begins a barrier; the step before it is done, whatever the result of the barrier."""
         self._arrived = self._clock()
 
     def held(self, seconds: float, *, changed: bool) -> None:
@@ -185,7 +185,7 @@ class StepTimer:
         return self._stop
 
     def stepped(self) -> None:
-        """Ends a step. The first step of a view has no step before it, and does not count."""
+        """Ends a step. The first step of a view does not count, since no step of the view precedes it."""
         view, now = self._view, self._clock()
         # A failed barrier began at the end of the step; the duration of a finished barrier is already deducted.
         self._ended, self._arrived = now if self._arrived is None else self._arrived, None
@@ -211,7 +211,7 @@ class StepTimer:
         return {name: took.summary() for name, took in self._took.items()}
 
     def _median_s(self) -> float:
-        """The median of the last steps of this view; without any, of all steps."""
+        """The median duration of this view's last steps; without such steps, of all steps; 0 if there are none."""
         self._count()
         recent, all_s = self._view.recent, self._took["step_s"].percentile(50)
         if recent:

@@ -70,7 +70,7 @@ class StepTrace:
             yield
 
     def averaged(self, means: Any) -> None:
-        """Records the means of the last average (a nest); later ops of the step wait for them."""
+        """Records the means of the last average (a nest); later ops of the step wait for these means."""
         self.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         self.note_end()
 
@@ -106,7 +106,7 @@ class StepTrace:
         )
 
     def undo_all(self) -> None:
-        """Records a message after the last average: until it arrives, all changes of the step may have to be undone."""
+        """Records that a message follows the last average: if it fails, all changes of the step must be undone."""
         self._moved_early = None
 
     def _refuse_place(self) -> None:
