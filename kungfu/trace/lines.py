@@ -1,8 +1,7 @@
 """The lines of ``trace.jsonl``: functions that build each kind of line, and the fields that a reader requires.
 
 Each line is a JSON object. A *header* line begins a phase and contains its plan. A *step* line contains one peer's
-share of a step. A *snapshot* line contains the states of one peer's folds after a step. ``docs/trace.md`` explains the
-schema.
+share of a step. A *snapshot* line contains the states of one peer's folds after a step. See ``docs/trace.md``.
 """
 
 from __future__ import annotations

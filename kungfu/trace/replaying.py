@@ -1,9 +1,8 @@
 """Replays a plan over a recorded trace, and compares the replayed decisions with the run's decisions.
 
 The run's own plan is replayed with the run's membership: local folds follow their peers from view to view, and every
-snapshot of the record is compared with the replayed states. If steps are missing from the record, the states are
-*lost*, and the replay resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not
-compared.
+snapshot of the record is compared with the replayed states. After missing steps the states are *lost*, and the replay
+resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not compared.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 *A joiner* reads up to the position of the other peers before it reports itself ready, so that no peer waits for its
 reading. The other peers train meanwhile, so the joiner reads on to their new position, and so on. Usually reading is
-faster than training, and the distance shrinks with each round. If it does not shrink, the joiner reads a short distance
-once it is in the view, within the deadline of a step. A long distance would keep all peers waiting, so the joiner gives
-up.
+faster than training, and the distance shrinks with each round. If it does not, the joiner reads a short distance once
+it is in the view, within the deadline of a step. A long distance would keep all peers waiting: the joiner gives up.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
 partition. All peers compute the new assignment, so they know beforehand that some peer may have to read for long.

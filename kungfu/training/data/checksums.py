@@ -1,8 +1,7 @@
 """Checksums of samples, by which peers verify that they hold the same samples in the same order.
 
-Each peer computes the checksums from its local data, and the peers compare only these numbers. The checksums tolerate
-different rounding on another machine and, as far as targets identify the samples, random changes of inputs on each
-peer.
+Each peer computes the checksums from its local data, and the peers compare only these numbers. Checksums tolerate other
+rounding on another machine and, as far as targets identify the samples, random changes of inputs on each peer.
 """
 
 from __future__ import annotations

@@ -160,8 +160,7 @@ class CombinedMetrics:
         per_step: The metrics that receive one number of the whole batch per step; they are combined by "mean".
 
     Raises:
-        UsageError: The state of a metric does not add up and has no declared combination; or a declared combination
-            does not fit the metric.
+        UsageError: A metric's state does not add up and has no declared combination, or the combination does not fit.
     """
 
     def __init__(

@@ -162,8 +162,7 @@ class StateChecksum:
 
     Between two steps only the program can change the shared variables: a callback that draws a learning rate without a
     seed, for example, gives peers different values. Barriers compare the state, but may be far apart. So every N steps
-    each peer adds a checksum of its shared variables to the message; if the checksums differ, a barrier follows at
-    once.
+    each peer adds a checksum of its shared variables to the message; if the checksums differ, a barrier follows.
 
     Args:
         numbers: float32, the words of the checksum and their squares; zeros in a step without a comparison.

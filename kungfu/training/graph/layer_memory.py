@@ -96,9 +96,8 @@ class LayerMemory:
 
     @classmethod
     def of(cls, model: Any, combine: Mapping[str, Any]) -> LayerMemory:
-        """Creates the memory of a built model; ``combine`` maps the end of a variable's path, layer/name, to its
-        declaration. ``UsageError`` if a name matches no variable, or a declaration is unknown or does not fit a dtype.
-        """
+        """Creates the memory of a built model; ``combine``: the declarations by the end of the variable's path,
+        layer/name. ``UsageError`` if a name matches no variable, or a declaration is unknown or does not fit."""
         found = [*{id(variable): (layer, variable) for layer, variable in layers_with_statistics(model)}.values()]
         _refuse_names(combine, [variable for _, variable in found])
         remembered = []

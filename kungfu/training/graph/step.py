@@ -198,11 +198,9 @@ class CompiledStep:
 
         Args:
             tensors: The batch.
-            failed: Raises the failure of a barrier, which ends the loop with an error: a graph itself cannot raise the
-                failure.
+            failed: Raises the failure of a barrier, which ends the loop with an error; the graph itself cannot raise.
             offer: Adds a checksum to the message of the coming step, or removes the checksum.
-            offer_every: N, if ``offer`` is to be called before every N-th step and before the step after it; 0 for
-                never.
+            offer_every: N, to call ``offer`` before every N-th step and before the step after each of these; 0: never.
 
         Returns:
             The result of the user's function.

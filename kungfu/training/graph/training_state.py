@@ -93,8 +93,7 @@ class TrainingState:
     Registered values are Python objects that the program changes between two steps. Variables mirror the values as of
     the last read before a step; a joiner receives these mirrors, and no digest covers them.
 
-    CPU variables are read and overwritten in place. Variables on another device are accessed through a copy in host
-    memory.
+    CPU variables are read and overwritten in place; for variables on another device, a copy in host memory is used.
 
     Args:
         classes: The variables by class.

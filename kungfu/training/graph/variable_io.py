@@ -58,8 +58,7 @@ def run_where(condition: Any, act: Callable[[], object]) -> Any:
 def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any) -> Any:
     """Graph, in a branch of a condition: a call into Python that may read and write the variables with these handles.
 
-    The call runs after the step's earlier writes to these variables and before its later writes, and concurrently with
-    no other op.
+    The call runs after the step's earlier writes to these variables, before its later writes, and while no op runs.
 
     Args:
         function: The function that is called.

@@ -104,7 +104,7 @@ def attach_built(
         _refuse_synchronized(model)
     _check_threads()
     plan = compile_policies(policies_in_job(policies, settings), budget=budget)
-    with tf.device("/CPU:0"):  # counters and scalars, which the host reads, and which order the ops
+    with tf.device("/CPU:0"):  # for counters and scalars that the host reads
         program = fused(lower(plan))
         graph_state = GraphState.of(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None

@@ -52,7 +52,7 @@ def join(run: Run) -> None:
         run.state, description=between_steps.described(run), machine=machine_in_words(), opening_terms=opening_terms
     )
     after = result.after
-    # The batch size of the first view depends on its size; the terms of a later view include it.
+    # The batch size of the first view depends on the view's size; the terms of a later view include the batch size.
     terms = after.terms if after.terms.global_batch_size else _first_terms(run, after.view.size)
     enter(run, result, terms)
     step = run.steps()

@@ -132,8 +132,8 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
     if before is None:
         joined = None if founds else Rescaled("joined", 0, after.view.size, result.rank, step)
         return PendingSync(sources[0], True, None if after.view.begins else sources, joined)
-    # The view changed around this peer. After a loss it loads the shared values too: it may have done one step more
-    # than the peer from whose state all continue.
+    # The view changed around this peer. After a loss this peer loads the shared values too: it may have done one step
+    # more than the peer from whose state all continue.
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=recovery is not None)
     return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, result.rank, step))

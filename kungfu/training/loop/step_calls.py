@@ -43,8 +43,7 @@ class Skipped(Enum):
 
 SKIPPED: Final = Skipped.SKIPPED
 
-# A stale batch is cut again, and the next batch fits; this many stale batches in a row mean that the program passes old
-# batches.
+# A stale batch is cut again, and the next batch fits; this many in a row mean that the program passes old batches.
 _STALE_IN_A_ROW = 1000
 
 
@@ -162,7 +161,7 @@ class StepCalls:
             complete_pending(run)
             self._notes.before_step(here, looped=self._looped)
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
-        except TypeError:  # TensorFlow's error prints whole tensors: raise a readable one if their types differ
+        except TypeError:  # prints whole tensors: if the types differ, a readable error is raised instead
             self._compiled.refuse_unlike(tensors)
             raise
         except tf.errors.OpError as error:  # peers were lost, or an op of the user failed

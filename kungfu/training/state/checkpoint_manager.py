@@ -176,7 +176,7 @@ class CheckpointManager:
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
-        """The global batch size of the first step: the resumed size if that run also began with ``batch``, or ``batch``."""
+        """The global batch size of the first step: the checkpoint's, if that run also began with ``batch``."""
         resumed = self._resumed
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
@@ -188,7 +188,7 @@ class CheckpointManager:
         lasting = resumed.terms
         terms = replace(terms, keep=lasting.keep, max_global_batch=lasting.max_global_batch, ramp=lasting.ramp)
         if terms.global_batch_size != lasting.global_batch_size:
-            # The program starts with another batch size than before: changes that rules made to the old one are void.
+            # The program starts with another batch size than before: changes that rules made to the old size are void.
             return terms
         terms = replace(terms, base_batch=lasting.base_batch, base_size=lasting.base_size)
         return replace(terms, policy_share=lasting.policy_share)

@@ -81,9 +81,8 @@ class PeerGroup:
         return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Assigns the values of ``rank`` to variables that differ between peers; the order of ``variables`` is the same
-        on all peers. Costs one pass over the memory, a message with 64 bytes per variable, and the values that differ.
-        """
+        """Assigns the values of ``rank`` to variables that differ between peers; their order is equal on all peers.
+        Costs one pass over the memory, a message with 64 bytes per variable, and the values that differ."""
         if self.size == 1 or not variables:
             return
         indices = differing_variables(variables, size=self.size, total=self.total)
@@ -100,15 +99,13 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         peers: The peers of the view, which all call this function now.
 
     Returns:
-        By name, the gaps between this peer's shared values and the agreed values that differed only by rounding; see
-        `gap_of`.
+        By name, the gaps between this peer's shared values and the agreed values, if only rounding differed (`gap_of`).
 
     Raises:
         UsageError: A shared value differs by more than rounding between peers of the previous view.
 
     Cost:
-        A message with 64 bytes per shared value or, in a new view, with all shared values; and a message with the
-        averaged values.
+        A message with 64 bytes per shared value or, in a new view, all shared values; a message of averaged values.
     """
     for name, value in pending.set_values.items():
         registry.put(name, value)
