@@ -159,7 +159,7 @@ class BatchPlan:
             # Every peer reads to the end of the step, so all peers find the end of the data at the same step.
             if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
                 self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
-            # Other peers wait only until the first micro-batch of a share is loaded: reads up to the whole share now.
+            # Other peers wait only until the first micro-batch of a share is loaded: reads up to all of the share now.
             if isinstance(self.source, SequentialSource) and micro_batch.micro == 0 and micro_batch.micros > 1:
                 self.source.read_to(self.sampler.indices(micro_batch.step_slice))
             # A stream keeps its samples, and arrays are in memory, so these rows need no further copy.

@@ -127,7 +127,7 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
 def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:
     """Graph: concludes the policies from the message; returns the means."""
     outcome = sent.conclude()
-    # Policies send no messages: the update need not wait for them.
+    # These policies send no messages: the update need not wait for the policies.
     if not averaging.program.plan.exchanges:
         return list(sent.means)
     with tf.control_dependencies(list(outcome)):  # a peer lost in the policies' messages must leave no partial update

@@ -54,7 +54,7 @@ class BatchRollback:
 
     def restore(self) -> None:
         """Host: restores the saved values, after the step or its failure; does nothing if none are saved."""
-        if self._before:  # otherwise the step finished, and has restored them itself
+        if self._before:  # otherwise the step finished, and has restored the values itself
             write_handles(self._handles, self._before)
             self._before = []
 
@@ -288,7 +288,7 @@ def sample_count(tensors: Sequence[Any]) -> int:
 
 @lru_cache(maxsize=64)
 def _constant(micro: tuple[int, int, int]) -> Any:
-    """The micro-batch as a cached tensor, since a new tensor costs as much as the rest of a call, and few differ."""
+    """The micro-batch as a cached tensor: a new tensor costs as much as the rest of a call, and most are equal."""
     return tf.constant(micro, tf.int64)
 
 

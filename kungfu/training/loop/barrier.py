@@ -123,7 +123,7 @@ def hold(run: Run) -> None:
 
 
 def finish(run: Run) -> None:
-    """Ends training on all peers: assigns the averaged statistics, and compares the states."""
+    """Ends training on all peers: averages the layers' statistics, and compares the states."""
     # After this call, a joiner of the last barrier has done its pending work too.
     between_steps.complete_pending(run)
     _request_checkpoints(run, _last_requests(run))
@@ -134,7 +134,7 @@ def finish(run: Run) -> None:
 
 
 def ask(run: Run) -> None:
-    """Requests a barrier after the next step, on rank 0. A request before the first step is repeated by `join`."""
+    """Requests a barrier after the next step, on rank 0. `join` repeats a request made before the first step."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 

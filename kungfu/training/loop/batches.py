@@ -82,14 +82,14 @@ def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
 def loop_batches(
     calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], between_steps: Callable[[], object] = lambda: None
 ) -> Iterator[Any]:
-    """The batches for successive calls of the step, until the epochs are done or training is ``over``.
+    """Yields the batches for successive calls of the step, until the epochs are done or training is ``over``.
 
     Args:
         calls: The calls of the step.
         plan: The data and their order.
         over: Returns True if no further step should be done.
-        between_steps: Performs the exchanges of a kungfu loop in a new view. On all peers they precede the exchange
-            about the data, also on a peer that lost another peer in a step.
+        between_steps: Performs the exchanges of a kungfu loop in a new view. On all peers, also on a peer that lost
+            another peer in a step, these exchanges precede the exchange about the data.
     """
     source, sampler, before, last, awaited = plan.source, plan.sampler, -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:

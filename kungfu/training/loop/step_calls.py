@@ -116,7 +116,7 @@ class StepCalls:
 
     @property
     def has_view(self) -> bool:
-        """True once this peer is in a view, as from its first call of the step on; always True without a job."""
+        """True once this peer is in a view, which it enters in the first call of the step; True without a job."""
         return self.run.trace.gate is None or self.position().version > 0
 
     def mark(self, name: str, *, averages: int) -> None:

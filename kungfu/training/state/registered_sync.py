@@ -126,7 +126,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
 
 
 def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
-    """Assigns the mean over the peers, except peers that received the state in this view and hold initial values."""
+    """Assigns the mean over the peers; excludes peers that received the state in this view and hold initial values."""
     holders = range(peers.size) if pending.holders is None else pending.holders
     values = [one.read_value() for one in averaged.values()]
     sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])

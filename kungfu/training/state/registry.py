@@ -72,7 +72,7 @@ class ValueCodec:
         return array
 
     def value(self, array: np.ndarray[Any, Any]) -> Any:
-        """Converts an array that this or another peer made with ``cast`` back to the value."""
+        """Converts an array, made with ``cast`` by this or another peer, back to the value."""
         if self.form == "array":
             return array[()] if self.scalar else array.copy()
         if self.form in _SCALARS:

@@ -53,7 +53,7 @@ class EventLogWriter:
 
     @property
     def is_quiet(self) -> bool:
-        """True if the next step, unless its loss is not finite, has nothing but numbers to report."""
+        """True if the next step has nothing but numbers to report, provided that its loss is finite."""
         return self._rescale is None and self._not_finite is None
 
     @property

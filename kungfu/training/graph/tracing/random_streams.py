@@ -33,7 +33,8 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 class RandomStreams:
     """The random streams of one peer, derived from ``entropy``: the job's seed, the peer's number, and the steps done
-    before this run. ``untouched`` states are equal on all peers, or already per-peer; checkpoints save ``planted``."""
+    before this run. ``untouched``: states that are equal on all peers, or already per-peer; ``planted``: states that
+    checkpoints contain."""
 
     def __init__(
         self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()

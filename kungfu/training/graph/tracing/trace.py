@@ -75,7 +75,7 @@ class StepTrace:
         self.note_end()
 
     def note_end(self) -> None:
-        """Records where in the graph the step has sent its last message; unknown in a function inside the step."""
+        """Records the position in the graph after the step's last message; it is unknown inside a nested function."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
 
