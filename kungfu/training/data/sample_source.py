@@ -61,8 +61,7 @@ class Arrays:
     def order_checksum(self) -> int:
         """A checksum that is equal on peers with the same samples in the same order.
 
-        In ``(x, y)`` the targets count, since each peer may have changed the inputs at random. In any other nest, all
-        arrays count.
+        In ``(x, y)`` targets count if they identify samples, as each peer may have changed inputs; else all arrays do.
         """
         has_targets = isinstance(self.arrays, list | tuple) and len(self.arrays) > 1
         return order_checksum(self.arrays, self.arrays[1:] if has_targets else None)
@@ -249,7 +248,7 @@ def refuse_unindexed(data: Any) -> None:
             ", or a function of indices instead: training.batches(lambda indices: tf.data.Dataset.from_tensor_slices("
             "indices).map(read), samples=N, ...): see docs/data.md"
         )
-    # Also of Keras 2.
+    # Includes the classes of Keras 2.
     kinds = [kind for kind in type(data).__mro__ if kind.__module__.startswith(("keras", "tf_keras"))]
     if any(kind.__name__ in _BATCHED for kind in kinds):
         raise UsageError(

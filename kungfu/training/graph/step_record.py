@@ -179,7 +179,7 @@ class StepRecord:
         return {name for (group, name), index in self._packed_indices.items() if group == "fired" and packed[index]}
 
     def straggler_fractions(self, packed: Sequence[float]) -> list[float]:
-        """The speed of each peer as a fraction of the view's median, in rank order; empty if not measured."""
+        """The speed of each peer as a fraction of the view's median speed, in rank order; empty if not measured."""
         return list(packed[_INPUTS + len(self._packed_indices) :])
 
     def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:

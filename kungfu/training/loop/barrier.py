@@ -268,7 +268,7 @@ def _posted(run: Run) -> list[FiredRule]:
 
 
 def _speeds(run: Run) -> dict[int, float]:
-    """The speed of each peer by id, as a fraction of the median speed, if a policy measures the speeds; agreed."""
+    """The agreed speeds of peers by id, as fractions of the median speed; empty if no policy measures the speeds."""
     if run.plan.straggler_fractions is None:
         return {}
     step_record, ids = run.graph_state.metrics.step_record, run.membership.view.ids

@@ -59,7 +59,7 @@ class Durations:
         return {"count": count, **marks, "max": round(self._longest, 6)}
 
 
-# Steps are first only noted, and counted in groups of this size: an evaluation costs some 30 microseconds.
+# Steps are first only noted, and then counted in groups of this size, as an evaluation costs some 30 microseconds.
 _LOOK_EVERY = 32
 
 
