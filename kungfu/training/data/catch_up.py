@@ -132,7 +132,7 @@ def await_readers(
 
 
 class DataCursor:
-    """Tracks one peer's position in the data of its run, and lets it catch up; idle for data loaded by index."""
+    """Tracks one peer's position in the data of its run, and lets the peer catch up; idle for data loaded by index."""
 
     def __init__(self, membership: Membership, graph_state: GraphState) -> None:
         self._others, self._graph_state = membership.data_position, graph_state

@@ -61,7 +61,7 @@ class Training:
 
     @property
     def is_tracing(self) -> bool:
-        """True while the step is being traced, or runs op by op, in the call under way."""
+        """True in code that is part of the step, while the step is being traced or runs op by op."""
         return self._run.trace.is_under_way
 
     @property
@@ -93,7 +93,7 @@ class Training:
     ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
 
     def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
-        """Turns a function of one batch into a training step, which is traced once; rules and barrier follow each call.
+        """Turns a function of one batch into a training step: traced once, followed by rules and a requested barrier.
 
         The first call traces the function. Under ``kungfu-run`` it also runs the function once on a copy of the state,
         without prints, summaries or calls into Python, and then waits for the other peers.
