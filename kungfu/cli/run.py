@@ -102,10 +102,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--resume-if-any", type=Path, metavar="DIR",
         help="like --resume, but start from the beginning if DIR has no checkpoint (for supervisors)",
     )  # fmt: skip
-    add("--trace-limit", type=float, default=256.0, metavar="MB", help="limit of DIR/trace.jsonl, 0 for no trace (256)")
+    add("--trace-limit", type=float, default=256.0, metavar="MB", help="limit of trace.jsonl, 0 for no trace (256)")
     add(
         "--report-every", type=float, default=2.0, metavar="S",
-        help="seconds between reports of steps to DIR; events are reported at once (2)",
+        help="seconds between reports of steps to the record; events are reported at once (2)",
     )  # fmt: skip
     add(
         "--compare-every", type=int, default=100, metavar="STEPS",

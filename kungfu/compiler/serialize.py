@@ -234,7 +234,7 @@ def _resolved(value: Any, texts: Mapping[int, str]) -> Any:
 
 
 def _owners(plan: CompiledPolicies) -> dict[Signal, str]:
-    """The name of the first rule that needs each node."""
+    """For each node, the name of the first rule that needs the node."""
     owners: dict[Signal, str] = {}
     for rule in (*plan.rules, *plan.on_rescale):
         for node in topological(rule.roots):

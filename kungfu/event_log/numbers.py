@@ -1,4 +1,4 @@
-"""Numbers in the job's record: JSON has no NaN and no infinity, and unknown values are ``null``."""
+"""Numbers in the job's record. Files contain the names of NaN and infinity, which JSON lacks; unknown is ``null``."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """The nodes of the dataflow graph of a policy.
 
-There are four kinds of nodes: a `Source` is a value that a step offers, a `Map` is a pure function, a `Collective`
-turns a local value into an agreed value, and a `Fold` (in another file) carries state from step to step. `Constant` and
+A `Source` is a value that a step offers, a `Map` is a pure function, a `Collective` turns a local value into an agreed
+value, and a `Fold` (in another file) carries state from step to step. Besides these four kinds, `Constant` and
 `Placeholder` are the leaves that maps and folds need. A node is immutable, typed at creation, and records the user's
 line that created it.
 
-A node is *agreed* if all its inputs are agreed, else *local*. A node is known *before* the gradient all-reduce if all
-its inputs are known before it and the node is no collective.
+A collective is *agreed*, and a source declares if it is agreed or *local*. Any other node is agreed if all its inputs
+are agreed, else local. A node is known *before* the gradient all-reduce if the node is no collective and all its inputs
+are known before the all-reduce.
 """
 
 from __future__ import annotations

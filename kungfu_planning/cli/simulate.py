@@ -139,10 +139,13 @@ def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
 def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
-        "--pause", type=float, metavar="S", help="pause of a running job that gains (or, for efifo and ebf, loses) GPUs"
+        "--pause",
+        type=float,
+        metavar="S",
+        help="pause of a running job that gains GPUs (for efifo and ebf: whose GPUs change)",
     )
     add("--resume", type=float, metavar="S", help="pause of a preempted job when it gets GPUs again (30; 0: free)")
-    add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")
+    add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs, if not --pause")
     add("--overhead", type=float, help="permanent loss of throughput due to elasticity, as a fraction (0)")
     quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
     add(

@@ -34,7 +34,9 @@ SUMMARY = "plan a hyperparameter search under a deadline"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``kungfu plan tuning``."""
-    parser.description = "Plan a hyperparameter search: the cheapest GPUs for each stage that meet a deadline."
+    parser.description = (
+        "Plan a hyperparameter search: the cheapest allocation of GPUs to its stages that meets a deadline."
+    )
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling, the cloud")
     parser.add_argument(
         "--deadline", metavar="TIME", help='time by which the search must finish, for example "20m" or "1h30m"'

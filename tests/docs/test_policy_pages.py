@@ -62,7 +62,7 @@ def test_the_budget_is_the_one_that_the_policy_brings(name: str) -> None:
         assert "\nIt has no budget: " in text
     else:
         every = budget.per_steps // budget.rescales
-        pattern = rf"\nIf the job has no budget, it has {budget.rescales} \w+ and one more every {every} steps\."
+        pattern = rf"\nIf the job sets no budget, {budget.rescales} \w+ are allowed, and one more every {every} steps\."
         assert re.search(pattern, text)
         assert (" are counted separately." in text) == (budget.replacements is not None)
 

@@ -54,7 +54,7 @@ class ProcessSupervisor:
         standby: The number of standby processes for peers that start later.
 
     Attributes:
-        joiners: Shows the peers of this host which joiners are getting ready on this host.
+        joiners: The page that shows which joiners are getting ready on this host; its peers read the page.
     """
 
     def __init__(
