@@ -65,7 +65,7 @@ class ViewProgress:
 def report_and_await_admission(
     protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress, *, meanwhile: Callable[[], None]
 ) -> pb.Admission:
-    """Leaves the attachment, reports the lost peer, and waits for a view; and any further peer that falls silent."""
+    """Leaves the attachment, reports the lost peer and any peer that falls silent later, and waits for a view."""
     protocol.attachment.leave()
     reported = [_loss_report(protocol, loss, views)]
     report = protocol.agent_client.report
