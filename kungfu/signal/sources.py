@@ -40,14 +40,21 @@ SOURCES = {
     "grads": SourceKind(_NEST, "this peer's own gradients", placement="local", agreed_counterpart="mean_grads"),
     "loss": SourceKind(_FLOAT, "this peer's own loss", placement="local", agreed_counterpart="mean_loss"),
     "samples": SourceKind(
-        _FLOAT, "this peer's true share of the step", "samples", placement="local", agreed_counterpart="total_samples"
+        _FLOAT,
+        "the number of samples in this peer's share of the step",
+        "samples",
+        placement="local",
+        agreed_counterpart="total_samples",
     ),
-    "rank": SourceKind(_INT, "this peer's place in the view, 0 to size - 1", placement="local"),
+    "rank": SourceKind(_INT, "this peer's rank in the view, 0 to size - 1", placement="local"),
     "busy_seconds": SourceKind(
-        _FLOAT, "own time from the last synchronisation to own gradients; NaN after a barrier", "s", placement="local"
+        _FLOAT,
+        "time of this peer from the last synchronisation to its gradients; NaN after a barrier",
+        "s",
+        placement="local",
     ),
     "step_seconds": SourceKind(
-        _FLOAT, "the previous whole step on this peer; NaN after a barrier", "s", placement="local"
+        _FLOAT, "the duration of the previous step on this peer; NaN after a barrier", "s", placement="local"
     ),
     "host_joiners": SourceKind(_INT, "joiners that are getting ready on this peer's host", "peers", placement="local"),
     "mean_grads": SourceKind(_NEST, "the gradients averaged over all samples of the step", known="after"),
@@ -56,20 +63,22 @@ SOURCES = {
     "pending": SourceKind(_BOOL, "peers join, or the barrier may change the cluster", known="after"),
     "barrier_due": SourceKind(_BOOL, "this step ends with a barrier that was requested", known="after"),
     "change_due": SourceKind(_BOOL, "the barrier after this step may change the cluster", known="after"),
-    "target_size": SourceKind(_INT, "size of the job once those under way have come, 0 if none are", "peers"),
-    "replacing": SourceKind(_BOOL, "peers are under exchange for others"),
+    "target_size": SourceKind(
+        _INT, "size of the job once the peers under way have joined; 0 if no peer is under way", "peers"
+    ),
+    "replacing": SourceKind(_BOOL, "peers are being exchanged"),
     "step": SourceKind(_INT, "number of the running step, from 1", "steps"),
     "size": SourceKind(_INT, "peers in the view", "peers"),
-    "local_batch_size": SourceKind(_FLOAT, "global batch size over size", "samples"),
+    "local_batch_size": SourceKind(_FLOAT, "global batch size divided by size", "samples"),
     "global_batch_size": SourceKind(_INT, "samples requested by a step", "samples"),
-    "epoch_samples": SourceKind(_INT, "samples of an epoch, beyond which no step goes; 0 if unknown", "samples"),
+    "epoch_samples": SourceKind(_INT, "samples of an epoch; no step crosses its end; 0 if unknown", "samples"),
     "learning_rate": SourceKind(_FLOAT, "the optimizer's learning rate"),
-    "view": SourceKind(_INT, "number of the view: larger whenever other peers are in it"),
-    "min_size": SourceKind(_INT, "fewest peers this job may have", "peers"),
-    "max_size": SourceKind(_INT, "most peers this job may have", "peers"),
-    "replacement_refused": SourceKind(_BOOL, "nobody came for the peers that were to be replaced last"),
+    "view": SourceKind(_INT, "number of the view, which increases whenever the set of peers changes"),
+    "min_size": SourceKind(_INT, "the minimum number of peers of the job", "peers"),
+    "max_size": SourceKind(_INT, "the maximum number of peers of the job", "peers"),
+    "replacement_refused": SourceKind(_BOOL, "the last replacement failed: no new peer came"),
     "refused_size": SourceKind(_INT, "last size that could not be reached, 0 if none", "peers"),
-    "replaced_peers": SourceKind(_INT, "peers that were replaced so far, as rules, hooks or commands asked", "peers"),
+    "replaced_peers": SourceKind(_INT, "peers replaced so far at the request of rules, hooks or commands", "peers"),
     "samples_done": SourceKind(_INT, "samples trained on before this step", "samples"),
     "job_samples": SourceKind(
         _INT, "samples of the whole job, all epochs of training.batches; 0 if unknown", "samples"
@@ -83,9 +92,11 @@ SOURCES = {
         _INT, "samples of a step before the rescale; in kf.control.on_rescale()", "samples"
     ),
     "base_global_batch_size": SourceKind(
-        _INT, "samples of a step as set last outside kf.control.on_rescale(); in its rules", "samples"
+        _INT, "samples of a step, as last set outside kf.control.on_rescale(); in its rules", "samples"
     ),
-    "base_size": SourceKind(_INT, "peers that it was set for; in kf.control.on_rescale()", "peers"),
+    "base_size": SourceKind(
+        _INT, "peers of the job when `base_global_batch_size` was set; in kf.control.on_rescale()", "peers"
+    ),
 }
 
 # The sources allowed in a gate: whole numbers that are equal on every peer whatever its arithmetic.

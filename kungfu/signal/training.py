@@ -89,16 +89,16 @@ class TrainingSignals:
     """This peer's own loss (float32, local)."""
 
     samples: Source
-    """This peer's true share of the step (float32, samples, local)."""
+    """The number of samples in this peer's share of the step (float32, samples, local)."""
 
     rank: Source
-    """This peer's place in the view, 0 to size - 1 (int64, local)."""
+    """This peer's rank in the view, 0 to size - 1 (int64, local)."""
 
     busy_seconds: Source
-    """Own time from the last synchronisation to own gradients; NaN after a barrier (float32, s, local)."""
+    """Time of this peer from the last synchronisation to its gradients; NaN after a barrier (float32, s, local)."""
 
     step_seconds: Source
-    """The previous whole step on this peer; NaN after a barrier (float32, s, local).
+    """The duration of the previous step on this peer; NaN after a barrier (float32, s, local).
 
     The time is unknown in the first two steps of a view, and in the second step after any other barrier: the duration
     of a barrier, and of the work after it, does not belong to any step.
@@ -123,7 +123,7 @@ class TrainingSignals:
     """
 
     change_due: Source
-    """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
+    """The barrier after this step may change the cluster, because a change is requested (bool, agreed).
 
     A change is requested by a rule that fired in the previous step to rescale, evict or replace, by joiners that are
     ready, and by requests from outside. A rule that changes a setting requests no change; neither does a hook, whose
@@ -131,7 +131,7 @@ class TrainingSignals:
     """
 
     target_size: Source
-    """Size of the job once those under way have come, 0 if none are (int64, peers, agreed).
+    """Size of the job once the peers under way have joined; 0 if no peer is under way (int64, peers, agreed).
 
     The peers under way are joiners that were requested and have not joined yet.
     """
@@ -140,7 +140,7 @@ class TrainingSignals:
     """This step ends with a barrier that was requested, for example by a rule of the previous step (bool, agreed)."""
 
     replacing: Source
-    """Peers are under exchange for others, which are on their way or have just come (bool, agreed).
+    """Peers are being exchanged: replacements are on their way or have just joined (bool, agreed).
 
     `pending` is then true as well; but `pending` may be true without an exchange, for example when the job grows.
     """
@@ -152,28 +152,28 @@ class TrainingSignals:
     """Peers in the view (int64, peers, agreed)."""
 
     local_batch_size: Source
-    """Global batch size over size (float32, samples, agreed)."""
+    """Global batch size divided by size (float32, samples, agreed)."""
 
     global_batch_size: Source
     """Samples requested by a step (int64, samples, agreed)."""
 
     epoch_samples: Source
-    """Samples of an epoch, beyond which no step goes; 0 if unknown (int64, samples, agreed)."""
+    """Samples of an epoch; no step crosses its end; 0 if unknown (int64, samples, agreed)."""
 
     learning_rate: Source
     """The optimizer's learning rate (float32, agreed)."""
 
     view: Source
-    """Number of the view: larger whenever other peers are in it (int64, agreed)."""
+    """Number of the view, which increases whenever the set of peers changes (int64, agreed)."""
 
     min_size: Source
-    """Fewest peers this job may have (int64, peers, agreed)."""
+    """The minimum number of peers of the job (int64, peers, agreed)."""
 
     max_size: Source
-    """Most peers this job may have (int64, peers, agreed)."""
+    """The maximum number of peers of the job (int64, peers, agreed)."""
 
     replacement_refused: Source
-    """Nobody came for the peers that were to be replaced last (bool, agreed).
+    """The last replacement failed: no new peer came (bool, agreed).
 
     The signal remains true until the view changes, joiners are dismissed, or a host with free slots joins.
     """
@@ -182,7 +182,7 @@ class TrainingSignals:
     """Last size that could not be reached, 0 if none (int64, peers, agreed)."""
 
     replaced_peers: Source
-    """Peers that were replaced so far, as rules, hooks or commands asked (int64, peers, agreed)."""
+    """Peers replaced so far at the request of rules, hooks or commands (int64, peers, agreed)."""
 
     samples_done: Source
     """Samples trained on before this step (int64, samples, agreed)."""
@@ -203,7 +203,7 @@ class TrainingSignals:
     """Samples of a step before the rescale; in kf.control.on_rescale() (int64, samples, agreed)."""
 
     base_global_batch_size: Source
-    """Samples of a step as set last outside kf.control.on_rescale(); in its rules (int64, samples, agreed).
+    """Samples of a step, as last set outside kf.control.on_rescale(); in its rules (int64, samples, agreed).
 
     `attach` and rules in a step set this number. If every rescale computes the batch from this number and `base_size`,
     the batch depends on the size alone: growing and shrinking back restores the batch. Until a rule on a rescale has
@@ -211,9 +211,9 @@ class TrainingSignals:
     """
 
     base_size: Source
-    """Peers that it was set for; in kf.control.on_rescale() (int64, peers, agreed).
+    """Peers of the job when `base_global_batch_size` was set; in kf.control.on_rescale() (int64, peers, agreed).
 
-    This is the number of peers in the job when `base_global_batch_size` was set.
+    ``base_global_batch_size / base_size`` is the batch per peer from which rules on a rescale start.
     """
 
     # ---- from the user's program -----------------------------------------------------------------------------------
