@@ -48,15 +48,18 @@ class ForecastContext:
     work: list[float]
     fewest_gpus: list[int]
     gpus: int
-    _listed: dict[int, JobLadder] = field(default_factory=dict, repr=False)
+    _listed: dict[int, JobLadder] = field(default_factory=dict, repr=False)  # by row
+    _of_job: dict[int, JobLadder] = field(default_factory=dict, repr=False)
 
     def ladder(self, job: int) -> JobLadder:
         """The ladder of a job; jobs with equal ladders share one object."""
-        row = int(self.ladders.row[job])
-        if row not in self._listed:
-            steps, rates = self.ladders.steps[row], self.workload.rates[self.workload.kind[job]]
-            self._listed[row] = JobLadder(steps.tolist(), rates.tolist(), int((steps > 0).sum()))
-        return self._listed[row]
+        if job not in self._of_job:
+            row = int(self.ladders.row[job])
+            if row not in self._listed:
+                steps, rates = self.ladders.steps[row], self.workload.rates[self.workload.kind[job]]
+                self._listed[row] = JobLadder(steps.tolist(), rates.tolist(), int((steps > 0).sum()))
+            self._of_job[job] = self._listed[row]
+        return self._of_job[job]
 
     def fewest(self, job: int) -> int:
         """The minimum number of GPUs of a job."""
