@@ -10,7 +10,7 @@ the GPUs only twice, now and at one later moment; in between and afterwards each
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -47,19 +47,12 @@ class ForecastContext:
     requested_rates: Floats
     work: list[float]
     fewest_gpus: list[int]
+    job_ladders: list[JobLadder]
     gpus: int
-    _listed: dict[int, JobLadder] = field(default_factory=dict, repr=False)  # by row
-    _of_job: dict[int, JobLadder] = field(default_factory=dict, repr=False)
 
     def ladder(self, job: int) -> JobLadder:
         """The ladder of a job; jobs with equal ladders share one object."""
-        if job not in self._of_job:
-            row = int(self.ladders.row[job])
-            if row not in self._listed:
-                steps, rates = self.ladders.steps[row], self.workload.rates[self.workload.kind[job]]
-                self._listed[row] = JobLadder(steps.tolist(), rates.tolist(), int((steps > 0).sum()))
-            self._of_job[job] = self._listed[row]
-        return self._of_job[job]
+        return self.job_ladders[job]
 
     def fewest(self, job: int) -> int:
         """The minimum number of GPUs of a job."""
@@ -77,7 +70,13 @@ def prepared(workload: Workload, gpus: int) -> ForecastContext:
     )
     requested_rates: Floats = workload.rates[workload.kind, workload.gpus]
     work = (workload.duration_s * requested_rates).tolist()
-    return ForecastContext(workload, ladders, requested_rates, work, workload.min_gpus.tolist(), gpus)
+    _, first_jobs = np.unique(ladders.row, return_index=True)
+    by_row = [
+        JobLadder(steps.tolist(), workload.rates[workload.kind[job]].tolist(), int((steps > 0).sum()))
+        for steps, job in zip(ladders.steps, first_jobs, strict=True)
+    ]
+    job_ladders = [by_row[row] for row in ladders.row.tolist()]
+    return ForecastContext(workload, ladders, requested_rates, work, workload.min_gpus.tolist(), job_ladders, gpus)
 
 
 @dataclass(frozen=True)
