@@ -195,15 +195,18 @@ class DataPositionClient:
 
     def of_others(self, phase: int) -> Position | None:
         """The position of the peers that train this phase; ``None`` if no such peer answers or knows its position."""
-        deadline_s = self._settings.deadlines.wait_s
-        with suppress(KungfuError):  # if no agent answers, this peer reads after it has entered the view
-            for peer in map(to_peer, self._agent_client.phase_progress().holders):
-                what, channel = f"peer {peer.id}, asked for its place", self._channels.to(peer.address)
-                ask = PeerServiceStub(channel).GetPosition
-                with suppress(KungfuError):  # the other peer was lost meanwhile: the next peer is asked
-                    found = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
-                    if found.phase == phase:
-                        return Position(found.epoch, found.offset)
+        try:
+            holders = self._agent_client.phase_progress().holders
+        # No agent answers: this peer reads after it has entered the view.
+        except KungfuError:
+            return None
+        for peer in map(to_peer, holders):
+            what, channel = f"peer {peer.id}, asked for its place", self._channels.to(peer.address)
+            ask = PeerServiceStub(channel).GetPosition
+            with suppress(KungfuError):  # the other peer was lost meanwhile: the next peer is asked
+                found = rpc.call(ask, pb.Empty(), deadline_s=self._settings.deadlines.wait_s, what=what, peer=peer.id)
+                if found.phase == phase:
+                    return Position(found.epoch, found.offset)
         return None
 
     def report_reading(self) -> None:
