@@ -145,7 +145,7 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
         help="pause of a running job that gains GPUs (for efifo and ebf: whose GPUs change)",
     )
     add("--resume", type=float, metavar="S", help="pause of a preempted job when it gets GPUs again (30; 0: free)")
-    add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs, if not --pause")
+    add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs (efifo, ebf: --pause)")
     add("--overhead", type=float, help="permanent loss of throughput due to elasticity, as a fraction (0)")
     quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
     add(
