@@ -27,7 +27,7 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
     Attributes:
         rule: The rules or the request behind the change; empty if there are none.
         asked: The requested size.
-        size: Peers that continue to train.
+        size: The number of peers that continue to train.
         reason: Why no more peers join.
         peers: The ids of the peers that stay instead of being replaced.
     """
@@ -75,14 +75,14 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         step: The last step before the change.
         rule: The rule or the request behind the change.
         decided_at: The step of the decision; None if no rule decided the change.
-        before: Peers before the change.
-        after: Peers after the change.
+        before: The number of peers before the change.
+        after: The number of peers after the change.
         view: The version of the new view.
         joined: The ids of the peers that joined.
         left: The ids of the peers that left.
         global_batch_size: Samples per step after the change.
         stop_s: Seconds for which training stopped.
-        parts: Seconds of each part. Spawn and ready overlap with training, and the first step follows the stop.
+        parts: The seconds of each part. Spawn and ready overlap with training; the first step follows the stop.
         base_global_batch_size: The samples per step from which rules on a rescale derive the next batch, if such
             rules have changed the batch; else 0.
         base_size: The number of peers for which ``base_global_batch_size`` was set; else 0.
@@ -154,13 +154,13 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
 
     Attributes:
         step: The step after which training continues.
-        before: Peers before the loss.
-        after: Peers that continue.
+        before: The number of peers before the loss.
+        after: The number of peers that continue.
         view: The version of the new view.
-        lost: The way in which each peer was lost, by id.
-        noticed_by: The sign of a failure, if no peer was lost.
+        lost: A description of the loss of each lost peer, by id.
+        noticed_by: The error by which the loss was noticed; shown if no peer was lost.
         state_of: The id of the peer that sent its state to all others.
-        redone: Steps that are repeated.
+        redone: The number of steps that are repeated.
         registered_before: The step before which the job's registered values were read, if no surviving peer has
             newer values; else ``None``.
         target: The number of peers once replacements are ready.
@@ -169,7 +169,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         noticed_s: Seconds from the last step until the loss was noticed.
         regrouped_s: Seconds from the notice of the loss until training could continue.
         step_s: Median seconds of a step before the loss.
-        parts: Seconds of each part.
+        parts: The seconds of each part, by name.
     """
 
     topic: ClassVar[Topic] = "recovery"
@@ -274,9 +274,9 @@ MembershipChange = RescaleEvent | RecoveredEvent
 
 
 def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
-    """The phase of a part of a change: ``beside`` training, while training is ``stopped``, or ``after`` the stop.
+    """The phase of a part: ``beside`` while training continues, ``stopped`` while it waits, or ``after`` the stop.
 
-    Other parts count as ``stopped``: the parts of a stop must add up to the stop.
+    Unknown parts count as ``stopped``, because the parts of a stop must add up to the seconds of the stop.
 
     Examples:
         >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "another_s")]
@@ -308,7 +308,7 @@ def _times(what: str, event: MembershipChange) -> dict[str, float]:
 
 
 class SpanPart(Struct, frozen=True, omit_defaults=True):
-    """The seconds ``s`` of a part of a stop, with its subparts."""
+    """A part of a stop: its name, its seconds ``s``, and its subparts."""
 
     name: str
     s: float
@@ -316,7 +316,7 @@ class SpanPart(Struct, frozen=True, omit_defaults=True):
 
 
 class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
-    """The seconds ``s`` that a membership change (``what``) took on one peer, with their parts."""
+    """A membership change (``what``) took ``s`` seconds on one peer; ``parts`` divides these seconds."""
 
     what: str
     peer: int

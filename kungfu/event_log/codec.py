@@ -1,4 +1,4 @@
-"""Writes events as lines of ``events.jsonl`` or as bytes between processes, and reads both back.
+"""Encodes events as lines of ``events.jsonl`` or as bytes for messages between processes, and decodes both.
 
 `msgspec`, the only codec, checks its input against the types of the events, and derives the JSON schema from them.
 """
@@ -34,7 +34,7 @@ def event_to_json(event: LoggedEvent) -> dict[str, Any]:
 
 
 def event_in(line: str | bytes) -> AnyEvent | None:
-    """The event in a line of ``event_to_line``; ``None`` if the line is cut, damaged, or of a later version."""
+    """The event in a line made by ``event_to_line``; ``None`` if the line is cut, damaged, or of a later version."""
     try:
         return cast(AnyEvent, _decoder.decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -66,7 +66,7 @@ def pack_event(event: LoggedEvent) -> bytes:
 
 def unpack_event(packed: bytes) -> AnyEvent:
     """The event packed by ``pack_event``. Raises ``ValueError`` for any other bytes."""
-    # No MessagePack object begins with a brace, as JSON lines do.
+    # A line of JSON begins with a brace; an event in MessagePack never does.
     decoder = _decoder if packed.startswith(b"{") else _unpacker
     try:
         return cast(AnyEvent, decoder.decode(packed))
@@ -75,7 +75,7 @@ def unpack_event(packed: bytes) -> AnyEvent:
 
 
 def check_version(first: AnyEvent | None, *, where: str) -> None:
-    """Raises ``UsageError`` unless ``first``, the event in the first line of a record, names the present version."""
+    """Raises ``UsageError`` unless ``first``, the event in the first line of a record, contains this version."""
     found = f"is of version {first.version}" if isinstance(first, RecordEvent) else "does not say its version"
     if not isinstance(first, RecordEvent) or first.version != RECORD_VERSION:
         raise UsageError(

@@ -1,8 +1,8 @@
 """The events of a job, one type for each kind of line in ``events.jsonl``.
 
 The tag of a class is the value of ``event`` in the file, and the fields of the class are the other keys of the line.
-`kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
-key that is added, removed or redefined needs another `RECORD_VERSION`; records of other versions are refused.
+`kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. Adding,
+removing or redefining a kind or a key requires another `RECORD_VERSION`; records of other versions are refused.
 
 Peers are identified by their ids, which never change within a job; only fields named after ranks have ranks. Times are
 seconds since 1970, durations are in seconds, and ``None`` means unknown.
@@ -35,5 +35,5 @@ AnyEvent = (
 
 
 def of_topics(events: Iterable[LoggedEvent], *topics: Topic) -> list[Any]:
-    """The events of the given topics, in order; all events of a topic have the same fields."""
+    """The events of the given topics, in order; untyped, because the topics determine the fields of the events."""
     return [event for event in events if event.topic in topics]

@@ -48,7 +48,7 @@ class GrowingFile:
         try:
             with open_regular(self._path) as file:
                 if self._at_first_bytes is not None:
-                    self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # and the newline before
+                    self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # with the byte before
                     self._at_first_bytes, self._is_cut = None, self._offset > 0
                 file.seek(self._offset)
                 chunk = file.read(_CHUNK_BYTES)

@@ -17,7 +17,7 @@ from kungfu.event_log import events
 from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
-# The figures of a step that every job has, except the learning rate; other numbers are named signals of policies.
+# The figures that a step has in every job, except the learning rate; other numbers are named signals of policies.
 FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 # The maximum numbers of decisions, ended peers, labels and troubles in a `Job`; the record has all of them.
@@ -142,9 +142,9 @@ class Job(Struct, frozen=True):
         hosts: Its hosts by id, including departed hosts; empty in a job of one host.
         peers: Its peers by id, including the most recently ended peers.
         view: The view in force.
-        view_steps: Steps done before each view, by version; only known views, from the view in force on.
-        phase: The newest announced ``fit`` of the program; 0 before the second.
-        finished: The `FinishedEvent` of each peer that completed this phase.
+        view_steps: The steps done before the view in force and each later view, by version, as far as they are known.
+        phase: The number of the newest announced ``fit`` of the program; 0 before the second ``fit``.
+        finished: The `FinishedEvent` of each peer that has completed this ``fit``.
         longest: The `FinishedEvent` with the most steps, over all phases.
         awaited: The size to which the job returns after a loss; 0 if no replacement is on its way.
         change: The newest decision, refusal, or change of the membership.
@@ -426,7 +426,7 @@ class Job(Struct, frozen=True):
         )
 
     def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
-        """Closes the newest open decision of each named rule; for a single rule, the decision of ``step`` if given."""
+        """Closes the newest open decision of each named rule; for one rule with a ``step``, that step's decision."""
         rules, decisions = rule.split(" and "), [*self.decisions]
         # One change may carry out the decisions of several rules, each of a different step.
         step = step if len(rules) == 1 else None

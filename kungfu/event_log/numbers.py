@@ -1,4 +1,4 @@
-"""Numbers in the job's record. Files contain the names of NaN and infinity, which JSON lacks; unknown is ``null``."""
+"""Numbers in the job's record. JSON lacks NaN and infinity, so files contain their names; ``null`` means unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
 
 
 def as_float(value: Any) -> float | None:
-    """The number behind a recorded value, including NaN and infinities; ``None`` for anything else.
+    """The number that a recorded value represents, which may be NaN or infinite; ``None`` for any other value.
 
     Examples:
         >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)

@@ -110,7 +110,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     error: str
 
     def one_line(self) -> str:
-        """The end of a program in one line; a later event of the peer's loss or the job's end describes an error."""
+        """The end of a program in one line; after an error, an event of the peer's loss or the job's end follows."""
         peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "
@@ -250,7 +250,7 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
     Attributes:
         leaving: True if a decision removed the peer, and the other peers continue.
         phase: The finished phase of a program that may train again; 0 for other programs.
-        steps: The steps of the job.
+        steps: The number of steps that the job has done.
         traces: The number of times that the peer's step was compiled.
         step_s: The percentiles of the durations of its steps.
         barrier_s: The percentiles of the durations of its barriers.
@@ -346,7 +346,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The peers' rules made different requests at a barrier (``requests``, as text by rank); rank 0's is used."""
+    """The peers' rules made different ``requests`` (text, by rank) at a barrier; the request of rank 0 is used."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int
@@ -358,7 +358,7 @@ class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):
-    """The shadow rules of the peers would have made different requests (``shadows``, as text by rank)."""
+    """The shadow rules of the peers would have made different requests; ``shadows`` lists them as text, by rank."""
 
     view: int
     shadows: Mapping[str, str]

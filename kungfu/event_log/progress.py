@@ -1,4 +1,4 @@
-"""The progress of a job and the time left, from the lines of its steps.
+"""The progress of a job and the time left, computed from the lines of metrics of its steps.
 
 The time left is the number of remaining samples divided by the pace: the samples of the steps at the present size, per
 second of elapsed time. The elapsed time includes everything, such as a validation after each epoch.
@@ -72,7 +72,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class ProgressSoFar:
-    """The progress of a job according to the newest line, and the pace over the lines so far."""
+    """The progress of a job according to the newest line of metrics, and the pace over all lines so far."""
 
     reported: TrainingProgress = TrainingProgress()
     pace: Pace = Pace()

@@ -1,4 +1,4 @@
-"""Follows the record of a run while it grows: new lines of its files, new events and steps, and the job after them."""
+"""Follows the record of a run while it grows: reads new events and steps, and updates the state of the job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NewRecords:
 
 
 class RecordFollower:
-    """Reads the additions to a growing record with each call; skips ``damaged`` lines, and counts them.
+    """Reads the additions to a growing record with each call; ``damaged`` counts the lines that cannot be read.
 
     The first read covers only the last ``newest_bytes`` of the metrics. ``has_more`` is True if unread lines remain."""
 

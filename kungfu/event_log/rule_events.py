@@ -150,7 +150,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         if not names:
             return []
         requests = ", ".join(f"{name} wanted {figure(self.saw[name])}" for name in names)
-        # The rule may follow a policy without a target so far.
+        # No policy has won if the rule follows a policy that has no target yet.
         return [f"{requests}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
@@ -326,7 +326,7 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """A used-up budget of the job or of a policy holds back the request of a rule.
+    """The request of a rule is held back, because a budget of the job or of a policy is used up.
 
     Attributes:
         action: The class of the rule's action.

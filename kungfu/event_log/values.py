@@ -90,7 +90,7 @@ def duration(value: object) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """An estimated duration in seconds, rounded to credible digits.
+    """An estimated duration in seconds as text, rounded coarsely because it is only an estimate.
 
     Examples:
         >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
