@@ -69,7 +69,7 @@ class Agent:
     ) -> None:
         self._job, self._journal, self._console = job, journal, console
         self._several_hosts = len(job.hosts) > 1
-        # The number of this host for its recorded events; ``None`` if the job has only one host.
+        # The number of this host in the recorded events; ``None`` if the job has only one host.
         self._recorded_host = job.own_host if self._several_hosts else None
         consensus = ConsensusState(job.own_host)
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
@@ -85,10 +85,10 @@ class Agent:
         self._exits, self._exited = dict[int, int](), threading.Condition()
         self._role: Leader | Follower | None = None
         self._last_tick = time.monotonic()
-        self._deferred: deque[Any] = deque()  # messages of the leader that came before its admission reply
+        self._deferred: deque[Any] = deque()  # messages of the leader that arrived before the admission
 
     def run(self) -> Ending:
-        """Runs this host's part of the job, and returns the ending of this part; leaves no process behind."""
+        """Runs this host's part of the job, and returns the ending of this part; no process outlives the call."""
         server = self._server = self._serve(self._context)
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
@@ -154,7 +154,7 @@ class Agent:
     # ---- the main thread ---------------------------------------------------------------------------------------------
 
     def _found_or_join(self) -> Ending | None:
-        """Founds the job, or requests admission of this host; returns an ending if neither is possible."""
+        """Founds the job, or requests the admission of this host; returns an ending if neither is possible."""
         context = self._context
         interrupts: list[SignalReceived] = []
 
@@ -162,7 +162,7 @@ class Agent:
             while not interrupts and (event := context.next_event(0.0)) is not None:
                 if isinstance(event, SignalReceived):
                     interrupts.append(event)
-                # A message of the leader that came before its admission reply: handled afterwards.
+                # A message of the leader that arrived before the leader's reply: handled after the admission.
                 else:
                     self._deferred.append(event)
             return bool(interrupts)
@@ -217,8 +217,8 @@ class Agent:
             self._context.recorder.event(devices, shown=True)
 
     def _record_exits(self) -> None:
-        """Records ends of this host's peers that were not recorded before the job failed, since these ends may be
-        closer to the root cause than the recorded failure."""
+        """Records the ends of this host's peers that are not recorded yet when the job fails: such an end may be closer
+        to the root cause than the recorded failure."""
         recorder, started = self._context.recorder, set(self._context.supervisor.started)
         with self._exited:
             self._exited.wait_for(lambda: started <= self._exits.keys(), timeout=_EXITS_WITHIN_S)
@@ -293,7 +293,7 @@ class Agent:
     def _flushed(self) -> bool:
         """Waits until all events queued so far are handled and, if there are followers, replicated; returns ``False``
         if the main thread no longer handles events."""
-        # There is no follower that must know of an event before it is confirmed.
+        # There is no follower that must know of an event before the event is confirmed.
         if not self._several_hosts:
             return True
         passed, until = threading.Event(), time.monotonic() + self._job.deadlines.wait_s
@@ -315,7 +315,7 @@ class Agent:
                 continue
             host = job.hosts[leader]
             is_down = silence_s <= patience_s and _is_down(host)
-            # The leader is lost, and the main thread does not know yet.
+            # The leader is lost, and the main thread has not been notified yet.
             if (silence_s > patience_s or is_down) and consensus.lose_leader():
                 how = "has ended or cannot be reached" if is_down else f"was not heard for {silence_s:.1f} s"
                 self._context.put(LeaderLost(f"host {host.name}, which led the job: its agent {how}"))

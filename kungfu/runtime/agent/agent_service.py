@@ -1,4 +1,4 @@
-"""The gRPC service of the leader for peers: calls become events in the leader's queue, and reports are recorded."""
+"""The leader's gRPC service for peers: each call becomes an event in the leader's queue, and reports are recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         put: Queues an event of ``cluster`` for the agent's main thread.
         recorder: Records the reports of peers.
         flushed: Waits until all events queued so far are handled and replicated; returns True if they are. A call is
-            confirmed only when all agents know of it; an unconfirmed call is repeated to the next leader.
+            confirmed only when all agents know of its event; an unconfirmed call is repeated to the next leader.
     """
 
     def __init__(self, put: Callable[[Any], None], recorder: HostRecorder, *, flushed: Callable[[], bool]) -> None:

@@ -96,7 +96,7 @@ class Leader:
                 return self._controller.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
             # A message to a peer failed, and is repeated.
             case NotifyFailed(peer, error):
-                # If the end of the peer is known, its silence is not worth a record.
+                # The silence of a peer that is known to have ended is not worth recording.
                 if peer in self.cluster.alive:
                     self._controller.record(events.UnheardEvent(peer=peer, error=error))
                 return None
@@ -136,7 +136,7 @@ class Leader:
 
     def _on_admission(self, requested: AdmissionRequested) -> Ending | None:
         """Handles a request for admission, at the start or because a host has returned."""
-        # The agent's call has timed out meanwhile, and the agent asks again.
+        # The agent's call has timed out meanwhile, and the agent will repeat the request.
         if not requested.reply.set_running_or_notify_cancel():
             return None
         host, known = requested.request.host, self.cluster.hosts.known
@@ -208,7 +208,7 @@ class Leader:
             self._controller.last_events[event.host] = event.number
         if event.kind == pb.HOST_EVENT_KIND_SPAWNED:
             self._controller.executor.record_spawn(event.peer, event.pid, host=event.host)
-            # The previous leader had the peer started, but was lost before any other agent knew.
+            # The previous leader decided to start the peer, but was lost before any other agent knew of this decision.
             if event.peer not in self.cluster.alive:
                 self._controller.executor.kill(event.peer, host=event.host)
             return None
@@ -221,7 +221,8 @@ class Leader:
         return self._controller.handle(decided.ProcessEnded(event.peer, event.code))
 
     def _on_signal(self, host: int, number: int) -> Ending | None:
-        """Treats a first SIGTERM or SIGHUP to one of several agents as a preemption notice; any other ends the job."""
+        """Treats the first SIGTERM or SIGHUP to a host as a preemption notice, if another host can run the peers; any
+        other signal ends the job."""
         hosts, named = self.cluster.hosts, signal.Signals(number).name
         # The host was released, and ends.
         if self._controller.has_begun and host not in hosts.known:

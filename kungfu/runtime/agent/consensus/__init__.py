@@ -8,7 +8,7 @@ Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) have the
 **State.** Each agent holds a *term* (incremented by every election), the leader of that term, its last *vote*, and a
 *log* (`state`). The log has one kind of entry: the whole state of the job (`JobSnapshot`), which replaces the previous
 state. The *version* of a state is Raft's index. One part of the state, the log of requests and their answers, is large
-and changes seldom: a message carries it only after a change, and a state without it keeps the previous request log.
+and changes seldom: a message carries this log only after a change; without it, the previous request log stays valid.
 
 **Replication** (`replication`). The leader numbers its messages and sends them to each follower in order, from one
 thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat. The
@@ -43,9 +43,9 @@ acknowledged the request log together with this state or an earlier state of the
 *Leader completeness*: every performed decision is in the state of every later leader. The quorum that acknowledged the
 decision and the quorum that elects share a voter, and the candidate adopts the newest log of its voters.
 
-*State machine safety*: all hosts perform the decisions of one leader in one order. A follower refuses messages of an
-earlier term than its own or its vote's, handles each numbered message once, and performs only commands of its current
-term.
+*State machine safety*: all hosts perform the decisions of one leader in one order. A follower refuses messages of a
+term earlier than its own term or the term of its vote, handles each numbered message once, and performs only commands
+of its current term.
 
 Like Raft, and not like Raft
 ----------------------------
@@ -60,8 +60,8 @@ Not like Raft:
   so while the commit of a new view is uncertain, a quorum is required under every state that is not known to be
   superseded (`FollowerLog.uncommitted`), as in Raft's joint consensus.
 - Before the first view there is no quorum: no agent can be elected, and hosts that lose the leader stop.
-- A voter does not refuse a candidate with an older log. The voter's reply carries its log, and the candidate adopts the
-  newest log; so the agent with the lowest host number can win with any log.
+- A voter does not refuse a candidate whose log is older than the voter's. The reply contains the voter's log, and the
+  candidate adopts the newest log, so the agent with the lowest host number can win even with an old log.
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
 - No timeout is randomized. Of the agents that hear each other, the lowest number is candidate: votes rarely split.

@@ -79,7 +79,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         try:
             return requested.reply.result(timeout=_REPLY_S)
         except TimeoutError:
-            # The main thread is busy: either it will not admit the agent any more, or it has just done so.
+            # The main thread is busy: it has not begun to handle the request, which is cancelled, or will reply soon.
             return pb.HostAdmissionReply(retry=True) if requested.reply.cancel() else requested.reply.result(_REPLY_S)
 
     def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name

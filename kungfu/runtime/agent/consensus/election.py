@@ -30,7 +30,7 @@ _BETWEEN_ROUNDS_S = 0.2
 
 @dataclass(frozen=True)
 class Elected:
-    """The result of an election that this agent has won: it leads from now on.
+    """The result of an election that this agent has won: this agent leads from now on.
 
     Args:
         term: The term of this leader.
@@ -85,7 +85,8 @@ def elect(
         ``is_over``.
 
     Cost:
-        Ends within twice ``--heartbeat`` of the start or the last vote for another agent, and within six times in all.
+        Ends within twice ``--heartbeat`` of the start or of the last vote for another agent, and in any case within six
+        times ``--heartbeat`` of the start.
     """
     others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
     began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
@@ -107,7 +108,7 @@ def elect(
         if is_first and not leader_is_heard and has_quorum(log.possible_clusters, frozenset({consensus.host, *votes})):
             term = max([term, log.term, *(vote.voted_term for vote in votes.values())]) + 1
             elected = _stand(consensus, {number: others[number] for number in votes}, settings, term)
-            # A quorum has voted for this agent; else it repeats the pre-vote, and may be candidate in the next term.
+            # A quorum has voted for this agent. Otherwise the agent repeats the pre-vote, and may stand once more.
             if elected is not None:
                 return elected
         # Another agent has won the election, and its first message has arrived.

@@ -43,7 +43,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
 
 
 def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
-    """The reason why an agent with this command line does not belong to the job; empty if the agent belongs to it."""
+    """The reason why an agent with this command line does not belong to the job; empty if the agent does."""
     for name, own in command_line_of(job).items():
         given = command_line.get(name, "")
         if given != own:
@@ -66,7 +66,7 @@ class Admitted:
 def request_admission(
     job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0
 ) -> Admitted | None:
-    """Asks the other hosts until the leader admits this host.
+    """Requests admission from the other hosts until the leader admits this host.
 
     Args:
         job: The job as this host's command line describes it.

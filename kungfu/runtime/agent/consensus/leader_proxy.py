@@ -1,4 +1,4 @@
-"""Forwards calls to the leader: any agent may be called, and the leader answers, on this host or another."""
+"""Forwards calls to the leader: any agent may be called, and the leader answers, on this host or on another host."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LeaderClient:
                     raise _NoLeaderError from None
 
     def report(self, event: pb.HostEvent) -> bool:
-        """Reports an event of this host to the leader; returns True if the leader confirmed it."""
+        """Reports an event of this host to the leader; returns True if the leader has confirmed the event."""
         try:
             self.call(HostServiceStub, "ReportHostEvent", event, deadline_s=_REPORT_DEADLINE_S)
         except _NoLeaderError:

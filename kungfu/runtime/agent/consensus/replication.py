@@ -24,28 +24,28 @@ from kungfu.runtime.settings import Deadlines, Settings
 
 # The seconds between two messages when there is nothing to send.
 HEARTBEAT_EVERY_S = 0.5
-# A reply that takes longer is requested again, over another connection.
+# The seconds without a reply after which a message is sent again, over another connection.
 _RETRY_AFTER_S = 1.0
 _LOOK_S = 0.2
 _NOTHING = pb.ReplicateRequest()
-# Records from the time in which a follower did not reply are split: gRPC messages are limited to 64 MiB.
+# Records that accumulate while a follower does not reply are sent in parts: gRPC messages are limited to 64 MiB.
 _MOST_BYTES = 16 << 20
 
 
 def retry_after_s(deadlines: Deadlines) -> float:
-    """The seconds after which a reply is requested again."""
+    """The seconds without a reply after which a message is sent again."""
     return min(_RETRY_AFTER_S, deadlines.heartbeat_s / 3)
 
 
 def lost_after_s(deadlines: Deadlines) -> float:
-    """The seconds of silence after which followers declare a leader lost. This includes the pause between messages
-    before a link fails, and the wait for the leader's next attempt after the link is back within ``--heartbeat``."""
+    """The seconds of silence after which followers declare a leader lost: the longest pause between two messages, plus
+    ``--heartbeat`` for a broken link, plus the longest wait for the leader's next attempt once the link works again."""
     return HEARTBEAT_EVERY_S + deadlines.heartbeat_s + retry_after_s(deadlines)
 
 
 @dataclass(frozen=True)
 class HostReported:
-    """The agent of ``host`` received this leader's first message; ``started`` are the peers ever started there."""
+    """The agent of ``host`` received this leader's first message; ``started`` are all peers ever started on it."""
 
     host: int
     started: tuple[int, ...]
@@ -79,7 +79,7 @@ class FollowerLink:
         self._settings, self._stamp, self._put = settings, stamp, put
         self._changed = threading.Condition()
         self._pending, self.count, self._closing = pb.ReplicateRequest(), count, False
-        self._heartbeat_due = False  # the next heartbeat is sent at once
+        self._heartbeat_due = False  # True if the next heartbeat must be sent at once
         self._connection = Persistent(
             host.address, secret=settings.secret, method=lambda channel: HostServiceStub(channel).Replicate,
             again_s=retry_after_s(settings.deadlines),
@@ -125,7 +125,7 @@ class FollowerLink:
                 self.is_lost = reply is None
                 self.acknowledged = max(self.acknowledged, 0 if reply is None else message.version)
                 self._changed.notify_all()
-            # The follower is lost, or follows another leader: this link is not needed any more.
+            # The follower is lost, or follows another leader: this link is no longer needed.
             if reply is None:
                 return
             # The reply lists the started peers: a new leader compares them with the decisions so far.
@@ -149,7 +149,7 @@ class FollowerLink:
             return message
 
     def _send(self, message: pb.ReplicateRequest) -> pb.ReplicateReply | None:
-        """Sends a message and returns the reply; queues ``HostLost`` and returns ``None`` if no reply comes."""
+        """Sends a message and returns the reply; if no reply comes, queues ``HostLost`` and returns ``None``."""
         began = time.monotonic()
 
         def stamped() -> pb.ReplicateRequest:
@@ -262,12 +262,12 @@ class Replicator:
             requests: The encoded request log.
             is_enough: Returns True if the hosts that have acknowledged the state are a quorum. A follower that replies,
                 but holds an older state, does not count.
-            within_s: Seconds to wait for every follower that is not lost, even if a quorum has already
-                acknowledged; twice ``--heartbeat`` by default.
+            within_s: Seconds to wait for every follower that is not lost, even if a quorum has already acknowledged
+                the state; twice ``--heartbeat`` by default.
 
         Returns:
-            True if every follower has acknowledged the state, which is then committed. ``False`` if not every
-            follower has acknowledged it: the caller then checks that there is a quorum.
+            True if every follower has acknowledged the state, which is then committed; else ``False``, and the caller
+            has to check that the followers that have acknowledged the state are a quorum.
         """
         # A new state is sent to all followers, with the request log only if the log has changed.
         if (state, requests) != (self._state, self._requests):

@@ -147,7 +147,7 @@ class ConsensusState:
         return snapshot.cluster if snapshot else None
 
     def leader_clock(self) -> Callable[[], float]:
-        """The clock of the leader, derived from its messages; a new leader continues this clock."""
+        """The clock of the leader, derived from the leader's messages; a new leader continues this clock."""
         shift = self._leader_now - self._heard
         return lambda: self._clock() + shift
 
@@ -197,8 +197,8 @@ class ConsensusState:
             return ""
 
     def is_new(self, request: pb.ReplicateRequest) -> bool:
-        """True if the message was not received before; its number counts within its term, so a message of an earlier
-        term is never new. The leader repeats a message if the reply was lost."""
+        """True if the message was not received before: the leader repeats a message if the reply was lost. Messages are
+        numbered within each term, so a message of an earlier term never counts as new."""
         with self._changed:
             # The leader of that term is replaced, or this message was received before.
             if request.term != self.term or request.number <= self._number:
@@ -207,7 +207,7 @@ class ConsensusState:
             return True
 
     def lose_leader(self) -> bool:
-        """Notes that the leader is lost; returns True if this was not known."""
+        """Notes that the leader is lost; returns True if this agent had not noted the loss before."""
         with self._changed:
             news = self.leader is not None and not self.is_leader
             # This agent followed the leader until now; a leader does not lose itself.

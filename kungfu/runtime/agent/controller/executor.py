@@ -20,7 +20,7 @@ from kungfu.runtime.ipc.convert import from_spawn
 
 
 class Executor:
-    """Performs commands, and stores the addresses, the process ids and the last output of peers.
+    """Performs commands, and stores the addresses, the process ids and the last output lines of peers.
 
     Args:
         context: The context of the agent.
@@ -79,7 +79,7 @@ class Executor:
                 self._peers.send_to_rank_0(command)
 
     def record_event(self, event: Any, cluster: Cluster) -> None:
-        """Records an event of a peer; ``cluster`` is the state before it. Commands are recorded when performed."""
+        """Records an event of a peer; ``cluster`` is the state before the event. `perform` records commands."""
         if isinstance(event, decided.ViewStarted):
             self._record(events.ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
         elif isinstance(event, decided.ProcessEnded):

@@ -22,7 +22,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from kungfu.runtime.job_api.request_handler import RequestHandler
 
-# The seconds for which the leader waits for further ends after the first failure, to find the root cause.
+# The seconds for which the leader, after the first failure, waits for other peers to end, to find the root cause.
 _ROOT_CAUSE_S = 3.0
 
 
@@ -189,7 +189,7 @@ class JobController:
 def root_cause(
     context: AgentContext, command: decided.Fail, cluster: Cluster, tails: Mapping[int, Sequence[str]]
 ) -> Failure:
-    """Waits briefly for the ends of other peers, then returns the failure that caused the others.
+    """Waits briefly for the ends of other peers, then returns the failure that caused all other failures.
 
     Args:
         context: The context of the agent; the awaited ends are read from the agent's queue.

@@ -1,8 +1,8 @@
 """Sends the leader's messages to peers, each from a separate thread, so that no peer can block the agent.
 
 A message is repeated until it is answered, or until nothing depends on it any more: the peer has ended, the view is
-over, or a newer message replaces it. The peer recognizes a repeated message by its number, by the version of its view,
-or as a known fact.
+over, or a newer message replaces it. The peer recognizes a repeated message by its number or by the version of its
+view; other messages have the same effect if they are repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IsOver = Callable[[], bool]
 
 
 def _in_wire_form(command: JoinerOffer | Asked) -> tuple[str, Any, str]:
-    """The method for a command, its message, and the kind of the message; only the newest message of a kind counts."""
+    """The method, the message and the message kind for a command; only the newest message of each kind counts."""
     if isinstance(command, JoinerOffer):
         return "OfferJoiners", from_offer(command), "offer"
     # Only one request of people and schedulers is under way at a time.
@@ -118,7 +118,7 @@ class PeerClient:
             try:
                 reference, its = self._first_described(command.references)
                 how = difference(its, self._described(other), names=(f"peer {reference.id}", f"peer {other.id}"))
-            # The programs differ in any case; only a description of the difference is missing.
+            # The digests show that the programs differ; only a description of the difference is missing.
             except KungfuError as error:
                 how = f"in what could not be found out ({error})"
             self._put(decided.ProgramDiffers(other.id, how))
@@ -204,7 +204,7 @@ class PeerClient:
         self, view: View, sources: Sequence[int], fields: pb.Admission, is_over: Callable[[Peer], bool],
         patience_s: float = math.inf,
     ) -> bool:  # fmt: skip
-        """Admits all peers to a view, with more ``fields``; ``False`` if rank 0 does not prepare the view in time."""
+        """Admits all peers to a view, with the other ``fields``; ``False`` if rank 0 does not prepare it in time."""
         until, rank_0 = time.monotonic() + patience_s, view.peers[0]
 
         def is_too_late() -> bool:

@@ -34,7 +34,7 @@ class LogGap:
 
 
 def merged(first: LogGap | None, second: LogGap) -> LogGap:
-    """Merges two gaps of a file, if nothing could be recorded between them."""
+    """Merges a gap of a file with an earlier gap that could not be recorded yet, if there is one."""
     return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
 
 

@@ -23,7 +23,7 @@ from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 TAIL_LINES = 60
 
 # For a peer that trains, the first SIGTERM is a preemption notice, and the second ends the peer. The third is in
-# case a busy machine merges two signals. More are not sent, since a program with a handler for SIGTERM receives all.
+# case a busy machine merges two signals. No more are sent, since a program with a handler for SIGTERM gets all of them.
 _SIGTERM_AT_S = (0.0, 0.2, 1.0)
 _LOOK_S = 0.02
 _REAPED_WITHIN_S = 5.0
@@ -31,7 +31,7 @@ _KILL_ALL = 0  # to the subreaper: kill all remaining processes
 
 
 class OutputLog(Protocol):
-    """Receives the output of a peer; never raises ``OSError``, so that a full disk ends no peer."""
+    """Receives the output of a peer; never raises ``OSError``, so that a full disk does not end a peer."""
 
     def write(self, data: bytes) -> object:
         """Writes a line."""

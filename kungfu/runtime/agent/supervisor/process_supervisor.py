@@ -54,7 +54,7 @@ class ProcessSupervisor:
         standby: The number of standby processes for peers that start later.
 
     Attributes:
-        joiners: The page that shows which joiners are getting ready on this host; its peers read the page.
+        joiners: The page that shows which joiners are getting ready on this host; the peers of this host read the page.
     """
 
     def __init__(

@@ -51,10 +51,10 @@ def guarded(command: Sequence[str]) -> list[str]:
 
 
 class _TrainerFinder:
-    """Finds modules through the other finders, and adds a check to ``fit`` of the trainer classes."""
+    """Finds modules through the other finders, and adds a check to the ``fit`` method of the trainer classes."""
 
     def __init__(self) -> None:
-        # Run as a file, like this one: an import would load kungfu, and `_check` tests whether the script loaded it.
+        # Executed, not imported: an import would load kungfu, and `_check` tests whether the script has loaded kungfu.
         file = os.path.join(os.path.dirname(__file__), *[os.pardir] * 3, "framework_internals.py")
         internals: dict[str, Any] = {"__name__": "framework_internals"}
         with open(file, "rb") as source:
@@ -151,7 +151,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: types.Tracebac
 
 
 def _is_shown_by_agent(error: BaseException) -> bool:
-    """True if ``error`` is only an error in a policy, and was reported to the agent."""
+    """True if ``error`` and all its causes are errors in a policy, and the agent has received the report."""
     errors = sys.modules.get("kungfu.errors")
     chain, link = [error], error.__cause__
     while link is not None:
@@ -186,7 +186,7 @@ def _stand_by() -> None:
     import contextlib
     import json
 
-    # Imported so that the script finds them loaded. Not kungfu: `_check` tests whether the script has loaded it.
+    # Imported so that the script finds them loaded; kungfu is not, as `_check` tests whether the script has loaded it.
     import grpc  # noqa: F401
     import keras  # noqa: F401
     import tensorflow  # noqa: F401  # ruff: isort: skip

@@ -89,7 +89,7 @@ class StandbyPool:
 
     def is_short(self) -> bool:
         """Removes ended processes; returns True if a process should be started. If a process has ended during loading,
-        the next would too, so ``failure`` is set and no more are started."""
+        the next process would end too, so ``failure`` is set and no more processes are started."""
         loading = self.is_loading
         ended = [one for one in self._waiting if one.process.has_exited()]
         for one in ended:

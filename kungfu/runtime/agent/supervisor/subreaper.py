@@ -76,8 +76,8 @@ class _Subreaper:
 
     def must_kill_all(self) -> bool:
         """Waits for a message of the agent or a signal; returns True if all remaining processes must be killed. SIGTERM
-        to this process has no effect: a platform that sends it to all processes of a host sends it to the peer and to
-        the agent too, which treat it as a preemption notice."""
+        to this process has no effect: a platform that sends SIGTERM to all processes of a host also sends it to the
+        peer and to the agent, which treat the signal as a preemption notice."""
         ready, _, _ = select.select([self.control, self.woken], [], [])
         # A child has exited, or SIGTERM has come.
         if self.woken in ready:
