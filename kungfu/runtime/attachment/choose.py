@@ -1,4 +1,4 @@
-"""Attachments by name, and that of a lone program; other attachments and their libraries are imported on request."""
+"""Makes an attachment by its name, and imports its library only then; defines the attachment without other peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _scaled(value: Any, prescale: Any) -> Any:
 
 
 def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None, host: str = "127.0.0.1") -> Attachment:
-    """A new, closed attachment; its library is loaded only now. The other peers reach this machine as ``host``."""
+    """Makes a closed attachment, and loads its library; other peers reach this machine under the name ``host``."""
     if name == "local":
         from kungfu.runtime.attachment.local import LocalAttachment
 

@@ -54,7 +54,8 @@ class LocalAttachment(Attachment):
     Args:
         group: An integer by which the graph's ops find their connection; attachments that are open in one process at
             the same time need different numbers.
-        heartbeat_s: Seconds without a heartbeat, counted in the observer's heartbeats, until a process counts as gone.
+        heartbeat_s: Seconds without a heartbeat until a process counts as gone; the observer's own heartbeats count
+            these seconds.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -72,7 +73,7 @@ class LocalAttachment(Attachment):
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
 
         All tensors travel in one message; each addition is rounded to the tensor's dtype, so the sum equals NumPy's bit
-        for bit. Works in eager and in traced code; a traced op follows every ``open`` and ``close``.
+        for bit. Works in eager and in traced code; ops that were traced before follow each ``open`` and ``close``.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
@@ -162,7 +163,7 @@ class LocalAttachment(Attachment):
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The last wait for at least 1/4 of its deadline (2 to 15 s); returned once, on the lowest waiting rank."""
+        """The newest wait that `noted_after_s` counts as late; returned once, and only on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late

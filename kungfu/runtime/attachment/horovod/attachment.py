@@ -39,7 +39,7 @@ class HorovodAttachment(Attachment):
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor, in the order of Gloo's ring; equal bit for bit on all peers.
 
-        Works in eager and in traced code; a traced op follows every ``open`` and ``close``.
+        Works in eager and in traced code; ops that were traced before follow each ``open`` and ``close``.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
@@ -56,13 +56,13 @@ class HorovodAttachment(Attachment):
         Raises:
             UsageError: There are no tensors, a dtype is not supported, or Horovod cannot be loaded.
             tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not arrive within the
-                deadline, see ``failure_of``. Every later call raises this error or the next, on all peers, until the
-                next ``open`` or ``close``.
+                deadline, see ``failure_of``. Until the next ``open`` or ``close``, every later call on every peer
+                raises this error or a ``FailedPreconditionError``.
             tf.errors.FailedPreconditionError: ``Horovod has not been initialized``, or ``Mismatched`` if the peers'
                 tensors differ.
 
         Cost:
-            One message per dtype, each about a millisecond (Horovod's cycle), and two copies.
+            One message per dtype, each about a millisecond (Horovod's cycle), and two copies of the tensors.
         """
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
 
@@ -120,7 +120,7 @@ class HorovodAttachment(Attachment):
             stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The last wait for at least 1/4 of its deadline (2 to 15 s); returned once, on the lowest waiting rank."""
+        """The newest wait that `noted_after_s` counts as late; returned once, and only on the lowest waiting rank."""
         if (stall := self._stall) is None:
             return None
         late, stall.late = stall.late, None

@@ -223,7 +223,7 @@ def _variables(mine: Topology, *, store: str, deadline_s: float) -> dict[str, st
 
 
 def interface_of(host: str) -> str:
-    """The name of the network interface with the address of ``host``; empty if there is none: Horovod then chooses one.
+    """The network interface with the address of ``host``; empty if there is none, so that Horovod chooses an interface.
 
     Every loopback address belongs to the loopback interface, although the interface lists only the first.
     """

@@ -32,7 +32,7 @@ class EngineState:
 
 
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
-    """The sum over peers of every tensor of ``values``; only prescaled if ``state.size`` is 1.
+    """The sum over peers of every tensor of ``values``; the prescaled tensor itself if ``state.size`` is 1.
 
     The arguments and errors are as in ``HorovodAttachment.all_reduce``; ``state`` contains the size of the view.
     """
