@@ -111,7 +111,7 @@ class CheckpointFolder:
 
     def _prune(self, made: Path) -> None:
         for old in published(self.path)[self.keep :]:
-            if old != made:  # which `latest` names
+            if old != made:  # `latest` names ``made``
                 shutil.rmtree(old, ignore_errors=True)
 
 
@@ -162,7 +162,7 @@ def _name(step: int) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
-    """The checkpoint published last; if `latest` names a missing checkpoint, that path, so that reading fails."""
+    """The checkpoint published last; if `latest` names a missing checkpoint, its path, so that reading fails."""
     pointer = folder / _LATEST
     if pointer.is_file():
         named = folder / pointer.read_text().strip()

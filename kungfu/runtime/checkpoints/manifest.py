@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, stored with TensorFlow's files; used to refuse a checkpoint of another program."""
+"""The manifest of a checkpoint, stored with TensorFlow's files: it reveals a checkpoint of another program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Writes the manifest into the checkpoint folder ``path``, as JSON that may contain ``Infinity`` as a rate."""
+    """Writes the manifest into the checkpoint folder ``path``, as JSON in which a rate may be ``Infinity``."""
     fields = msgspec.to_builtins(manifest)
     fields["terms"] = {name: fields["terms"][name] for name in _LASTING}
     (path / MANIFEST).write_text(json.dumps(fields) + "\n")
