@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-REMEMBERED = 16  # of the requests of a peer between two barriers, this many of the newest are kept
+REMEMBERED = 16  # the number of a peer's newest requests that are kept between two barriers
 _CLOSE = 1e-4  # relative tolerance: arithmetic differs in the last bits between processors
 
 

@@ -103,7 +103,7 @@ def _from(holders: Sequence[int], index: int) -> list[int]:
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
-    """The sources for each of ``count`` receiving hosts. No host serves two; the sources alternate between hosts."""
+    """The sources of each of ``count`` receiving hosts, from alternating hosts; no host serves two receiving hosts."""
     hosts = list(holders.values())
     rows = [zip_longest(*hosts[first::count]) for first in range(count)]
     return [[rank for row in group for rank in row if rank is not None] for group in rows]

@@ -69,7 +69,7 @@ class Phases:
     lost: Mapping[int, int] = field(default_factory=dict)
     is_forming: bool = False  # True if the view was formed for the phase but does not train yet
     since: float = 0.0  # the time at which the view was formed, in seconds of the agent's clock
-    replaced: tuple[int, ...] = ()  # the peers lost between the phases that are replaced once the phase is under way
+    replaced: tuple[int, ...] = ()  # the peers lost before this phase, which are replaced once the phase is under way
 
 
 @dataclass(frozen=True)

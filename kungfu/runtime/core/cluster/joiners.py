@@ -37,7 +37,7 @@ def spawn(
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
         host: The host on which the peers should run; ``None`` for the first host with a free slot, see `host_for`.
-        leaving: The peers that the new peers will replace; free slots on other hosts than theirs are preferred.
+        leaving: The peers that the new peers will replace; free slots on hosts without such peers are preferred.
     """
     people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}

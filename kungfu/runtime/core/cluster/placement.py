@@ -11,7 +11,7 @@ from kungfu.runtime.core.cluster.events import ReleaseHost
 from kungfu.runtime.core.view import View
 
 NO_SLOT = "no host has a free slot"
-# The time for which the slot of a removed peer is used only if no other slot is free.
+# The seconds for which the slot of a removed peer is used only if no other slot is free.
 AVOIDED_S = 600.0
 
 

@@ -4,7 +4,7 @@
 | --------------------------------- | -------------------------------------------------------------------------------- |
 | ``UsageError``, ``PolicyError``   | the job ends with code 2: every other peer would fail as well                    |
 | ``sys.exit(n)``, n above 0        | the job ends with code n, as the program chose                                   |
-| another exception                 | the peer is lost and replaced; a second one at the same line ends the job        |
+| another exception                 | the peer is lost and replaced; if it recurs at the same line, the job ends       |
 | the end of the script, or         | the others are notified; if they continue to train, the peer is lost and         |
 | ``sys.exit(0)``                   | replaced; if all peers end like this, the job is done                            |
 | ``break`` out of the loop         | nothing at first; if the others wait for the peer, it is lost and replaced       |

@@ -125,7 +125,7 @@ def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) ->
     left = _removed_peers(cluster, event.view)
     # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
-    # Removed peers also report their removal, but a request right after the view must not use their slots before.
+    # Removed peers also report their removal, but a request that comes before the report must avoid their slots.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster = replace(cluster, hosts=hosts)
     begins = cluster.phases.is_forming and cluster.view == event.view
