@@ -35,7 +35,7 @@ def converters(
     Args:
         kind: The class of the records.
         message: The message class, which may have further fields. A field of ``kind`` that the message lacks is not
-            sent; the receiver sets its default.
+            sent; at the receiver it has its default value.
         unspecified: The words for the zero value of an enum, by field, also within nested records. In other fields, the
             zero value raises a ``UsageError``, as does an unknown value of a newer version.
     """

@@ -313,7 +313,7 @@ def call(
         what: Names the wait in errors ("rank 2 at the barrier of step 40").
         peer: The id of the called peer, for errors; ``None`` if an agent is called.
         abandoned: Called five times a second; a failure that it returns ends the wait. The failure names the lost
-            peers, which may not include the called peer.
+            peers; the called peer need not be one of them.
 
     Returns:
         The answer.
@@ -372,7 +372,7 @@ def is_refused(address: str) -> bool:
 
 
 def named(error: Any, *, what: str, deadline_s: float, peer: int | None = None) -> DeadlineExceeded | PeerFailure:
-    """The kungfu error for a failed gRPC call, with the id of the called peer, if it is a peer."""
+    """The kungfu error for a failed gRPC call, with the id of the called peer; no id if an agent was called."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unanswered(what, deadline_s, peer)
     kind = SecretRefused if error.code() is grpc.StatusCode.UNAUTHENTICATED else PeerFailure
