@@ -3,8 +3,8 @@
 A joiner runs its program from the top, and so reaches every phase that the others have finished. It asks the agent
 which phases are over, and requests their outcomes from a peer that took part in these phases or received the outcomes.
 In the phase under way, the joiner may have to read data from the start. It requests the other peers' position in the
-data, and reads up to that position. The joiner repeats both until it is ready, and meanwhile reports to its agent that
-it is getting ready.
+data, and reads up to that position. The joiner repeats both requests until it is ready, and meanwhile reports to its
+agent that it is getting ready.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class DataPositionClient:
 
     Args:
         local: The position that this peer reports to others.
-        agent_client: Reports the peers that train.
+        agent_client: Returns the peers that train.
         channels: Connections to other peers.
         settings: Contain the deadlines for each request and for the remaining reading.
         report_attached: Reports to the agent that this peer is getting ready.

@@ -75,7 +75,7 @@ class BarrierInbox:
         self._on_arrival()
 
     def pop_offer(self) -> JoinerOffer | None:
-        """Removes and returns the last offer of joiners; ``None`` if a joiner is gone: the agent makes a new offer."""
+        """Removes and returns the offer of joiners; ``None`` if a joiner is gone, since the agent makes a new offer."""
         with self._lock:
             offer, self._offer = self._offer, None
         stale = offer is not None and any(self._failed_peers.gone(peer.id) for peer in offer.ready)

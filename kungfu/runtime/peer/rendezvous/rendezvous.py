@@ -1,7 +1,7 @@
 """A rendezvous: a known number of peers arrive at it, and all leave with the same result.
 
-It has no socket: the service arrives and waits here on behalf of remote peers. The coordinator waits for all arrivals
-and concludes.
+A rendezvous has no socket: the gRPC service arrives and waits on behalf of remote peers. The coordinator waits for all
+arrivals and concludes.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
     gap = next((one for one in reports[rank].gaps if one.index == index), None)
     detail = _gap_text(gap) if gap is not None and gap.difference else ""
     text = f"the peers of view {view.version} do not hold the same state: {said}{detail}{_others(names, list(found))}"
-    # The peers that begin a view have just made their states equal, without any part of the program.
+    # The peers that begin a view have just made their states equal, and have not run any user code since.
     if reports[rank].begins_view:
         raise InternalError(text)
     raise UsageError(
@@ -88,7 +88,7 @@ def _width(gap: pb.VariableGap) -> float:
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """The first differing variable of each other part of the state, as text; a learning rate may be the cause."""
+    """The first differing variable of each other part of the state, as text: it may be the cause (a learning rate)."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]
