@@ -1,6 +1,6 @@
 """The interface of the runtime for training: every name of the runtime that ``kungfu.training`` uses.
 
-Importing this module loads TensorFlow, so code that runs before TensorFlow imports the packages directly.
+Importing this module loads TensorFlow, so code that must not load TensorFlow imports the runtime's packages directly.
 """
 
 # Every import is part of the interface.
