@@ -1,4 +1,4 @@
-"""Events of the outcomes of requests and losses: refusals, rescales, recoveries, spans and checkpoints."""
+"""Events that report the outcomes of requests and losses: refusals, rescales, recoveries, spans and checkpoints."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class JobDecision(Struct, frozen=True):
         return self.outcome is None and self.event.is_change
 
     def result(self) -> tuple[str, str]:
-        """The state of the decision and a description of its result, by the closing event or else the decision."""
+        """The state of the decision and a description of its result, from the closing event if there is one."""
         return (self.outcome or self.event).outcome()
 
 
@@ -230,7 +230,7 @@ class Job(Struct, frozen=True):
         return tuple(peer for peer, one in self.peers.items() if one.host == host and not one.is_gone)
 
     def is_settled(self, size: int) -> bool:
-        """True if no joiner is on its way, and the view has `size` peers that are all alive and has done a step."""
+        """True if no joiner is on its way, all `size` peers of the view are alive, and the view has done a step."""
         # A joiner has the complete state only from its first step on.
         begun = self.view_steps.get(self.view.version) if self.view else None
         has_trained = begun is not None and self.steps > begun

@@ -24,7 +24,7 @@ class RecordEvent(LoggedEvent, frozen=True, kw_only=True, tag="record"):
 
 
 class GapEvent(LoggedEvent, frozen=True, kw_only=True, tag="gap"):
-    """``lines`` lines of a file could not be written between two times."""
+    """``lines`` lines of ``file`` could not be written between ``since`` and ``until``, because of ``error``."""
 
     topic: ClassVar[Topic] = "trouble"
     file: str

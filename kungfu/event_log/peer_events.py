@@ -46,7 +46,7 @@ class OfferedEvent(LoggedEvent, frozen=True, kw_only=True, tag="offered"):
 
 
 class MissingEvent(LoggedEvent, frozen=True, kw_only=True, tag="missing"):
-    """Peers in preparation never became ready."""
+    """Peers that were getting ready will never be ready."""
 
     topic: ClassVar[Topic] = "loss"
     peers: tuple[int, ...]
@@ -66,7 +66,7 @@ class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
 
 
 class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
-    """A peer was notified by its platform of its coming preemption."""
+    """A peer was notified by its platform that it will be preempted."""
 
     def one_line(self) -> str:
         return f"{self.named} got a notice: it leaves at the next barrier"
@@ -149,7 +149,7 @@ class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
 
 
 class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
-    """Views up to this version are broken, although no process has ended."""
+    """Views up to ``version`` are broken, although no process has ended."""
 
     version: int
     why: str
@@ -224,7 +224,7 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
 
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
-    """A peer has read ``samples`` samples, up to its offset in a partition that it took over; all peers waited."""
+    """A peer has read ``samples`` samples, up to its offset in a partition that it took over; the others waited."""
 
     samples: int
     seconds: float
@@ -309,7 +309,7 @@ class MachinesDifferEvent(LoggedEvent, frozen=True, kw_only=True, tag="machines 
 
 
 class RoundedVariable(Struct, frozen=True):
-    """The largest difference of a variable from rank 0's, and the largest value of the variable."""
+    """The largest difference of a variable from rank 0's values, and the largest value of the variable."""
 
     name: str
     difference: Number

@@ -1,4 +1,4 @@
-"""The progress of a job and the time left, computed from the lines of metrics of its steps.
+"""The progress of a job and the time left, computed from the job's lines of metrics.
 
 The time left is the number of remaining samples divided by the pace: the samples of the steps at the present size, per
 second of elapsed time. The elapsed time includes everything, such as a validation after each epoch.

@@ -217,7 +217,7 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
 
     Attributes:
         asked: The requested size; None if no size was requested.
-        ignored: Why the request is ignored; empty if it is not.
+        ignored: The reason why the request is ignored; empty if the request is not ignored.
         also: The other requests, as written in the hook.
     """
 
@@ -252,7 +252,7 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
-    """A barrier changed the setting ``what`` to ``to``, ramped over ``over`` ``unit``; setting "stop" ends training."""
+    """The setting ``what`` was changed to ``to``, by a ramp of length ``over`` in ``unit``; "stop" ends training."""
 
     topic: ClassVar[Topic] = "setting"
     what: str
