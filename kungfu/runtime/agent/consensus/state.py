@@ -167,7 +167,7 @@ class ConsensusState:
                 self._changed.notify_all()
 
     def append(self, request: pb.ReplicateRequest) -> str:
-        """Adopts the term, clock and state of a leader's message; returns the reason to refuse the message, or ""."""
+        """Adopts the term, clock and state in a leader's message; returns the reason for a refusal, '' if accepted."""
         with self._changed:
             # A message of another job: two jobs share a host and a port by mistake.
             if self.job and request.job != self.job:

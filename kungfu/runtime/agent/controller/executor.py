@@ -27,7 +27,7 @@ class Executor:
         replicator: Carries commands to followers.
         snapshot: The initial state of the leader.
         record: Records an event; with ``shown`` also shows it to people.
-        known: Returns the cluster as known now.
+        known: Returns the leader's newest knowledge of the cluster.
 
     Attributes:
         addresses: The address of each peer, by its id.

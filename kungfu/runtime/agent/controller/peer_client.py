@@ -68,7 +68,7 @@ class PeerClient:
     Args:
         settings: The settings of the job.
         put: Queues the events that result from the messages.
-        known: Returns the cluster as known now.
+        known: Returns the leader's newest knowledge of the cluster.
         term: The term of this leader.
     """
 
@@ -140,7 +140,7 @@ class PeerClient:
         """Admits the survivors to their view.
 
         Queues ``CoordinatorUnreachable`` if rank 0 has ended, or has not answered for twice ``--heartbeat``. If rank 0
-        is the only survivor, the general deadline of waits applies.
+        is the only survivor, the limit is ``--deadline`` instead.
 
         Args:
             command: The command, with the view of the survivors.

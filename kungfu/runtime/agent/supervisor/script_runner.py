@@ -3,8 +3,8 @@
 ``kungfu-run`` lets an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
 The script then runs as under ``python script.py`` or ``python -m module``: as ``__main__``, with the same ``__file__``,
 ``sys.argv`` and ``sys.path``. Like the subreaper, this file is run as a script, and imports almost nothing. It does not
-load Keras; a finder waits until the script loads it. Only a standby process loads TensorFlow and Keras in advance, and
-runs the script when it receives the environment of its peer.
+load Keras itself: a finder waits until the script loads Keras. Only a standby process loads TensorFlow and Keras in
+advance, and runs the script when it receives the environment of its peer.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ all remaining processes when the socket closes, because then the agent is gone.
 
 The kernel kills the peer if this process ends (a parent-death signal, ``prctl(PR_SET_PDEATHSIG)``). As subreaper of its
 descendants (``PR_SET_CHILD_SUBREAPER``), this process becomes the parent of orphaned descendants in any session or
-group. When no descendant is left, it exits with the status of the peer.
+group. When no descendant is left, this process exits with the status of the peer.
 """
 
 import ctypes
