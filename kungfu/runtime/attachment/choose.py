@@ -1,4 +1,4 @@
-"""Makes an attachment by its name, and imports its library only then; defines the attachment without other peers."""
+"""Makes an attachment by its name, importing its library only then, and defines the attachment of a single peer."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class LocalAttachment(Attachment):
     Args:
         group: An integer by which the graph's ops find their connection; attachments that are open in one process at
             the same time need different numbers.
-        heartbeat_s: Seconds without a heartbeat until a process counts as gone; the observer's own heartbeats count
-            these seconds.
+        heartbeat_s: Seconds without a heartbeat until a process counts as gone; the observer counts these seconds by
+            its own heartbeats.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -73,7 +73,7 @@ class LocalAttachment(Attachment):
         """The sum over peers of every tensor: the left fold in rank order, ``((x0 + x1) + x2) + ...``.
 
         All tensors travel in one message; each addition is rounded to the tensor's dtype, so the sum equals NumPy's bit
-        for bit. Works in eager and in traced code; ops that were traced before follow each ``open`` and ``close``.
+        for bit. Works in eager and in traced code; ``open`` and ``close`` also take effect in ops traced before.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
@@ -111,8 +111,8 @@ class LocalAttachment(Attachment):
         threads, and for both ways of copying (with AVX2 if the processor has it).
 
         Cost:
-            Negligible with AVX2; about 0.1 ms per million float32 for each norm without AVX2. Both hold if cold memory
-            limits the copying.
+            Negligible with AVX2; without AVX2, about 0.1 ms per million float32 for each norm. Both statements hold if
+            cold memory limits the copying.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         check_tensors(tensors)

@@ -39,7 +39,7 @@ class HorovodAttachment(Attachment):
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
         """The sum over peers of every tensor, in the order of Gloo's ring; equal bit for bit on all peers.
 
-        Works in eager and in traced code; ops that were traced before follow each ``open`` and ``close``.
+        Works in eager and in traced code; ``open`` and ``close`` also take effect in ops traced before.
 
         Args:
             values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same

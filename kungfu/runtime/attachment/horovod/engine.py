@@ -40,7 +40,7 @@ _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # the error on ev
 class Topology:
     """The ranks and sizes of one peer, named after Horovod's settings.
 
-    ``cross`` counts the peers with the same local rank on all hosts.
+    ``cross_rank`` and ``cross_size`` refer to the peers with the same local rank on all hosts.
     """
 
     hostname: str
