@@ -1,1 +1,1 @@
-"""Pure functions of values: views, barriers, the lifecycle of peers, slices of data and root causes."""
+"""The pure functions of the runtime: views, barriers, the lifecycle of peers, slices of data and root causes."""

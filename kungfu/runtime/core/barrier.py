@@ -1,7 +1,7 @@
 """The decision of a barrier: a pure function of the view, its terms, the requests and the peers ready to join.
 
 `decide` first merges the requests (see ``core.request``), then chooses the next view (see
-``core.next_membership``), then applies the settings that rules request to the terms. Real peers and the model of
+``core.next_membership``), then changes the terms by the settings that rules request. Real peers and the model of
 ``kungfu.testing`` both call `decide` at their barriers.
 
 A request that can be carried out at once does not wait for joiners. The table shows the effect of a request at the
@@ -149,7 +149,7 @@ def with_settings(
 ) -> Terms:
     """Applies the settings for a rescale, then the settings of the decision; returns the new terms of the decision.
 
-    ``on_rescale`` returns the settings that rules choose for a rescale, given the sizes before and after."""
+    ``on_rescale`` returns the settings that rules choose for a rescale, given the old and the new size."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
     terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)

@@ -143,12 +143,12 @@ def find_root_cause(
 
 
 def named(peer: int, text: str, rank: int | None) -> str:
-    """Puts the name of a peer before a text; returns the text alone if it concerns no peer.
+    """Puts the name of a peer before a text; returns only the text if ``peer`` is -1.
 
     Args:
         peer: The id of the peer; -1 for no peer.
         text: The text.
-        rank: The rank of the peer; ``None`` if it is not in the view.
+        rank: The rank of the peer; ``None`` if the peer is not in the view.
 
     >>> named(3, "exit code 1", 2), named(4, "exit code 1", None), named(-1, "no host", None)
     ('rank 2 (peer 3): exit code 1', 'peer 4: exit code 1', 'no host')
@@ -159,7 +159,7 @@ def named(peer: int, text: str, rank: int | None) -> str:
 
 
 def headline(tail: Sequence[str]) -> str:
-    """The last error in the last lines of a peer's output; '' if they contain no error.
+    """The last error in the last lines of a peer's output; '' if the lines contain no error.
 
     Args:
         tail: The lines.

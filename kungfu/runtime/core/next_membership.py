@@ -41,9 +41,9 @@ If fewer joiners come than requested, exchanges are served first, the slowest pe
 the slot that it takes, and a slow peer costs the job more than a missing peer. The size is then marked as refused. A
 peer under exchange stays until its replacement has come.
 
-A request from outside replaces the whole change under way; only a notice keeps the exchanges. An offer that does not
-account for exactly the peers requested last was made for an older request, and some of the offered peers may
-have been dismissed: the agent is asked for a new offer, and keeps the joiners under way.
+A request from outside replaces the whole change under way; only a notice keeps the exchanges. If an offer does not
+account for exactly the peers requested last, it was made for an older request, and some of the offered peers may have
+been dismissed: the agent is asked for a new offer, and keeps the joiners under way.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def _reachable(size: int, terms: Terms, limits: Limits) -> int:
 
 
 def _largest_batch(terms: Terms) -> int:
-    """The largest global batch that a change of size sets: the limit, or the present batch if it is larger."""
+    """The largest global batch that a change of size may set: the limit, or the present batch if that is larger."""
     return max(terms.max_global_batch, terms.global_batch_size)
 
 

@@ -135,7 +135,7 @@ class StopTraining(Struct, frozen=True, tag=True):
 
 
 class Retry(Struct, frozen=True, tag=True):
-    """A retry of the requests that were refused for lack of a slot: a host with free slots has joined."""
+    """A retry of the requests that were refused for lack of a slot, because a host with free slots has joined."""
 
 
 Membership = Resize | Leave

@@ -16,7 +16,7 @@ class Ramp:
     """A ramp of the learning rate.
 
     ``lr_t = start + (t - since) / over * (target - start)`` for ``since <= t < since + over``, and ``target`` from
-    then on. (In the paper, the algorithm ends the ramp at ``over``, but the equation at ``since + over``, as here.)
+    then on. (The paper's algorithm ends the ramp at ``over``, but its equation, like this class, at ``since + over``.)
     """
 
     start: float  # the learning rate at the beginning of the ramp
@@ -73,7 +73,7 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The global batch from which rules on a rescale start, and the size for which it was set (or ``size``)."""
+        """The batch from which rules on a rescale start, and its size; without a base, the present batch and size."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 
@@ -88,7 +88,7 @@ class RunPosition:
 
 
 def meant_size(view: View, terms: Terms) -> int:
-    """The number of peers of a view without its departing peers, which stay only until others hold the state.
+    """The number of peers of a view without its departing peers, which stay only until their successors are ready.
 
     Args:
         view: The view.

@@ -7,7 +7,7 @@ the state sends it to the first peer of at most one host that lacks it. From the
 state: to the other peers of its host, and to further hosts. So the number of hosts with the state doubles every turn.
 If there are many holders, one peer receives slices from several of them.
 
-Xie et al., *Elan*, section IV: from the nearest neighbour, in parallel over different links, in turn over a shared one.
+Xie et al., *Elan*, section IV: from the nearest neighbour, in parallel over different links, in turns over one link.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The agent's knowledge of its job and its decisions, as pure functions of events."""
+"""The agent's knowledge of its job, and the decisions that follow from an event, as pure functions."""

@@ -29,7 +29,7 @@ from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_di
 from kungfu.runtime.core.cluster.recovery import within_budgets
 from kungfu.runtime.core.view import View
 
-# The time to begin a view, in multiples of --wait: its peers open their attachments and receive the state.
+# The time in which a view must begin, in multiples of --deadline: its peers attach, and receive the state.
 _FORMING_WAITS = 3
 
 

@@ -87,8 +87,8 @@ def release_empty_hosts(cluster: Cluster) -> Transition:
 def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
     """True if the hosts whose agents reach each other may continue without the others.
 
-    They may if they run a strict majority of the view's peers, or exactly half of them including rank 0. So two groups
-    of hosts that cannot reach each other never both continue.
+    They may continue if they run a strict majority of the view's peers, or exactly half of the peers including rank 0.
+    So two groups of hosts that cannot reach each other never both continue.
 
     Args:
         view: The view in force.

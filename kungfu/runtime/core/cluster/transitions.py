@@ -158,7 +158,7 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
 
 
 def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
-    """Handles a notice: members leave at the next barrier; of other peers, only the ends are handled."""
+    """Handles a notice to peers: members are asked to leave at the next barrier; for other peers, nothing is done."""
     losses = cluster.losses
     there = {*cluster.members, *cluster.between_phases}
     news = [peer for peer in peers if peer in there and peer not in losses.noticed]
@@ -203,7 +203,7 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 
 def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
-    """Handles a new host; asks the coordinator for the former size, or to retry requests that found no free slot."""
+    """Handles a new host: asks the coordinator to restore the former size, or to retry requests that lacked a slot."""
     goal, lacked_slot, why = cluster.hosts.goal, cluster.hosts.lacked_slot, "a host with free slots has come"
     hosts = replace(cluster.hosts, slots={**cluster.hosts.slots, host: slots}, leaving=cluster.hosts.leaving - {host})
     if cluster.view is None or cluster.regrouping is not None:

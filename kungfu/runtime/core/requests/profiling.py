@@ -26,7 +26,7 @@ class TimedStep:
 
 @dataclass(frozen=True)
 class Point:
-    """The throughput of a size: ``samples`` over ``seconds``, summed over ``steps`` steps."""
+    """The measurements of a size: ``samples`` and ``seconds``, each the sum of ``steps`` steps."""
 
     size: int
     steps: int = 0
