@@ -24,7 +24,7 @@ def make(bytes_: int, *, name: str = "kungfu") -> int:
 
 
 def has_fixed_size(descriptor: int, bytes_: int) -> bool:
-    """True if the memory has ``bytes_`` sealed bytes; if it is smaller or can shrink, SIGBUS may end this process."""
+    """True if the memory has ``bytes_`` sealed bytes; else reading it may end this process by SIGBUS."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:  # another kind of file
