@@ -102,7 +102,7 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
     """The result of a phase, from the first peer that knows it.
 
     Raises:
-        DeadlineExceeded: No peer sent the result within ``--wait``.
+        DeadlineExceeded: No peer sent the result within ``--deadline``.
     """
     deadline_s, why = settings.deadlines.wait_s, "no peer is there to ask"
     until = time.monotonic() + deadline_s

@@ -185,7 +185,7 @@ class BarrierProtocol:
     def _arrive_again(
         self, view: View, arrival: LocalArrival, conclude: Conclude, differing: Sequence[int]
     ) -> pb.Admission:
-        """Holds the second round: variables at ``differing`` get rank 0's values if they differ by rounding only."""
+        """Holds the second round: ``differing`` variables get rank 0's values if they differ by rounding only."""
         context = self._transfer(view, arrival.message.rank, f"values of {_in_words(arrival.message)}")
         server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
         with reconcile_variables(arrival.state, context, differing, server=server, abandoned=abandoned) as gaps:
