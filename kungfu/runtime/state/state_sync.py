@@ -34,8 +34,8 @@ def sync_state(
 ) -> Iterator[dict[str, int]]:
     """Fetches the state if this peer lacks it, and serves it within the block to other peers that lack it.
 
-    ``attach`` is called in this thread during a fetch, since both calls mostly wait for peers. It is not called during
-    a digest, which uses all cores and would delay ``attach`` by more than the digest's own time.
+    ``attach`` is called in this thread during a fetch, since ``attach`` and the fetch mostly wait for peers. ``attach``
+    is not called during a digest, which uses all cores and would delay ``attach`` by more than the digest's own time.
 
     Args:
         state: The state of this peer.
