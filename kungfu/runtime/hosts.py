@@ -101,7 +101,8 @@ def own_index(
 
     Args:
         hosts: The hosts of the job.
-        named: The host chosen by the user, by name; ``None`` to find the host whose name resolves to a local address.
+        named: The name of the host that the user has chosen; ``None`` to choose the host whose name resolves to a local
+            address.
         local_addresses: The addresses of this machine; loopback addresses always count as local too.
         resolve: Returns the addresses of a name.
 
