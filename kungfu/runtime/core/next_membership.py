@@ -288,7 +288,7 @@ def _let_named_leave(at: BarrierInput) -> Decision:
         # The size follows from the number of peers that leave.
         wanted = _size_after_named_leave(at, lead, named)
         if not named.noticed_only and (named.now or named.kept):
-            # The size without the peers that the minimum requires is out of reach; older refusals are void.
+            # If some named peers must stay, the size without them is refused; earlier refusals are void in any case.
             terms = replace(terms, refused_size=view.size - len(named.now) - named.kept if named.kept else 0)
         if not named.now and not named.replaced:
             # No named peer is in the view, or all must stay: the change under way continues.

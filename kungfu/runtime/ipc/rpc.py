@@ -342,7 +342,7 @@ def call(
 
 def _answered_unless(abandoned: Callable[[], PeerFailure | None], answer: Any, what: str) -> Any:
     while True:
-        # The wait is pointless: the call itself might be answered only after a long time.
+        # The wait is pointless, although the call itself might still be answered after a long time.
         if (failure := abandoned()) is not None:
             answer.cancel()
             raise failure.prefixed(f"lost {what}: ")

@@ -133,7 +133,7 @@ def _check(model: Any) -> None:
 
 
 def _refusal(text: str) -> Exception:
-    from kungfu.errors import UsageError  # here: it needs TensorFlow, which a script that calls fit has loaded
+    from kungfu.errors import UsageError  # imported here: kungfu needs TensorFlow, which the script has loaded
 
     return UsageError(text)
 
@@ -160,7 +160,7 @@ def _is_shown_by_agent(error: BaseException) -> bool:
     # The traceback of another error in a policy may show more than its message.
     if errors is None or not all(isinstance(one, errors.PolicyError) for one in chain):
         return False
-    from kungfu.runtime.peer.exit_report import is_exit_reported  # here: most scripts end without it
+    from kungfu.runtime.peer.exit_report import is_exit_reported  # imported here: most scripts do not need it
 
     return is_exit_reported()
 
@@ -191,7 +191,7 @@ def _stand_by() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401  # ruff: isort: skip
 
-    # If the agent has sent the environment already and closed its end, the message is not read and a reset follows.
+    # If the agent has sent the environment and closed its end without reading ``LOADED``, the connection is reset.
     message = b""
     with contextlib.suppress(BrokenPipeError):
         os.write(0, LOADED)
@@ -234,7 +234,7 @@ def _report(error: Exception) -> None:
     """Reports to the agent that an error of kungfu ends the script before ``attach``."""
     errors = sys.modules.get("kungfu.errors")
     if errors is not None and isinstance(error, errors.KungfuError):
-        from kungfu.runtime.peer.exit_report import report_unattached_exit  # here: most scripts end without it
+        from kungfu.runtime.peer.exit_report import report_unattached_exit  # here: most scripts do not need it
 
         report_unattached_exit()
 

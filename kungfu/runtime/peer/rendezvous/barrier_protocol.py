@@ -291,7 +291,7 @@ class BarrierProtocol:
 
     def _admit(self, peer: Peer, admission: pb.Admission) -> None:
         stub = PeerServiceStub(self.channels.to(peer.address))
-        deadlines = self.settings.deadlines  # a joiner does nothing but wait for this call; all others wait for it
+        deadlines = self.settings.deadlines  # a joiner only waits for this call, and all others wait for the joiner
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
         rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join", peer=peer.id)
 
