@@ -66,7 +66,7 @@ class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
 
 
 class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
-    """A peer was notified by its platform that it will be preempted."""
+    """A peer was notified by its platform that the peer will be preempted."""
 
     def one_line(self) -> str:
         return f"{self.named} got a notice: it leaves at the next barrier"

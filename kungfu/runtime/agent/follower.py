@@ -30,8 +30,8 @@ class Follower:
         return True
 
     def handle(self, event: Any) -> Ending | LeaderLost | None:
-        """Handles an event of this agent's queue; returns the ending of the job on this host, if it ends, and
-        ``LeaderLost`` if a new leader must be elected."""
+        """Handles an event of this agent's queue; returns an ending if the job ends on this host, and ``LeaderLost`` if
+        a new leader must be elected."""
         # A signal to this host: the leader decides its meaning.
         if isinstance(event, SignalReceived):
             return self._on_signal(event.number)

@@ -39,7 +39,7 @@ class QueueFlush:
 
 
 class Leader:
-    """Decides for the whole job, from its start or from the loss of the previous leader."""
+    """Decides for the whole job, from the start of the job or from the loss of the previous leader."""
 
     def __init__(self, context: AgentContext, *, elected: Elected | None = None) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock

@@ -1,4 +1,4 @@
-"""The protocol of attachments: the graph contains an attachment's op, and the runtime changes its connected peers."""
+"""The protocol of attachments: the graph contains an attachment's op, and the runtime connects the op to peers."""
 
 from __future__ import annotations
 

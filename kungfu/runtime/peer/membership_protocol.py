@@ -136,7 +136,7 @@ class Membership(Protocol):
         """
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """Holds the last barrier of a job, once training is over on all peers; it only compares the peers' states."""
+        """Holds the last barrier of a job, once training is over; this barrier only compares the peers' states."""
         return
 
     def mark_state_complete(self) -> None:

@@ -115,7 +115,7 @@ class FollowerLog:
 
 
 class ConsensusState:
-    """The term, the leader, the vote and the log of the agent on ``host``; all threads of the agent use it.
+    """The term, the leader, the vote and the log of the agent on ``host``, shared by all threads of the agent.
 
     Attributes:
         job: The job of this agent; empty while the agent is in no job.

@@ -88,7 +88,7 @@ class ProcessSupervisor:
         """
         peer = spawn.peer
         settings = replace(settings, peer=peer, joiner_page=self.joiners.path)
-        # A joiner gets the state of the others, not a checkpoint; other peers here are slower until it is ready.
+        # A joiner gets the state of the others, not a checkpoint; other peers here are slower until it can join.
         if spawn.joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
             self.joiners.add(peer)

@@ -57,7 +57,7 @@ class TrainingFinished:
 
 @dataclass(frozen=True)
 class LossReport:
-    """The report of a peer that lost others."""
+    """The report of a peer that has lost other peers."""
 
     version: int  # the version of the newest view that the peer knows
     step: int  # the number of steps that the peer has done
@@ -74,7 +74,7 @@ class LossReport:
 
 @dataclass(frozen=True)
 class PeersLost:
-    """A peer lost others, has left its attachment, and waits for a new view."""
+    """A peer has lost other peers, has left its attachment, and waits for a new view."""
 
     peer: int
     report: LossReport

@@ -50,7 +50,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
 
 
 def _nobody_left(cluster: Cluster) -> events.Fail | None:
-    """The end of a job whose last member was lost while it trained; ``None`` if other members are left."""
+    """The end of a job whose last member was lost during training; ``None`` if other members are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _is_trained(cluster):
         # Members are left, or nothing is left to train.
@@ -60,7 +60,7 @@ def _nobody_left(cluster: Cluster) -> events.Fail | None:
 
 
 def on_peers_lost(cluster: Cluster, event: events.PeersLost, now: float) -> Transition:
-    """Handles a peer's report that it lost others."""
+    """Handles a peer's report that it has lost other peers."""
     peer, report = event.peer, event.report
     if peer not in cluster.alive:
         # The peer has ended since its report.
@@ -95,7 +95,7 @@ def on_peers_lost(cluster: Cluster, event: events.PeersLost, now: float) -> Tran
 
 
 def _dismiss_stalled(cluster: Cluster, report: events.LossReport, now: float) -> Transition:
-    """Dismisses joiners that delayed a view until its deadline; ended processes are reported separately."""
+    """Dismisses joiners that delayed a view until a deadline expired; ended processes are reported separately."""
     commands: list[events.Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
         cluster, more = give_up_joiner(cluster, peer, report.error, now)
