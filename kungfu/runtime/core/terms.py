@@ -88,7 +88,7 @@ class RunPosition:
 
 
 def meant_size(view: View, terms: Terms) -> int:
-    """The number of peers of a view without its departing peers, which stay only until their successors are ready.
+    """The number of peers of a view without its departing peers, which stay only until the joiners hold the state.
 
     Args:
         view: The view.
