@@ -44,7 +44,7 @@ class Applications:
         self._model, self._average = model, average
         self.optimizers: list[Any] = []  # the optimizer of each application, in program order
         self._graph: Any = None  # the step's graph
-        self._applies = False  # true while an optimizer applies; calls of ``apply`` inside belong to it
+        self._applies = False  # True during an application; nested calls of ``apply`` belong to this application
         self._targets: list[tuple[list[Any], Any]] = []  # the gradients of each tape, and their target
         self._means: list[Any] = []
         self._operations: set[Any] = set()  # created by optimizers

@@ -204,13 +204,13 @@ class FitHandle:
 
     @property
     def step_number(self) -> int:
-        """The number of steps so far, over all fits of the job; alone without policies, the optimizer's iterations."""
+        """The number of steps in all fits of the job so far; alone and without policies, the optimizer's iterations."""
         training, optimizers = self._attached.training, optimizers_of(self._attached.model)
         return int(optimizers[0].iterations) if training is None else training.step_number
 
     @property
     def epoch(self) -> int:
-        """The present epoch in Keras' count; after a fit, its last epoch plus one."""
+        """The present epoch in Keras' count; after a fit, one more than the last epoch of that fit."""
         history = getattr(self._attached.model, "history", None)
         done = history.epoch if history is not None else []
         return done[-1] + 1 if done else self._attached.first_epoch

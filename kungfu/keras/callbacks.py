@@ -111,7 +111,7 @@ class JobCallbacks:
         """Calls ``on_epoch_begin`` of all callbacks that run on this peer."""
         self.epoch = epoch
         self.running.on_epoch_begin(epoch)
-        self._run(self.running.callbacks)  # a callback may have set a hook since then
+        self._run(self.running.callbacks)  # again, since a callback may have replaced one of its hooks
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Calls ``on_epoch_end`` of all callbacks on this peer; each may add to the logs for the callbacks after it."""

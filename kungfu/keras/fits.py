@@ -64,7 +64,7 @@ def pack_outcome(
     def packed() -> bytes:
         # As bytes: NumPy lacks some types (bfloat16).
         arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
-        # Evaluations are added until the next fit begins; any thread may call this.
+        # Evaluations are added until the next fit begins; any thread may call this function.
         outcome = {"arguments": list(described), "callbacks": kept, "stops": stops, "run": run, "variables": arrays}
         return pack({**outcome, "evaluations": evaluations.results()})
 

@@ -79,7 +79,7 @@ def unpack(content: bytes) -> Any:
     """The values packed by ``pack``.
 
     Raises:
-        UsageError: The content is not from ``pack`` of this version of kungfu; a checkpoint may be from another.
+        UsageError: The content was not packed by this version of kungfu; a checkpoint may stem from another version.
     """
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
 

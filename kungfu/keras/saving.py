@@ -63,7 +63,7 @@ class _Mark:
             return None
 
     def put_on(self, path: Path, *, for_path: Path | None = None) -> None:
-        """Marks a file or folder; ``for_path`` is the path that it will have after a later rename."""
+        """Marks a file or folder that will later be renamed to ``for_path``, if given."""
         text = f"{self.run} {self.job} {self.fits}"
         try:
             os.setxattr(path, _ATTRIBUTE, text.encode())

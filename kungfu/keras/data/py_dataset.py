@@ -107,7 +107,7 @@ class IndexedBatches:
             )
 
     def read(self, reading: int, at: int) -> tuple[int, Iterator[Any]]:
-        """The first sample of the batch that contains sample ``at``, and the batches from there, for `Stream`."""
+        """The number of the first sample in the batch with sample ``at``, and the batches from this batch on."""
         place = self._place_of(at)
         return self._first_sample(place), self._from(place)
 
@@ -125,7 +125,7 @@ class IndexedBatches:
         passes, within = divmod(place, self._number)
         if self._seed is None:
             return within
-        # A smaller last batch stays the last, so steps equal batches at an unchanged batch size.
+        # A smaller last batch remains the last one, so each step is one batch as long as the batch size is unchanged.
         full = self._number - (self._last_size < self.batch_size)
         return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
 

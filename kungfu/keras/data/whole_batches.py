@@ -63,7 +63,7 @@ class BatchFormat:
         return made
 
     def as_given(self, batch: Any) -> Any:
-        """A batch without the weights computed from ``class_weight``, which peers compare separately."""
+        """A batch without the weights computed from ``class_weight``; peers compare ``class_weight`` separately."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight if self._class_weight is None else None)
 

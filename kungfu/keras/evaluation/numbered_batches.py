@@ -107,7 +107,7 @@ def _checksum(data: Any, *, batch_size: int = 0) -> int:
 def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches:
     """The batches of a Dataset; a peer reads the batches before its part without processing them."""
     count = _limited(int(dataset.cardinality()), steps)
-    # The count is unknown or infinite, or the batch of a number differs between peers and readings.
+    # The count is unknown or infinite, or one number stands for different batches on different peers or readings.
     if count <= 0 or dataset_order(dataset) == "by chance":
         return _NONE
     first = next(iter(dataset), None)

@@ -45,7 +45,7 @@ class SharedPass:
         self._done: set[int] = set()  # the batches that this peer has processed
         self._fits = True
         self.result: Any = None
-        self.differs = False  # True if peers had other work or other data
+        self.differs = False  # True if the work or the data differed between peers
 
     def attempt(self, meet: Meet) -> bool:
         """Runs the pass, or continues it after a loss of peers; ``meet`` returns False if peers are lost in a meeting.

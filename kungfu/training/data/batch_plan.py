@@ -26,8 +26,8 @@ _BATCHES = 4
 class KeptRows:
     """The most recently loaded batches, by the indices of their samples; not thread-safe.
 
-    After a rescale the next steps are sliced again. A new slice overlaps with rows that are already loaded, so that
-    only the missing rows are loaded.
+    After a rescale the next steps are sliced again. A new slice overlaps with rows that are already loaded, so only
+    its missing rows are loaded.
 
     Cost:
         The memory of four batches, two of which exist anyway; comparing indices takes some microseconds.
@@ -110,7 +110,7 @@ class BatchPlan:
         return self.sampler.samples
 
     def first_batch_of(self, epoch: int) -> int:
-        """The checksum of the first batch of an epoch, counted from 0; -1 if it may differ between peers."""
+        """The checksum of the first batch of an epoch, counted from 0; -1 if unknown, or if peers may have others."""
         if epoch >= self.epochs or not isinstance(self.source, Stream):
             return -1
         known = self.source.first_batch_of(epoch)
@@ -124,7 +124,7 @@ class BatchPlan:
         return MicroBatch(step_slice, micro, micros)
 
     def following(self, micro_batch: MicroBatch) -> MicroBatch | None:
-        """The micro-batch after the given one, if nothing changes; ``None`` at the end of the last epoch."""
+        """Predicts the next micro-batch, assuming an unchanged view and batch size; ``None`` after the last epoch."""
         if micro_batch.micro + 1 < micro_batch.micros:  # samples of the share are left
             return replace(micro_batch, micro=micro_batch.micro + 1)
         # The next step, possibly in the next epoch; none after the last epoch.
@@ -159,7 +159,7 @@ class BatchPlan:
             # Every peer reads to the end of the step, so all peers find the end of the data at the same step.
             if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
                 self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
-            # Other peers wait only until the first micro-batch of a share is loaded: reads up to all of the share now.
+            # Other peers wait only for this peer's first micro-batch, so every part of the share is reached now.
             if isinstance(self.source, SequentialSource) and micro_batch.micro == 0 and micro_batch.micros > 1:
                 self.source.read_to(self.sampler.indices(micro_batch.step_slice))
             # A stream keeps its samples, and arrays are in memory, so these rows need no further copy.

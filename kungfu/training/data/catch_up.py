@@ -105,7 +105,7 @@ def await_readers(
     """Waits between two steps until every peer has its next batch; returns the seconds that this peer spent reading.
 
     Args:
-        is_loaded: Returns True if this peer has its batch, within a given number of seconds.
+        is_loaded: Waits at most the given number of seconds, and returns True if this peer has its batch.
         total: Returns the sums of tensors over the peers; all peers call this function.
         clock: A monotonic clock, in seconds.
 
@@ -139,7 +139,7 @@ class DataCursor:
         self._stream: Stream | None = None  # data that every peer reads
         self._newest: Position | None = None  # the position in the stream, as offered to joiners
         self._partitions: SequentialSource | None = None  # data whose partitions pass from peer to peer
-        self._recorded = 0  # the passed samples that are recorded already, or took no time
+        self._recorded = 0  # the number of passed samples that need no event: recorded already, or read at once
 
     def follow(self, source: SampleSource) -> None:
         """Makes the cursor follow the run through this source."""

@@ -217,7 +217,7 @@ class SequentialSource(SampleSource, Protocol):
         ...
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads up to the first of these samples in each partition, so that `take` can return all without delay."""
+        """Reads up to the first of these samples in each partition, so that `take` returns the samples at once."""
         ...
 
 

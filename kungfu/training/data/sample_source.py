@@ -61,7 +61,8 @@ class Arrays:
     def order_checksum(self) -> int:
         """A checksum that is equal on peers with the same samples in the same order.
 
-        In ``(x, y)`` targets count if they identify samples, as each peer may have changed inputs; else all arrays do.
+        Of ``(x, y)`` only the targets are used, since each peer may have changed the inputs. If the targets do not
+        identify the samples, all arrays are used.
         """
         has_targets = isinstance(self.arrays, list | tuple) and len(self.arrays) > 1
         return order_checksum(self.arrays, self.arrays[1:] if has_targets else None)

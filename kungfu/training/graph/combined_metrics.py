@@ -51,8 +51,8 @@ class PeerShare:
 
 
 class _Vector:
-    """The states of one dtype that are summed over the peers, or averaged with samples as weights; their totals are in
-    one vector. ``states``: the variables of the metrics, each with its value at the beginning of an epoch."""
+    """States of one dtype that are all summed over the peers, or all averaged with samples as weights. One vector
+    holds their totals. ``states``: the metrics' variables, each with its value at the beginning of an epoch."""
 
     def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]

@@ -2,7 +2,7 @@
 
 The policy's local signals are computed before the message; the agreed signals, folds and rules after the message. A
 rule that fires only *posts* a request. The request rides on the next step's message, and after that step's update all
-peers run the barrier. The barrier also answers the rules that fire in that step.
+peers run the barrier. The barrier also answers the rules that fire in this next step.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ def _gradient_norms(
         program: The policies.
         gradients: This peer's dense tensors, before they are averaged.
         sources: The sources known before the message; the gates of the norms are evaluated with them.
-        samples: The number of this peer's samples; if 0, the norm of its gradients, for another peer's sample, is NaN.
+        samples: The number of this peer's samples; if 0, its gradients belong to another peer's sample, and their norm
+            is set to NaN.
         loss_scale: The factor on the gradients, float32; ``None`` for 1.
 
     Returns:

@@ -94,7 +94,8 @@ class ProgressVariables:
 @dataclass(frozen=True)
 class ViewVariables:
     """This peer's rank in its view, and the terms of the view that the graph needs. ``exchanged``: the number of peers
-    that leave after others arrive, or hold the state; ``host_joiners``: the number of joiners starting on this host."""
+    that leave as soon as their replacements have joined, or have received the state. ``host_joiners``: the number of
+    joiners starting on this host."""
 
     version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
     size: tf.Variable = field(default_factory=partial(_integer, "kungfu/size", value=1))
@@ -216,8 +217,8 @@ class BarrierPosts:
 class StepTimes:
     """Times of this peer in seconds. ``began``: its first step; ``rescale_seconds``: its stop for the last rescale."""
 
-    # The time of the last all-reduce, or NaN after a barrier, whose duration belongs to no step; and the seconds since
-    # the previous all-reduce.
+    # The time of the last all-reduce, and the seconds between the last two. The time is NaN after a barrier, since the
+    # duration of a barrier belongs to no step.
     synchronised: tf.Variable = field(default_factory=partial(_moment, "kungfu/synchronised"))
     step_seconds: tf.Variable = field(default_factory=partial(_numbers, "kungfu/step_seconds"))
     began: tf.Variable = field(default_factory=partial(_moment, "kungfu/began"))

@@ -97,7 +97,7 @@ class PublishedValues(_DeclaredValues):
 
     def refuse_missing(self, given: Collection[str], captured: Collection[int]) -> None:
         """Tracing, before the message: raises ``PolicyError`` for a name that this trace of the step has not published.
-        Of a function traced earlier, only ``captured`` gives evidence: the ids of the handles used by the graph."""
+        For a function traced earlier, the only evidence is ``captured``: the ids of the handles used by the graph."""
         for name, variable in self.variables.items():
             # Neither the step nor a function called by it writes the variable.
             if name not in given and id(variable.handle) not in captured:
@@ -208,7 +208,7 @@ class FedValues(_DeclaredValues):
         with self.lock:
             self._newest[index] = number
             self._counts[index] += 1
-            write_variable(self._values, self._newest)  # before the count, which announces it to a step
+            write_variable(self._values, self._newest)  # before the count, which announces the number to a step
             write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:

@@ -137,7 +137,7 @@ class CompiledStep:
         return [one for one in self._traced.captured_inputs if is_variable(one)]
 
     def traces(self) -> int:
-        """The number of traces of the step, or of the user's function inside it if that is larger."""
+        """The number of traces of the step or of the user's function inside the step, whichever is larger."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
@@ -200,7 +200,8 @@ class CompiledStep:
             tensors: The batch.
             failed: Raises the failure of a barrier, which ends the loop with an error; the graph itself cannot raise.
             offer: Adds a checksum to the message of the coming step, or removes the checksum.
-            offer_every: N, to call ``offer`` before every N-th step and before the step after each of these; 0: never.
+            offer_every: N: ``offer`` is called before every N-th step, and before the step that follows each of these
+                steps. 0: ``offer`` is never called.
 
         Returns:
             The result of the user's function.
@@ -306,7 +307,7 @@ def _begin(parts: StepParts, samples: Any) -> None:
 
 
 def _is_offered(graph_state: GraphState, *, every: int) -> tf.Tensor:
-    """Graph: true before every N-th step, and before the step after each of these."""
+    """Graph: True before every N-th step, and before the step that follows each of these steps."""
     return tf.less(graph_state.progress.step.read_value() % every, 2)
 
 

@@ -49,7 +49,7 @@ class MessageNumbers(NamedTuple):
     header: Any  # the sums of samples, losses times samples, posts, and posts that change the membership
 
 
-# The number of all inputs, which come first in the packed record, and the indices of some.
+# The number of all inputs, which come first in the packed record, and the indices of three inputs.
 _INPUTS = len(MessageNumbers._fields) + 3
 _STEPS, _SAMPLES, _LOSS = 0, _INPUTS - 4, _INPUTS - 3
 
@@ -186,7 +186,7 @@ class StepRecord:
         """The fields of a line of the metrics: the common fields of every step, and the values of the named signals.
 
         Args:
-            packed: The packed row of the step.
+            packed: The packed record of the step.
             peers: The ids of the peers of the step's view, in rank order; empty if unknown.
         """
         index, numbers = self._indices, self.row(packed)
@@ -218,7 +218,7 @@ class StepRecord:
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
-        """Name, index and type of each watched value; integers follow a second time, with all their digits."""
+        """Name, index and type of each watched value; an integer has a second entry, with all its digits."""
         kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
         return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 

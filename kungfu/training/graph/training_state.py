@@ -108,7 +108,7 @@ class TrainingState:
             self._registered_before = tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
 
     def carry(self, registered: StateClasses) -> StateClasses:
-        """Adds the registered variables to the replicated state; returns the variables of both together."""
+        """Adds the registered variables to the replicated state; returns all variables of the resulting state."""
         own = self.classes
         self._variables += [*registered.shared.values(), *registered.averaged.values(), self._registered_before]
         return StateClasses(

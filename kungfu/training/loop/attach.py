@@ -65,10 +65,10 @@ def attach(
         seed: The job's seed, from which each peer derives the random numbers of its steps, such as dropout masks and
             ``tf.random``; they differ between peers. The seed has no effect in a program that runs alone.
         budget: Limits how often all policies together may change the cluster, in place of their individual budgets.
-        combine: The combination over the peers of a variable in which a layer stores statistics of its inputs, by
-            "layer/variable", the end of the variable's path; for layers that do not declare the combination with
-            ``add_weight(aggregation=...)``. With "sum", the increments of all peers in a step are added up. With "mean"
-            and "only_first_replica", the variable is local between barriers, which assign the mean or rank 0's value.
+        combine: The rule by which the peers combine a variable in which a layer stores statistics of its inputs, for
+            layers that do not declare it with ``add_weight(aggregation=...)``. The key is the end of the variable's
+            path, "layer/variable". With "sum", the increments of all peers in a step are added up. With "mean" and
+            "only_first_replica", the variable is local between barriers, which assign the mean or rank 0's value.
 
     Returns:
         The training run: its step, average and batches.

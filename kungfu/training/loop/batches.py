@@ -1,6 +1,6 @@
 """The loader: declares the data of a run's loop, then yields one batch for each call of the step.
 
-A batch is this peer's share of a step, cut at the agreed position and stamped with it. The step checks the stamp, and
+A batch is this peer's share of a step, cut at the agreed position and stamped with it. The step checks this stamp, and
 refuses a batch that was cut for another position. A separate thread loads the predicted next batches while a step runs.
 """
 

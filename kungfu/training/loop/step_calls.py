@@ -75,7 +75,7 @@ class Stamps:
 
 
 def is_stale(stamp: Stamp, here: StepPosition) -> bool:
-    """True for a batch that was cut for another epoch, position or view than the current one.
+    """True for a batch that was cut for an epoch, position or view other than the current one.
 
     A micro-batch must be the first of its step, or follow the last finished micro-batch.
     """
@@ -161,7 +161,7 @@ class StepCalls:
             complete_pending(run)
             self._notes.before_step(here, looped=self._looped)
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
-        except TypeError:  # prints whole tensors: if the types differ, a readable error is raised instead
+        except TypeError:  # its text shows whole tensors: if the types differ, a readable error is raised instead
             self._compiled.refuse_unlike(tensors)
             raise
         except tf.errors.OpError as error:  # peers were lost, or an op of the user failed

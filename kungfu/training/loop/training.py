@@ -66,7 +66,7 @@ class Training:
 
     @property
     def step_number(self) -> int:
-        """The number of steps that the job has done so far, also the number of its last step; the same on all peers."""
+        """The number of steps that the job has done, which is also the number of its last step; equal on all peers."""
         return self._run.steps()
 
     @property
@@ -93,7 +93,7 @@ class Training:
     ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
 
     def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
-        """Turns a function of one batch into a training step: traced once, followed by rules and a requested barrier.
+        """Turns a function of one batch into a training step, followed by the rules and, if requested, a barrier.
 
         The first call traces the function. Under ``kungfu-run`` it also runs the function once on a copy of the state,
         without prints, summaries or calls into Python, and then waits for the other peers.

@@ -84,7 +84,8 @@ class CheckpointManager:
         self._resumed: Manifest | None = None
         self._path: Path | None = None  # of the resumed checkpoint
         self._wanted: dict[Path, CheckpointRequest] = {}  # by folder
-        # The requests that rank 0 has to write, by folder, with the steps done at that time; not seen on disk yet.
+        # The requests that rank 0 has to carry out, by folder, each with the number of steps done by then; their
+        # checkpoints have not been seen on disk yet.
         self._entrusted: dict[Path, tuple[CheckpointRequest, int]] = {}
         self._writing: Future[None] | None = None
         self._past_phases = past_phases

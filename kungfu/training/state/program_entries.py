@@ -36,7 +36,7 @@ from kungfu.training.graph.learning_rate import without_factor
 # The text of an entry that is shown, and the text that is compared.
 Entry = tuple[str, str]
 
-_MOST_SINGLE = 64  # the largest number of values in a sequence or array with one entry each
+_MOST_SINGLE = 64  # a sequence or array with more values is not listed value by value
 _MOST_NUMBERS = 1 << 16  # Keras converts arrays to lists, so a config with an array of more numbers is not read
 _DEEPEST = 12  # levels of a config, or of functions that hold functions
 # Names, and the keys by which Keras deserialises an object; models and optimizers have separate entries.
@@ -74,7 +74,7 @@ class _Path:
 
 
 def model_entries(model: Any) -> Iterator[Entry]:
-    """The entries of a model: the layers and operations in order, and the calls of these in a functional model."""
+    """The entries of a model: its layers and operations in order; of a functional model also all their calls."""
     for number, part in enumerate(_parts(model)):
         yield from _object(_Path(part.name, f"#{number}"), part)
         calls, inputs = calls_of(part), getattr(part, "inputs", None) or []

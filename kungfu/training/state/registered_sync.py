@@ -144,7 +144,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
     if pending.source is None:
         unlike = peers.total([tf.constant(unlike)])[0].numpy()
     for name, is_unlike in zip(shared, unlike, strict=True):
-        # A peer of the previous view must hold the same value as the source; a peer that just joined loads it.
+        # A peer of the previous view must hold the source's value; a peer that has just joined loads that value.
         if is_unlike and not pending.loads_values:
             raise UsageError(
                 f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared "
@@ -157,7 +157,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
 def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
-    """The values of rank ``source``, and the names of values set by its hooks, from a sum to which others add zeros."""
+    """The values of rank ``source``, and the names that its hooks have set; by a sum to which other ranks add zeros."""
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     agreed = peers.added(content if peers.rank == source else b"", of=len(content))

@@ -285,7 +285,7 @@ class EventLogWriter:
         return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
-        """The requests of the change that was under way, if carried out together with the requests of this barrier."""
+        """The requests of the change under way that continue, without those that this barrier's requests replace."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # The change has ended.

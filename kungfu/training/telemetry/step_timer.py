@@ -42,7 +42,7 @@ class Durations:
         self._longest = max(self._longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """The shortest duration, in seconds, not exceeded by ``percent`` (above 0, to 100) of all; NaN without any."""
+        """The shortest duration, in seconds, that ``percent`` % (above 0, up to 100) of all do not exceed; or NaN."""
         wanted, seen = percent / 100 * self._counts.total(), 0
         for place in sorted(self._counts):
             seen += self._counts[place]
@@ -100,7 +100,7 @@ class Downtime:
 
     @property
     def seconds(self) -> float:
-        """The time for which training stood still: the sum of the parts less the duration of the step done in it."""
+        """The time for which training stood still: the sum of the parts, less the duration of the one step in them."""
         one_step_s = 0.0 if self.first_step_s is None else self.first_step_s - self.step_s
         return max(0.0, self.noticed_s + self.regrouped_s + one_step_s)
 

@@ -91,7 +91,7 @@ def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
 
 
 def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[tf.Operation, bool]]:
-    """All ops of a graph and of the functions that it calls, each with True if it runs in a loop."""
+    """All ops of a graph and of the functions that the graph calls; each op with True if the op runs in a loop."""
     for op in graph.get_operations():
         yield op, in_loop
         for name in functions_called(op):

@@ -172,7 +172,7 @@ class StepTrace:
             with self.ours():
                 self._around.enter_context(around())
 
-    @tf.autograph.experimental.do_not_convert  # of an exit stack; its conversion takes longer than the user's function
+    @tf.autograph.experimental.do_not_convert  # converting an exit stack takes longer than the user's function
     def _leave(self) -> None:
         self.is_under_way = False
         self._around.close()
