@@ -84,7 +84,7 @@ class Assembler:
 
     reductions: Collection[str]  # the names of the gradient reductions; bytecode reads these as inputs
     code: list[str] = field(default_factory=list)
-    inputs: dict[str, Register] = field(default_factory=dict)  # these contain the values of the step initially
+    inputs: dict[str, Register] = field(default_factory=dict)  # the registers that hold the step's values at the start
     constants: dict[tuple[DType, str], Register] = field(default_factory=dict)
     numbers: count[int] = field(default_factory=count)  # the register numbers that are not used yet
 

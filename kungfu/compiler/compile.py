@@ -58,7 +58,8 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
-    """The rules, limited by budgets if they change the cluster, then twins that record the steps without a budget left.
+    """Yields the rules, limited by their budgets if they change the cluster, and then the twins of limited rules.
+    A twin records the steps in which the budgets hold the rule back.
 
     The job's budget replaces the policies' budgets. If several rules fire in one step, each needs one more change in
     the budget than the rules before it, whichever policies they belong to.
@@ -72,7 +73,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
         with attributed_to(one.origin):
             allowance = Allowance.of(one.budgets.values())
-            # A hook's requests are unknown before its call: the rule passes the number of remaining changes to it.
+            # A hook's requests are unknown before its call: the rule passes the remaining changes to the hook.
             if one.budgets and isinstance(one.action, Call):
                 one = _with_rest(one, allowance, spent=spent)
             # A rule that changes the cluster fires while its budgets allow it; its twin records the other steps.

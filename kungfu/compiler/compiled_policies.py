@@ -37,7 +37,7 @@ class MessageLayout:
     def of(cls, collectives: Sequence[Collective]) -> MessageLayout:
         """The layout of one message for all collectives with operands known at the same time.
 
-        Means are sent as sums, and gathered scalars as vectors that are zero for other peers: one sum serves all."""
+        A mean is sent as a sum, and a gather as a vector of zeros except for this peer's entry: all are then sums."""
         scalars = tuple(one for one in collectives if one.type.shape == SCALAR)
         return cls(scalars, tuple(one for one in collectives if one.type.shape != SCALAR))
 

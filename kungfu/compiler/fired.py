@@ -120,7 +120,7 @@ def _fired_on_rescale(rule: Rule, sources: Mapping[str, float], step: int) -> Fi
     if target is None or not isinstance(rule.action, (SetGlobalBatchSize, SetLearningRate)):
         raise InternalError(f"rule {rule.name!r} on a rescale does {rule.action!r}, which a barrier cannot set")
     fires, value, *inputs = _computed((rule.fires, target, *rule.inputs.values()), sources)
-    # Its condition is false, or it requests the present value.
+    # The rule's condition is false, or the rule requests the present value.
     if not fires:
         return None
     return FiredRule(step, rule.name, rule.action, value, dict(zip(rule.inputs, inputs, strict=True)), mode=rule.mode)

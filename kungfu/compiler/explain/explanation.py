@@ -16,7 +16,7 @@ from kungfu.monitor import straggler_fractions
 from kungfu.signal import NEST, Collective, Constant, Fold, Signal, topological
 from kungfu.slowness import SLOW
 
-_MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # it selects the peers that leave first
+_MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # this monitor determines which peers leave first
 Monitors = Literal["folded", "open"]
 _FLOAT_BYTES = 4
 _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
@@ -38,8 +38,8 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
 
     The label of a node is its name, else the policy's variable, else a number; leaves, and functions of step and size
     alone, are shown as expressions. Each line shows the node's expression, placement and dtype, its unit if the sources
-    imply one, and the policy's line that created the node. The text lists the nodes that several policies share, which
-    are computed once.
+    imply one, and the policy's line that created the node. The text also lists the nodes that several policies share;
+    each of these nodes is computed only once.
 
     Args:
         plan: The plan.

@@ -111,7 +111,7 @@ def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mappi
 
 
 def _compared(name: str, one: _Range, other: _Range, *, whole: bool) -> frozenset[bool]:
-    """The truth values that a comparison can have; a comparison with a number that may be NaN can always be false."""
+    """The truth values that a comparison can have; False is always one of them if a number may be NaN."""
     always = whole and not _COMPARED[_OPPOSITE[name]](one, other)
     return frozenset({True}) if always else frozenset({True, False} if _COMPARED[name](one, other) else {False})
 

@@ -1,4 +1,4 @@
-"""The check: finds violations of the rules for policies before any step runs, with a remedy."""
+"""The check: finds violations of the rules for policies before any step runs, and names a remedy for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
     After this pass, every target, mask, trigger and watched size is an agreed scalar or vector of its type, every gate
     is exact, sizes are bounded, and at most one acting rule sets each setting on each occasion. All later passes rely
-    on that.
+    on these properties.
 
     Raises:
         PolicyError: With the policy's name and the user's line that made the rule.
