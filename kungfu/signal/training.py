@@ -105,7 +105,7 @@ class TrainingSignals:
     """
 
     host_joiners: Source
-    """Joiners that are getting ready on this peer's host, which take time from it (int64, peers, local)."""
+    """Joiners that are getting ready on this peer's host, and slow this peer down (int64, peers, local)."""
 
     mean_grads: Source
     """The gradients averaged over all samples of the step (float32[nest], agreed)."""

@@ -21,7 +21,7 @@ class SizeStatistics:
     Attributes:
         count: The number of samples: int64, 0 without samples, or if the entry was deleted or has expired.
         mean: The mean of the samples: float32, NaN without samples.
-        variance: The unbiased variance of the samples: float32, NaN with fewer than two.
+        variance: The unbiased variance of the samples: float32, NaN with fewer than two samples.
         age: The number of steps from the last sample to the previous step: int64.
     """
 
