@@ -52,7 +52,8 @@ def all_gather(x: Signal) -> Collective:
         PolicyError: The signal is not a scalar.
 
     Cost:
-        `size` floats on the gradient all-reduce if `x` is known before it; else a share in one small extra message.
+        `size` floats on the gradient all-reduce if `x` is known before that message; else a share in one small extra
+        message.
     """
     if x.type.shape != SCALAR:
         raise PolicyError(f"all_gather of {x!r}: takes one number a peer; reduce it first, as in kf.ops.mean(x)")
@@ -72,7 +73,7 @@ def weighted_mean(x: Signal, weight: Signal) -> Signal:
         PolicyError: As for `all_reduce`.
 
     Cost:
-        Two floats (or `size` + 1) on the gradient all-reduce if both signals are known before it.
+        Two floats (or `size` + 1) on the gradient all-reduce if both signals are known before that message.
 
     Undefined:
         NaN if all weights are 0.
