@@ -48,8 +48,8 @@ def throughput_by_size(
 
     A step does not count
 
-    - in the first two steps of a view, after a barrier, while a change is pending, and in the step after that, since
-      joiners slow down peers, even joiners that never train;
+    - in the first two steps of a view, and after a barrier; also while a change is pending, and in the step after the
+      change, since joiners slow down peers even if these joiners never train;
     - while one of the `straggler_fractions` is below `slow`: a straggler delays all peers and is about to be replaced;
     - in the first `patience` steps of a view, while a fraction is below `suspect`. A new peer's average begins at 1, so
       a straggler takes some steps to show; `suspect` detects it earlier.
@@ -57,8 +57,8 @@ def throughput_by_size(
     When the throughput of a view changes significantly by more than `margin`, earlier measurements are obsolete: all
     entries are deleted. The test is that of Page and Hinkley: with the mean m of the view's samples x and ``d = margin
     * m / 2``, the sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)`` grow while the samples
-    stay beyond d on one side. The throughput has changed when a sum exceeds ``max(20 * d, 10 * v / d)``, with the
-    variance v from step to step, after at least 10 samples. A change by twice the margin is detected within some 20
+    stay more than d above or below m. The throughput has changed when a sum exceeds ``max(20 * d, 10 * v / d)``, with
+    the variance v from step to step, after at least 10 samples. A change by twice the margin is detected within some 20
     samples of a quiet job, even soon after the start of the view; single disturbed steps are ignored.
 
     Args:
@@ -102,7 +102,7 @@ def throughput_by_size(
 
 @marked
 def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1) -> Signal:
-    """The throughput that each of the last `unit` peers adds, relative to that of each other peer.
+    """The throughput that each of the last `unit` peers adds, relative to the throughput per peer without them.
 
     With the mean throughput ``R_n`` at n peers and the present size k, ``s = (R_k - R_(k - unit)) / unit / (R_(k -
     unit) / (k - unit))``: 1 is perfect, below 0 the job became slower. If R_4 = 400 and R_5 = 450, s is 0.5 at 5 peers.
