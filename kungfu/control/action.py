@@ -42,7 +42,7 @@ class SetGlobalBatchSize:
 class SetLearningRate:
     """Requests a learning rate at the end of a ramp.
 
-    With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `ramp_length` in `unit`,
+    With ``T_0`` the last step before the decision is carried out, ``lr_0`` its rate, and T = `ramp_length` in `unit`,
     ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` afterwards. With T = 0 the
     rate changes at once. If the optimizer has a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
 

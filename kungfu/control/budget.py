@@ -111,7 +111,8 @@ class Spent:
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The remaining parts of a budget's tokens (int64, agreed); `replacements` is ``None`` if these cost rescales."""
+    """The remaining parts of a budget's tokens (int64, agreed). `replacements` is ``None`` if replacing peers costs
+    rescales."""
 
     budget: Budget
     rescales: Signal

@@ -129,7 +129,7 @@ class _Measured:
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error (by its slopes in both means), and its float32 rounding."""
+        """The advantage of `more`, the standard error (from the slopes in both means), and the float32 rounding."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -151,7 +151,7 @@ class _Measured:
         nearest = argmax(where(passes | fails, cast(self.sizes, "float32"), math.nan))
         near = fails & (self.sizes >= size - reach)
         if look_ahead:
-            # The walk returns to the last size worth its last peers, however far it looked beyond.
+            # The walk returns to the last size whose added peers are worth it, however far it looked beyond that size.
             sound = near & ~self.fails_by_itself(unit)
             near = where(any_of(sound), sound, near)
         last = argmax(where(near, cast(self.sizes, "float32"), math.nan))
@@ -189,7 +189,7 @@ def hill_climb(
     min_samples: int = 10,
     max_samples: int = 30,
 ) -> Signal:
-    """The next size to try from the present size, so that the job settles at the last size worth its last peers.
+    """The next size to try from the present size, so that the job settles at the last size whose added peers pay off.
 
     From a size k with at least `min_samples` samples, with u = `unit`:
 

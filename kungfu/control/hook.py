@@ -183,7 +183,7 @@ class Control:
 
         Before the next step, the value from rank 0's call takes effect; after a rescale, the value from the call of the
         peer from which all others copy the state. A hook must set the value on every peer: if another peer's hook sets
-        it and rank 0's does not, the value differs between the peers, which ends the job with a `UsageError`.
+        the value and rank 0's hook does not, the peers have different values, and the job ends with a `UsageError`.
 
         Args:
             name: The registered name.

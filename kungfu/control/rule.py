@@ -88,7 +88,7 @@ class Rule:
         return (self.gate, self.when, self.fires, *actions.operands(self.action), *self.inputs.values())
 
     def showing(self, **values: Signal | float) -> Rule:
-        """The rule with these values in the record of a decision, in place of the inputs of its target.
+        """The rule with these values in the record of a decision, in place of the inputs of the rule's target.
 
         Args:
             **values: Agreed scalars, by the names that ``kungfu why`` shows.
@@ -186,10 +186,11 @@ def rescale_rule(
 ) -> Rule:
     """The rule that requests a size of the cluster, rounded and clipped to the job's limits.
 
-    While peers are joining, another size replaces the pending size; the present size cancels the pending size only if
-    this rule requested the pending size last, so that a request from elsewhere is not undone. The rule does not fire
-    for a target that is not finite, for the pending size (without a pending size, for the present size), or for the
-    size that was refused last. It also does not fire in a step whose barrier may change the cluster.
+    While peers are joining, a request for another size replaces the pending size. A request for the present size
+    cancels the pending size, but only if this rule requested the pending size last: requests from elsewhere are not
+    undone. The rule does not fire for a target that is not finite, for the pending size (without a pending size, for
+    the present size), or for the size that was refused last. It also does not fire in a step whose barrier may change
+    the cluster.
 
     Args:
         peers: The size: a number, or an agreed signal.
@@ -311,7 +312,7 @@ def _looks(trigger: Trigger) -> Signal:
 
 
 def _ready(trigger: Trigger) -> Signal:
-    """True in the trigger's steps, unless the barrier may change the cluster: the decision depends on its size."""
+    """True in the trigger's steps, unless the barrier may change the cluster, on whose size the decision depends."""
     return _looks(trigger) if trigger.event == "rescale" else _looks(trigger) & ~Source("change_due")
 
 

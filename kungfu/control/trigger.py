@@ -132,8 +132,9 @@ class Trigger:
         """Requests a size of the cluster.
 
         Fires for a size that is neither the present size nor the size that was refused last. While peers are joining,
-        the rule fires for a size other than the pending size, and replaces the pending size; the present size cancels a
-        request of this rule. It waits one step if the barrier may change the cluster (`TrainingSignals.change_due`).
+        the rule fires for a size other than the pending size, and replaces the pending size; the present size cancels
+        an earlier request of this rule. If the barrier may change the cluster (`TrainingSignals.change_due`), the rule
+        waits one step.
 
         Args:
             peers: The number of peers, agreed; rounded, and clipped to the job's limits; NaN requests nothing.
@@ -276,8 +277,9 @@ def on_rescale() -> AtRescale:
     Conditions and targets of its rules may use only constants, the numbers known to the barrier, and maps of these. The
     numbers are `step`, `size` (the new size), `previous_size`, `min_size`, `max_size`, `global_batch_size`,
     `previous_global_batch_size`, `base_size`, `base_global_batch_size` and `learning_rate`. `global_batch_size` already
-    reflects the rescale's `keep`; for a learning rate, also the batch that these rules set. From the two base numbers,
-    a batch that depends on the size alone can be computed. During a ramp, `learning_rate` is the ramp's final rate.
+    reflects the rescale's `keep` and, in a rule for the learning rate, the batch set by other rules on this rescale.
+    The two base numbers serve to compute a batch that depends on the size alone. During a ramp, `learning_rate` is the
+    ramp's final rate.
 
     Raises:
         PolicyError: At `attach`, for any other signal.
