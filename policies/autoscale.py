@@ -30,11 +30,12 @@ def autoscale(
     """Adds `unit` peers every `every` steps while each of them contributes enough throughput.
 
     With the throughput ``R_k`` at k peers, d added peers have the scaling efficiency ``s = (R_(k+d) - R_k) / d / (R_k /
-    k)``: the throughput that each of them adds, relative to that of each other peer; 1 is perfect, below 0 the job
-    became slower. While ``s > efficiency`` the cluster grows; otherwise it returns to a smaller size, or tries the next
-    smaller untried size: see `kf.control.hill_climb`. Throughputs are measured by `kf.monitor.throughput_by_size`: no
-    step counts while peers join or a peer is a straggler, and a difference counts only if it exceeds twice its standard
-    error. A local optimum ends the walk; a new walk begins when the throughput changes by `margin`.
+    k)``: the throughput that each of them adds, relative to the throughput per peer before; 1 is perfect, below 0 the
+    job became slower. While ``s > efficiency`` the cluster grows; otherwise it returns to a smaller size, or tries the
+    next smaller untried size: see `kf.control.hill_climb`. Throughputs are measured by
+    `kf.monitor.throughput_by_size`: no step counts while peers join or a peer is a straggler, and a difference counts
+    only if it exceeds twice its standard error. A local optimum ends the walk; a new walk begins when the throughput
+    changes by `margin`.
 
     While a straggler is marked, nothing is measured and the size does not change: combine `autoscale` with a policy
     that replaces stragglers.

@@ -1,4 +1,4 @@
-"""A policy that grows the batch only as far as new peers need, and scales the learning rate accordingly."""
+"""A policy that grows the batch only as far as new peers need it, and scales the learning rate accordingly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hybrid_scaling(
     """Sets, on every rescale, the smallest batch that keeps all peers busy, and a learning rate in proportion.
 
     Given N peers and the global batch B, both last set by `attach` or by a rule in a step, and N' peers now, the new
-    batch is ``k * B`` with the first k of 1, 2, 4, ... up to N'/N for which N' is at most the optimal number of peers;
+    batch is ``k * B`` with the first k of 1, 2, 4, ... up to N'/N whose batch ``k * B`` keeps at least N' peers busy;
     if there is no such k, the new batch is ``B * N' / N``. So a job first scales strongly (the same batch on more
     peers), which does not affect its result, and scales weakly only if peers would otherwise idle. The learning rate
     becomes ``rate * (batch / batch before)``, on a linear ramp. Thus the batch and the rate depend on the size alone,
