@@ -21,8 +21,8 @@ from kungfu.errors import UsageError
 from kungfu.signal import NEST
 from kungfu.trace.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 
-# The tolerance between results of NumPy and results of TensorFlow or the native library, which averages over a few
-# hundred steps accumulate.
+# The tolerance between results of NumPy and results of TensorFlow or the native library: averages over a few hundred
+# steps accumulate the differences.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
 
@@ -69,8 +69,9 @@ def replay(plan: CompiledPolicies, trace: Trace, *, whose: Literal["the run's", 
     Args:
         plan: The plan.
         trace: The recorded run.
-        whose: "the run's" plan starts from the snapshot before `start`, and its folds and decisions are compared with
-            the recorded ones. "another" plan starts with fresh folds; the recorded inputs do not follow its decisions.
+        whose: With "the run's", the plan starts from the snapshot before `start`, and its folds and decisions are
+            compared with those of the run. With "another", the plan starts with fresh folds, and its decisions have no
+            effect on the recorded inputs.
         start: The first step to replay; 0 to replay all steps.
 
     Raises:
@@ -143,7 +144,7 @@ def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
 def _beginning(
     trace: Trace, *, start: int, snapshots: Mapping[tuple[int, int], Snapshot]
 ) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
-    """The steps to replay with the run's own plan, and the snapshot before them, which the first step may lack."""
+    """The steps to replay with the run's own plan, and the snapshot before them; ``None`` if the run has none there."""
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for index, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))

@@ -81,7 +81,7 @@ class Freezer:
 
 @dataclass
 class _Held:
-    """A process, frozen or slowed until a time; ``started`` distinguishes it from a later process with its id."""
+    """A process, frozen or slowed until a time; ``started`` distinguishes it from a later process with the same id."""
 
     pid: int
     started: str

@@ -26,7 +26,8 @@ from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.schedule import Fault, SignalHosts, SignalPeers, SlowPeers, Verb, What, When
 
 _LOOK_S = 0.02
-# The recorded time follows the start of a process. If a process started this much later, it has reused the id.
+# A process starts before its start is recorded. A process that started this many seconds after the recorded time is
+# another process with the same id.
 _CLOCK_S = 2.0
 # The signals of the verbs other than freeze and thaw.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
@@ -71,7 +72,7 @@ class Injection:
         at: The time at which the fault was carried out, in seconds since 1970; ``None`` if it was not carried out.
         step: The number of recorded steps at that time.
         peers: The ids of the peers that the fault hit.
-        until: The time at which frozen or slowed processes run again; ``at`` if there are none.
+        until: The time at which frozen or slowed processes run at full speed again; ``at`` if there are none.
         request: The id of the request, if the fault is a request to the job.
         why: The reason why the fault was not carried out.
     """
@@ -347,7 +348,7 @@ def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
 
     Args:
         pid: The id of the process; ``None`` if unknown.
-        started_at: The time at which its start was recorded, in seconds since 1970; ``None`` if unknown.
+        started_at: The recorded time of the start of the process, in seconds since 1970; ``None`` if unknown.
     """
     if pid is None:
         return "the record does not name its process"

@@ -55,7 +55,8 @@ class When:
     """The moment of a fault.
 
     Attributes:
-        moment: The kind of moment; at ``settled`` the view has its target size and all processes, and completed a step.
+        moment: The kind of moment. ``settled``: the view has its target size and all its processes, and has completed a
+            step.
         number: For ``step`` and ``barrier``, the number that the record has to reach.
         event: For ``next``, the kind of event to wait for, from the previous fault on.
         after_s: Seconds to wait after the moment.
