@@ -144,7 +144,7 @@ def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> Map
 
     Args:
         items: A nest of arrays with one entry per sample, such as the names of files and their classes; or a whole
-            number, for the numbers below it, as in ``Dataset.range``.
+            number n, for the numbers 0 to n - 1, as in ``Dataset.range``.
         function: Computes a sample from one item by TensorFlow ops, as in ``dataset.map``; the parts of a tuple are
             passed as separate arguments. The function is traced once, and returns a nest of tensors of fixed shapes.
             For ``fit`` it returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It may change samples at random.

@@ -39,8 +39,8 @@ def partitions(
 
     Args:
         files: A file, a pattern, or a list of these; there should be several times as many files as peers.
-        read: Takes the name of a file and returns its samples from the start, each a nest of arrays, as a generator or
-            a ``tf.data.Dataset``; must return the same samples each time.
+        read: Receives the name of a file, and returns its samples from the start, each a nest of arrays, as a generator
+            or a ``tf.data.Dataset``; must return the same samples each time.
         index: The folder in which the numbers of samples are stored, if they cannot be stored next to the files.
         counts: The number of samples of each file, if known; then no file is read to count its samples.
 
@@ -48,7 +48,8 @@ def partitions(
         The samples. ``dataset(batch_size)`` returns them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: A file is missing, or the numbers of samples cannot be stored; later, a file yields more or fewer.
+        UsageError: A file is missing, or the numbers of samples cannot be stored. Also raised later, if a file yields
+            more or fewer samples than counted.
 
     Cost:
         The first process that needs the numbers reads each file once, to count its samples, while other processes wait.
@@ -105,7 +106,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return PartitionedFiles(self._paths, self._counts, self._read)
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:
-        """The sampler for these samples; it assigns each peer runs of a few files."""
+        """The sampler for these samples; it assigns each peer consecutive rows of a few files."""
         return PartitionSampler(self._counts, seed, remainder)
 
     def take(self, indices: NDArray[np.int64]) -> Any:

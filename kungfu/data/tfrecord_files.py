@@ -62,7 +62,7 @@ def tfrecords(
 
     Cost:
         The first process that needs the index reads the lengths of all records, about a second for a million, while
-        others wait. After that, each record costs one read and one run of ``parse``.
+        other processes wait. After that, each record costs one read and one run of ``parse``.
 
     >>> import kungfu as kf, tensorflow as tf
     >>> from tempfile import TemporaryDirectory
@@ -190,7 +190,7 @@ def record_index(path: Path, folder: Path | None = None) -> RecordIndex:
 
     Raises:
         UsageError: The file is missing, truncated, damaged, compressed or not a TFRecord file, or the index cannot be
-            written there.
+            written.
 
     Cost:
         Computing the index takes one pass over the lengths, about a second for a million records. The index takes 16

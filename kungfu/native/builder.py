@@ -261,7 +261,7 @@ def load_from(path: Path) -> NativeLibrary:
 
 
 def _compiled_for(path: Path) -> str:
-    """The TensorFlow version in the file's bytes, read without loading the library, which could crash."""
+    """The TensorFlow version in the file's bytes, found without loading the library: loading could crash."""
     try:
         found = _MARK.search(path.read_bytes())
     except OSError as error:
@@ -284,7 +284,7 @@ def _typed(functions: ctypes.CDLL, types: Mapping[str, tuple[Any, list[Any]]]) -
 
 
 def print_built(make: Callable[[], Path]) -> None:
-    """Prints the path that ``make`` builds and the seconds taken; exits with the error if it fails."""
+    """Prints the path that ``make`` builds and the seconds taken; if ``make`` fails, exits with its error."""
     started = time.monotonic()
     try:
         path = make()

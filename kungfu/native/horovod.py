@@ -1,8 +1,8 @@
 """Builds Horovod from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
 
 pip alone is not enough: the sources are patched first (``horovod.patch`` gives the reasons), and the build must see the
-target TensorFlow. The wheel is stored in the user's cache with kungfu's own libraries. Its folder's name depends on
-all inputs, so that the next environment with the same TensorFlow needs no compilation.
+target TensorFlow. The wheel is stored in the user's cache with kungfu's own libraries. The name of the wheel's folder
+depends on all inputs, so the next environment with the same TensorFlow needs no compilation.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def build() -> Path:
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the build: Horovod's parts and this environment's cmake, without an outer make's options."""
+    """The environment variables of the build: Horovod's parts, a PATH to this environment's cmake, no make options."""
     inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
     jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # otherwise Horovod's setup uses eight
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}
