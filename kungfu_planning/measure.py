@@ -159,7 +159,7 @@ def _measured(record: Path, *, low: int, high: int) -> Path:
 
 
 def _end(job: subprocess.Popen[bytes], *, record: Path, at_once: bool) -> None:
-    """Ends the job's training, and kills the job if it does not end then."""
+    """Ends the job's training; kills the job if it has not ended after a time."""
     if at_once:
         job.terminate()
     elif job.poll() is None:

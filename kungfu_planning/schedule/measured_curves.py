@@ -111,7 +111,7 @@ def read_throughputs(path: str | Path, *, measured_only: bool = False) -> Measur
     """The curves of a folder of tables, or of one profile.
 
     A table is a file ``MODEL.csv`` with the header ``global_batch_size,1,2,4,...`` and cells in iterations per second.
-    An empty cell at either end of a row was not measured. An empty cell between two numbers is a hole, and an error.
+    An empty cell at either end of a row is a size that was not measured. An empty cell between two numbers is an error.
     ``MODEL.json`` is a profile by `kungfu profile`. A single profile instead of the folder applies to all jobs.
 
     Args:

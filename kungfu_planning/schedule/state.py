@@ -97,7 +97,7 @@ class SchedulePlan:
 
     Attributes:
         jobs: The indices of the jobs.
-        gpus: The GPUs of each; 0 preempts the job.
+        gpus: The GPUs of each of these jobs; 0 preempts the job.
         wake_s: The time of another decision even if no job arrives or ends.
     """
 

@@ -17,13 +17,13 @@ from kungfu_planning.tune.estimation import Estimate, completion_s, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_training
 
 Steps = Literal["instance", "literal"]
-"""The size of a greedy step: also down to one instance less, or only to the next fair share, as in the paper."""
+"""The size of a greedy step: "literal": the next fair share, as in the paper; "instance": also fewer instances."""
 
 SLACK = 1e-9
 """Relative tolerance for the rounding of sums, so that a plan of exactly the deadline meets it."""
 
 _JUDGED_BY = (400, 2500)
-"""Numbers of runs for judging a confidence, the larger only for plans that the smaller does not settle."""
+"""Numbers of runs for judging a confidence; the larger number is for plans that the smaller number does not settle."""
 
 
 @dataclass(frozen=True)

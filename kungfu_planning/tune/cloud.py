@@ -13,7 +13,7 @@ Billing = Literal["instance", "function"]
 """The unit of billing: whole instances from delivery to release, or GPUs while a trial trains on them."""
 
 Packing = Literal["counted", "placed"]
-"""The count of a stage's instances: GPUs over GPUs per instance, or enough to keep each trial's GPUs together."""
+"""The count of a stage's instances: enough for the number of GPUs, or enough to keep each trial's GPUs together."""
 
 
 @dataclass(frozen=True)

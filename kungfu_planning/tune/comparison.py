@@ -102,7 +102,7 @@ class Figures(msgspec.Struct, kw_only=True):
     late_share: float
     """The share of the fresh runs that end after the deadline, 0 to 1."""
     seconds_by_seed: tuple[float, float]
-    """The smallest and the largest mean completion time of the fresh runs of a seed."""
+    """The smallest and the largest of the seeds' mean completion times, over the fresh runs of each seed."""
     dollars_by_seed: tuple[float, float]
 
 

@@ -79,7 +79,7 @@ def place(
 ) -> TrialPlacement:
     """A placement of ``allocation`` that keeps as much as possible of the placement ``last``.
 
-    A trial of at most one node's GPUs is on one node; a larger trial has whole nodes, and one more share of a node for
+    A trial of at most one node's GPUs is on one node; a larger trial has whole nodes, and a part of one more node for
     the remainder. Trials are placed largest first, each on the fullest node with enough room. Without such a node,
     the node with the most room is cleared of strictly smaller trials, which are then placed again. Trials placed in
     this round and ``reserved`` trials (reassigned earlier and not yet confirmed by their workers) are never displaced.
@@ -92,8 +92,8 @@ def place(
 
     Returns:
         ``last`` itself if it already fits. All trials have GPUs if no trial is reserved, the allocations do not exceed
-        the nodes, and a node's GPUs and the allocations are powers of two (or multiples of a node); otherwise some may
-        be `unplaced`.
+        the nodes, and a node's GPUs and the allocations are powers of two (or multiples of a node); otherwise some
+        trials may be `unplaced`.
 
     Raises:
         UsageError: An allocation is below 1, or a reserved trial would have to change.
@@ -229,12 +229,12 @@ def _check(allocation: Allocation, *, last: TrialPlacement, reserved: Collection
 
 
 _CHOICES = 1000
-"""The most sets of nodes that are all tried; beyond, only the set with the fewest trials."""
+"""The most sets of nodes that are all tried; if there are more, only the set with the fewest trials is tried."""
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A ``placement`` without the nodes ``released``; ``moved`` are the trials to migrate before their release."""
+    """A ``placement`` without the nodes ``released``; ``moved`` are the trials to migrate before these are released."""
 
     placement: TrialPlacement
     released: tuple[str, ...]

@@ -44,8 +44,8 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
         stage: the stage.
         gpus: the GPUs of the stage.
         node: the GPUs of an instance.
-        packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough that each trial
-            below ``node`` GPUs stays on one instance, and each larger trial has whole instances.
+        packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough instances that
+            each trial below ``node`` GPUs stays on one instance, and each larger trial has whole instances.
 
     >>> [instances_for(Stage(10, 3), gpus=30, node=4, packing=packing) for packing in ("counted", "placed")]
     [8, 10]

@@ -32,7 +32,7 @@ _SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the t
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """The limits of a decision's cost: running jobs forecast exactly, and later jobs tried after a refused head."""
+    """The limits of a decision's cost: the most running jobs with an exact forecast, and the most later jobs tried."""
 
     exact_up_to: int
     depth: int

@@ -125,7 +125,7 @@ class _Moment:
         if not self._jobs:
             return
         up, down, move = list(map(mul, self._work, self._next)), list(map(mul, self._work, self._last)), self._move
-        # Take back GPUs without gain, and GPUs given beyond the cluster.
+        # Take back GPUs without gain, and GPUs that exceed the cluster.
         while self.free < 0 or min(down) < 0:
             move(_last_index(down, min(down)), -1, up, down)
         while self.free > 0 and (best := max(up)) > 0:

@@ -1,8 +1,8 @@
 """The estimated rest of a schedule of many running jobs for Elan's admission, without a second sharing.
 
-Starting a job takes those GPUs from the running jobs that save least; few of several hundred jobs lose any. The time
-that these jobs lose is compared with the time that the starting job gains. This comparison is of first order: GPUs that
-become free are not shared again. All waiting jobs of an event share one list of the GPUs to take.
+Starting a job takes GPUs from running jobs, always the GPU that saves the least time; of several hundred jobs, few lose
+a GPU. The time that these jobs lose is compared with the time that the starting job gains. This comparison is of first
+order: GPUs that become free are not shared again. All waiting jobs of an event share one list of the GPUs to take.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MarginalFuture:
         """True if the running jobs together lose at most the time that ``job`` gains by starting now.
 
         Otherwise ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as
-        now. A job that gives up GPUs runs slower until that end, or until one of the two jobs ends before.
+        now. A job that gives up GPUs runs slower until that end, or until one of the two jobs ends earlier.
         """
         wait_s = self._openings.first_s(self._context.fewest(job))
         return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING

@@ -5,7 +5,7 @@ GPUs are left; otherwise it is preempted or skipped. The scan then continues. Gu
 
 Elastic-Tiresias shrinks jobs while many wait (rule R1) and grows them while none waits (rule R2). Wu et al., 2019,
 section 6.2. Both rules modify one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
-once. The plan starts from the users' requests at every event: a shrunk job returns to its size when few jobs wait.
+once. The plan starts from the users' requests at every event: a shrunk job returns to the requested size when few wait.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def elastic_tiresias(
     Inelastic jobs (fewest = most = requested) are not changed.
 
     Args:
-        pending_over: N of rule R1, at least 0. The paper does not state it; 0 shrinks jobs as soon as a job waits.
+        pending_over: N of rule R1, at least 0. The paper does not state N; 0 shrinks jobs as soon as a job waits.
         quanta: see ``tiresias``.
         starvation: see ``tiresias``.
     """

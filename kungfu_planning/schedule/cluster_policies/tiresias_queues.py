@@ -87,7 +87,7 @@ def running_first(queues: Queues, *, runs: npt.NDArray[np.bool_]) -> Queues:
 
 _EARLY_S, _LATE_S = 1e-6, 1e-5
 """Tolerances for rounding in sums of times: a wake-up may be early by the first, and a limit counts as reached if less
-than the second is missing. The second is larger, so that a job always sinks at the wake-up for it.
+than the second is missing. The second is larger, so that the wake-up for a move always finds the move due.
 """
 
 

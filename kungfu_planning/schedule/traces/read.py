@@ -1,7 +1,7 @@
 """The reader of traces: maps columns to fields of jobs, checks every cell, and locates every error.
 
 A trace here is a published file of a cluster's jobs, one row per job; the trace of a training run is read in
-`kungfu.record`. A new format is another entry of `FORMATS`, or a custom `Columns`.
+`kungfu.trace`. A new format is another entry of `FORMATS`, or a custom `Columns`.
 """
 
 from __future__ import annotations

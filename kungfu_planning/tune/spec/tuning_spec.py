@@ -62,7 +62,7 @@ def parse_spec(content: str, *, file: str = "SPEC.yaml", folder: Path = Path()) 
     Args:
         content: YAML; ``kungfu plan tuning --schema`` prints the schema.
         file: the name of the file for messages.
-        folder: the folder for the file of a profile.
+        folder: the folder of the profile that the text may name.
 
     Raises:
         UsageError: The text cannot be planned; the message has file, line, key, value, and what to write.
