@@ -1,8 +1,8 @@
 """The compilation of policies to a plan: build, check, simplify, schedule, fuse.
 
 Policies are built into rules over a graph of signals. The graph is checked as the user wrote it, so that messages can
-refer to the user's lines. Then the rate limits and budgets of the rules, which are signals too, are added, and the
-whole graph is simplified and scheduled. No pass changes a node: each pass creates new nodes.
+refer to the user's lines. Then the rate limits and budgets of the rules are added as further signals, and the whole
+graph is simplified and scheduled. No pass changes a node: each pass creates new nodes.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def _outcome(plan: CompiledPolicies, evaluation: Evaluation) -> Outcome:
     nothing = backend.constant(nan, "float32")
     for rule in plan.rules:
         target, mask = target_of(rule.action), mask_of(rule.action)
-        # Where the rule is not evaluated, these may be placeholders: NaN keeps them out of the log.
+        # In steps that do not evaluate the rule, its values may be placeholders: NaN keeps these out of the log.
         wanted = nothing if target is None else values[target]
         targets.append(_apply(backend, "where", values[rule.fires], wanted, nothing, of="float32"))
         masks += [] if mask is None else [_apply(backend, "and", values[rule.fires], values[mask])]

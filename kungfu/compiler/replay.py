@@ -224,7 +224,7 @@ def _weighted(values: Sequence[Any], local: Local) -> Any:
 
 
 class NativeProgram:
-    """The bytecode of a plan in the native library, which stores each number in a word of 8 bytes, whatever its type.
+    """The bytecode of a plan in the native library. A number of any type is stored in one *word* of 8 bytes.
 
     Raises:
         UsageError: There is no compiler, and no previously built library.

@@ -68,7 +68,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Calls a Python function with the values of signals, which are the inputs of the rule, in this order."""
+    """Calls a Python function with the values of `signals`, in this order; these signals are inputs of the rule."""
 
     fn: Callable[..., Any]
     signals: tuple[Signal, ...]

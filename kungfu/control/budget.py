@@ -37,7 +37,7 @@ class Budget:
 
     A job's budget (``attach(budget=)``) holds back the rules of all policies. Without a job's budget, the budget of a
     policy (``@kf.policy(budget=)``; prebuilt policies that decide by measurements have one) holds back only that
-    policy's rules; it counts every change nevertheless.
+    policy's rules; nevertheless, it is charged for every change, whoever requested the change.
 
     Args:
         rescales: Tokens, from 1 to 2 ** 20 - 1.

@@ -31,7 +31,7 @@ JOB = "the job"  # in place of a policy's name, for the budget of the job
 
 # The request of a rule, and the present value: shown with every decision.
 _OUTCOME = ("size", "global_batch_size", "learning_rate", "marked", "target")
-# Limits of a decision, which are no reason for it.
+# Limits of a decision, as opposed to reasons for a decision.
 _UNRECORDED = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
 

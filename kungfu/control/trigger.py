@@ -155,7 +155,7 @@ class Trigger:
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests a global batch of `samples` samples.
 
-        Fires for a number other than the present number; one step later if the barrier may change the cluster.
+        Fires for a number other than the present number. If the barrier may change the cluster, fires one step later.
 
         Args:
             samples: Agreed; rounded, and at least one per peer. NaN, or a number not above 0, requests nothing.
@@ -170,8 +170,8 @@ class Trigger:
     ) -> Rule:
         """Requests a learning rate, at once or at the end of a linear ramp.
 
-        Fires for a rate that is neither the present rate nor the rate that this rule requested last; one step later if
-        the barrier may change the cluster. A schedule of the optimizer continues, multiplied by a factor; see
+        Fires for a rate that is neither the present rate nor the rate that this rule requested last. If the barrier may
+        change the cluster, fires one step later. A schedule of the optimizer continues, multiplied by a factor; see
         `kf.control.SetLearningRate` for the formula.
 
         Args:

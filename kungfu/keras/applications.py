@@ -67,7 +67,7 @@ class Applications:
     # ---- applications ----------------------------------------------------------------------------------------------
 
     def _averaging(self, optimizer: Any, apply: Callable[..., None]) -> Callable[..., None]:
-        """Returns a replacement for an optimizer's ``apply``, which averages the gradients first."""
+        """Returns a replacement for an optimizer's ``apply``; the replacement averages the gradients first."""
 
         @tf.autograph.experimental.do_not_convert
         def averaging(grads: Any, trainable_variables: Any = None) -> None:

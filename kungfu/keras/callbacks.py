@@ -120,7 +120,7 @@ class JobCallbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Catches up with another peer's ``on_epoch_end``, except for the writers, which the leading peer calls."""
+        """Calls ``on_epoch_end``, as another peer has already done; omits the writers: the leading peer calls them."""
         self._epoch_logs = dict(logs)
         for one in without_writers(self._all):
             one.on_epoch_end(epoch, self._epoch_logs)
@@ -189,7 +189,7 @@ class JobCallbacks:
         return written if group == "others" else int(theirs["written"])
 
     def kept(self) -> dict[str, Any]:
-        """The plain attributes of all callbacks, and the types of callbacks, which must be equal on all peers."""
+        """The plain attributes of all callbacks, and the callbacks' types; the types must be equal on all peers."""
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:

@@ -257,7 +257,7 @@ class SeveralAverages:
 
 
 def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums of ``values`` over the peers, then the sums of layers with a memory, which the layers adopt."""
+    """Graph: the sums over the peers of ``values`` and of the additions to layers' variables; applies the latter."""
     samples, layers = run.graph_state.metrics.samples.read_value(), run.memory.sums
     # A peer without samples ran on another peer's sample.
     given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in layers.outgoing())]

@@ -4,8 +4,8 @@ Keras' loop fetches batches ahead and calls callbacks for each of them. In a job
 membership changes, and is repeated. So the loop is kungfu's, and calls Keras' parts (callbacks, ``evaluate``, metrics).
 Each peer runs the loop in its own program.
 
-`kungfu.keras.next_action` decides the next action: the table in it is the protocol of the peers. This module performs
-the actions, one method for each. If peers are lost during an action, the others recover as in a step, and decide again.
+`kungfu.keras.next_action` decides the next action: its table is the protocol of the peers. This module performs the
+actions, one method for each. If peers are lost during an action, the others recover as in a step, and decide again.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def fold_method(function: F) -> F:
 
 
 class FoldMethods:
-    """The folds of one signal. Each skips inputs that are not finite; ``.sampled(n)`` makes a fold run every n steps.
+    """The folds of one signal. A fold skips inputs that are not finite; with ``.sampled(n)`` it runs every n steps.
 
     A fold has its signal's placement: agreed folds are sent to a peer that joins, local folds stay with their peer. On
     a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No fold costs a message.

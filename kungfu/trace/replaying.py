@@ -161,7 +161,7 @@ def _beginning(
 
 
 def _enter(playing: _Playing, step: RecordedStep) -> None:
-    """Enters the view of a step; local folds follow their peers, which the snapshots around the change identify."""
+    """Enters the view of a step; local folds follow their peers, as identified by the snapshots around the change."""
     before, replaying = playing.previous, playing.replay
     if before is None or before.view == step.view:
         return

@@ -70,7 +70,7 @@ def moves(before: TrialPlacement, *, after: TrialPlacement) -> tuple[str, ...]:
 
 
 def unplaced(allocation: Allocation, *, placement: TrialPlacement) -> tuple[str, ...]:
-    """The trials of ``allocation`` without GPUs, which have to wait, in order of their names."""
+    """The trials of ``allocation`` that have no GPUs and must wait, in order of their names."""
     return tuple(sorted(allocation.keys() - placement.slots.keys()))
 
 

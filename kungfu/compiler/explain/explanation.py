@@ -85,7 +85,7 @@ def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
 
 
 def _rule_lines(rule: Rule, words: _Words) -> Iterator[str]:
-    """The lines of a rule; if a barrier evaluates the rule, they include its nodes, which no stage of a step shows."""
+    """The lines of a rule; for a rule on a rescale, also the lines of its nodes, as no stage of a step shows them."""
     labels, is_of_step = words.labels, rule.trigger.event == "step"
     steps_or_barriers = steps((rule.gate,), labels) if is_of_step else "in every barrier in which the size changes"
     yield f"rule {rule.name}{where(rule.origin)}{_MODES[rule.mode]}"

@@ -40,7 +40,7 @@ def _source(node: Source) -> str:
 
 
 def _names(plan: CompiledPolicies, order: Iterable[Signal]) -> dict[Signal, str]:
-    """The names given by ``.named``, or by an assignment, which names the last node created on its line."""
+    """The names given by ``.named`` or by an assignment; an assignment names the last node created on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}
     used = {*names.values(), *SOURCES, *plan.source_kinds}

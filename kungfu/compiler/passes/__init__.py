@@ -1,4 +1,4 @@
-"""The passes of the compiler: pure functions over one immutable graph, which can be tested separately."""
+"""The passes of the compiler: pure functions over an immutable graph. Each pass can be tested separately."""
 
 from kungfu.compiler.passes.check import check
 from kungfu.compiler.passes.schedule import schedule

@@ -98,7 +98,7 @@ class SharedPass:
 
 
 class _Memory:
-    """The statistics that layers keep of the data; a part that changes them cannot be shared."""
+    """The statistics of the data that layers keep; a part of a pass cannot be shared if it changes the statistics."""
 
     def __init__(self, model: Any) -> None:
         variables = layer_statistics(model) if is_keras_model(model) else []

@@ -29,7 +29,7 @@ class Operation:
     The result of an operation is local if an operand is local, else agreed.
 
     Attributes:
-        name: The name of the operation, which records and the C++ table use too.
+        name: The name of the operation, also used in records and in the C++ table.
         rule: The type rule.
         numpy: The NumPy kernel.
         tensorflow: The name of the TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.

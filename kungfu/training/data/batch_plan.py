@@ -19,7 +19,7 @@ from kungfu.training.data.sample_source import Arrays, SampleSource, as_source
 from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
 from kungfu.training.data.stream import Stream, StreamSampler
 
-# The previous step's batch, which is repeated after a loss of peers, the current step's batch, and two loaded ahead.
+# The batches of the previous step (repeated after a loss of peers) and of the current step, and two loaded ahead.
 _BATCHES = 4
 
 

@@ -53,9 +53,9 @@ class Stream:
     """A source of batches in sequence.
 
     Args:
-        read: Begins a reading. Receives the index of the reading, from 0, and the number, in this reading, of the first
-            sample that is needed. Returns the number of the first sample that will be read, which must not be greater,
-            and the batches: nests of arrays with one entry per sample, the same on all peers.
+        read: Begins a reading. Receives the index of the reading, from 0, and the number of the first needed sample,
+            counted from the start of the reading. Returns the number of the first sample that will be read (at most the
+            first needed one), and the batches: nests of arrays with one entry per sample, the same on all peers.
         samples: The number of samples in an epoch.
         is_endless: True if one reading continues over the epochs; otherwise each epoch is a separate reading.
         what: The description of the data for errors and remarks.

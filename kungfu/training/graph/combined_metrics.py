@@ -234,7 +234,7 @@ class CombinedMetrics:
             group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
-        """Assigns totals, by default the epoch's totals so far, to the metrics, which validation may have changed."""
+        """Assigns totals, by default the epoch's totals so far, to the metrics: validation may have changed these."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
         self.assign([one for group in self._groups for one in group.cut([next(given) for _ in group.totals])])
 

@@ -272,7 +272,7 @@ class CompiledStep:
 
 
 def _batched(tensors: Sequence[Any]) -> Any | None:
-    """The first tensor with a first dimension, which counts the samples; ``None`` if all tensors are scalars."""
+    """The first tensor that has a first dimension (its length is the number of samples); ``None`` without one."""
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 

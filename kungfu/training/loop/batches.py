@@ -177,7 +177,7 @@ class Prefetch(Generic[Key]):
         return self._guesses.popleft()[1].result()
 
     def is_loaded(self, key: Key, within_s: float) -> bool:
-        """True if a key, which must be passed to `get` next, is loaded, or fails to load, within this many seconds."""
+        """True if a key is loaded, or fails to load, within this many seconds; pass the same key to `get` next."""
         self._ask_first(key)
         return bool(wait([self._guesses[0][1]], within_s).done)
 

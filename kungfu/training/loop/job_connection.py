@@ -1,4 +1,4 @@
-"""This process's connection to its job, which the first run makes and later runs reuse.
+"""This process's connection to its job: the first run makes the connection, and later runs reuse it.
 
 A program may train several times, one phase of the job after the other. Each phase has a separate step, policies and
 state; the agent, the other peers and the all-reduce stay the same.

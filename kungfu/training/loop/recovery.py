@@ -92,7 +92,7 @@ def after_barrier(run: Run) -> None:
 
 
 def raise_barrier_failure(run: Run) -> NoReturn:
-    """Raises the failure of a barrier in a loop that the program runs in the graph, where no step can continue."""
+    """Raises the failure of a barrier if the program runs a loop of steps in the graph: no step can continue there."""
     kept = run.standing.barrier_failure
     assert kept is not None
     failure = _meaning(run, kept, _in_barrier(run))

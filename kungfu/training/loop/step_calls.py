@@ -43,7 +43,8 @@ class Skipped(Enum):
 
 SKIPPED: Final = Skipped.SKIPPED
 
-# A stale batch is cut again, and the next batch fits; this many in a row mean that the program passes old batches.
+# A stale batch is cut again, and the next batch fits; this many stale batches in a row mean that the program passes
+# old batches.
 _STALE_IN_A_ROW = 1000
 
 

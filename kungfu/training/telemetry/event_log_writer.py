@@ -111,7 +111,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
-        """Records a barrier after ``step``, which stopped this peer for ``stop_s`` seconds."""
+        """Records a barrier after ``step``; the barrier stopped this peer for ``stop_s`` seconds."""
         before, after = result.before, result.after
         assert before is not None
         if result.after.requests or after.terms.stopped:

@@ -95,7 +95,7 @@ def running_now(state: State, *, context: ForecastContext) -> RunningJobs:
 
 
 def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> RunningJobs:
-    """The running jobs and a new ``job`` on its fewest GPUs, which may still have to be taken from other jobs."""
+    """The running jobs and a new ``job`` on its fewest GPUs; these may still have to be taken from other jobs."""
     at = int(np.searchsorted(running.jobs, job))
     return RunningJobs(
         _with(running.jobs, job, at=at),

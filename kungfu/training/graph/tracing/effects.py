@@ -118,7 +118,7 @@ def _token(call: tf.Operation) -> str:
 
 
 def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
-    """Creates a replacement for a called function, which returns zeros and accepts the same tensors or arrays."""
+    """Creates a replacement for a called function: it accepts the same tensors or arrays, and returns zeros."""
     shapes, dtypes = [one.shape for one in call.outputs], [one.dtype for one in call.outputs]
 
     def zeros(*args: Any) -> Any:
