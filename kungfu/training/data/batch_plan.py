@@ -110,7 +110,7 @@ class BatchPlan:
         return self.sampler.samples
 
     def first_batch_of(self, epoch: int) -> int:
-        """The checksum of the first batch of an epoch, counted from 0; -1 if unknown, or if peers may have others."""
+        """The checksum of the first batch of an epoch, counted from 0; -1 if unknown, or if batches differ by peer."""
         if epoch >= self.epochs or not isinstance(self.source, Stream):
             return -1
         known = self.source.first_batch_of(epoch)

@@ -215,7 +215,8 @@ class BarrierPosts:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of this peer in seconds. ``began``: its first step; ``rescale_seconds``: its stop for the last rescale."""
+    """Times of this peer in seconds. ``began``: the time of the first message; ``rescale_seconds``: the length of the
+    stop for the last rescale."""
 
     # The time of the last all-reduce, and the seconds between the last two. The time is NaN after a barrier, since the
     # duration of a barrier belongs to no step.
@@ -307,7 +308,7 @@ class MicroBatchState:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The numbers of the last step that the graph reads again, and the record of all its numbers for the host."""
+    """The numbers of the last step that the graph reads again, and the record of all numbers of a step for the host."""
 
     step_record: StepRecord
     published: PublishedValues

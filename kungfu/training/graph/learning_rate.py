@@ -50,7 +50,7 @@ class LearningRateControl:
         self._ramp = tf.Variable(tf.zeros([5], tf.float64), trainable=False, name="kungfu/rate_ramp")
 
     def first_ramp(self, *, steps: int) -> Ramp | None:
-        """A constant ramp from step ``steps`` on, with the factor that the previous run left; ``None`` for factor 1."""
+        """A constant ramp from step ``steps`` on, with the factor left by the previous run; ``None`` if it is 1."""
         # A rate persists by itself, as a variable of the optimizer. A factor does not: peers that join or resume later
         # receive the factor only with the terms of the view.
         return None if self._left == 1.0 else Ramp(self._left, self._left, since=steps, over=0.0)

@@ -166,7 +166,7 @@ def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any)
 
 
 def line_of(operation: tf.Operation) -> str:
-    """The ``file:line`` of the user's source, not of AutoGraph's copy, that made an operation; "" if none did."""
+    """The ``file:line`` in the user's source (not in AutoGraph's copy) that created an operation; "" if unknown."""
     return location_in_frames((one.filename, one.lineno) for one in operation.traceback)
 
 

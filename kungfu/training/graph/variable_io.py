@@ -46,7 +46,7 @@ def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
 
 
 def run_where(condition: Any, act: Callable[[], object]) -> Any:
-    """Graph: runs ``act``, for its assignments, in the steps in which the condition is True; returns the op."""
+    """Graph: makes the assignments of ``act`` in the steps in which the condition is True; returns the op."""
 
     def run() -> Any:
         act()

@@ -140,7 +140,7 @@ def ask(run: Run) -> None:
 
 
 def _restore_registered(run: Run, step: int) -> None:
-    """Passes the registered values received with the state to a joiner's program; newer ones follow before a step."""
+    """Passes registered values received with the state to a joiner's program; newer values follow before a step."""
     registry, state = run.registry, run.state
     # The values are valid only if the senders read them before the step whose barrier admitted this peer.
     if not registry.has_agreed_values or state.registered_before() != step or step == 0:

@@ -64,7 +64,7 @@ class _Path:
     described: set[int] = field(default_factory=set)  # ids of functions that already have entries, shared by subpaths
 
     def at(self, key: Any) -> _Path:
-        """The subpath with this key; directly below an argument of ``compile``, an output's name becomes its index."""
+        """The subpath with this key; directly below an argument of ``compile``, an index replaces an output's name."""
         decides = self.order.get(key, key) if not self.depth else key
         return replace(self, shown=f"{self.shown}.{key}", decides=f"{self.decides}.{decides}", depth=self.depth + 1)
 
@@ -255,7 +255,7 @@ def _count(value: Any) -> int:
 
 
 def _tells_more(kept: Any) -> bool:
-    """True for an attribute with more content than its config's text: a variable, function or configurable object."""
+    """True if an attribute contains more than its text in the config: a variable, function or configurable object."""
     if isinstance(kept, list | tuple):
         return any(map(_tells_more, kept))
     function = _python_function(kept)
@@ -279,7 +279,7 @@ def _is_of_library(made: Any) -> bool:
 
 
 def _set_later(kind: type) -> set[str]:
-    """The attributes that methods of a class other than ``__init__`` set, such as counters."""
+    """The attributes that are set by the methods of a class, except ``__init__``; for example counters."""
     own = [one for each in kind.__mro__ if not _is_of_library(each) for one in vars(each).items()]
     codes = [one.__code__ for name, one in own if isinstance(one, FunctionType) and name != "__init__"]
     return {step.argval for code in codes for step in _instructions(code) if step.opname == "STORE_ATTR"}

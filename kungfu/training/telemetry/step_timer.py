@@ -42,7 +42,7 @@ class Durations:
         self._longest = max(self._longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """The shortest duration, in seconds, that ``percent`` % (above 0, up to 100) of all do not exceed; or NaN."""
+        """The shortest duration in seconds that ``percent`` % (above 0, up to 100) of all do not exceed; NaN if none."""
         wanted, seen = percent / 100 * self._counts.total(), 0
         for place in sorted(self._counts):
             seen += self._counts[place]
@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers for this peer, in seconds, from the end of the last step to the end of the next."""
+    """The cost of a loss of peers for this peer, in seconds, between the ends of the steps before and after the loss."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again
@@ -149,7 +149,7 @@ class StepTimer:
         self._adjust()
 
     def arrived(self) -> None:
-        """Begins a barrier; the step before it is done, whatever the result of the barrier."""
+        """Begins a barrier; the step before the barrier is done, whatever the barrier's result."""
         self._arrived = self._clock()
 
     def held(self, seconds: float, *, changed: bool) -> None:

@@ -214,7 +214,7 @@ def refuse_xla(what: str) -> None:
 
 @tf.autograph.experimental.do_not_convert
 def _hold_back(means: Sequence[Any]) -> None:
-    """Delays the ops of a function that follow its average and touch a variable until the means are computed.
+    """Delays, until the means are computed, the ops that follow a function's average and touch a variable.
 
     A step in which peers are lost must have changed nothing. TensorFlow runs an op as soon as its inputs are ready, and
     a step counter, for example, needs none of the means. If the step's message failed and the step were repeated, the
