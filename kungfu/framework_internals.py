@@ -82,7 +82,7 @@ def maker_of(tensor: Any) -> tuple[Any, int]:
 
 
 def compiled_with(model: Any) -> Mapping[str, Any]:
-    """The original arguments of ``compile`` (``get_compile_config`` serializes them); empty before ``compile``."""
+    """The original arguments of ``compile``; empty before ``compile``. ``get_compile_config`` only serializes them."""
     given = getattr(model, "_compile_config", None)
     return {} if given is None else given.config
 
@@ -113,7 +113,7 @@ def build_symbolically(model: Any, batch: Any) -> None:
 
 
 def restored_epoch(model: Any) -> int | None:
-    """The epoch at which ``fit`` continues after a callback has restored a backup; only the model stores it."""
+    """The epoch at which ``fit`` continues after a callback has restored a backup; only the model stores this epoch."""
     epoch: int | None = model._initial_epoch
     return epoch
 

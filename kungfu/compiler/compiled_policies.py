@@ -35,7 +35,7 @@ class MessageLayout:
 
     @classmethod
     def of(cls, collectives: Sequence[Collective]) -> MessageLayout:
-        """The layout of one message for all collectives with operands known at the same time.
+        """The layout of one message for collectives whose operands are known at the same time.
 
         A mean is sent as a sum, and a gather as a vector of zeros except for this peer's entry: all are then sums."""
         scalars = tuple(one for one in collectives if one.type.shape == SCALAR)
@@ -134,7 +134,7 @@ class CompiledPolicies:
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
-        """The gradient reductions of the plan, by name; with these and the other sources, a replay is complete."""
+        """The gradient reductions of the plan, by name; a replay needs only these and the other sources."""
         return gradient_reductions_of((*self.before, *self.after))
 
     @cached_property

@@ -43,7 +43,7 @@ class SizeEstimate:
 
     @property
     def nudge(self) -> Signal:
-        """The change of the mean for a difference quotient: its standard error, at least a thousandth of the mean."""
+        """The change of the mean for a difference quotient: the standard error, but at least 1/1000 of the mean."""
         return maximum(maximum(self.standard_error, abs(self.mean) * 1e-3), _LEAST_NUDGE)
 
     def nudged(self) -> SizeEstimate:

@@ -102,7 +102,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return int(self._ends[-1])
 
     def apart(self) -> PartitionedFiles:
-        """The same samples with separate readers, for validation in another thread than training."""
+        """The same samples with separate readers, for a validation that runs in another thread than the training."""
         return PartitionedFiles(self._paths, self._counts, self._read)
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:

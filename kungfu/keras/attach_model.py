@@ -261,7 +261,7 @@ class FitHandle:
             attached.training.stop(reason)
 
     def prepare(self) -> Training:
-        """Applies the registrations and fed numbers from before a fit to its training, and returns the training."""
+        """Applies earlier registrations and fed numbers to the training of a fit; returns this training."""
         training = self._attached.training
         assert training is not None
         for one in self._prepared:

@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts the writers on this peer, now rank 0; if it ``takes_over``, from its predecessor's state."""
+        """Starts the writers on this peer, which is now rank 0; ``takes_over``: continue its predecessor's state."""
         if self.leads:
             return
         self.leads = True

@@ -40,7 +40,7 @@ _UNCOMPILED = (
 def job_step(
     model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable
 ) -> tuple[Callable[[Any], Any], JobLogs]:
-    """Returns the step on a peer of a job, as a function of a batch in the structure of ``fit``, and the epoch's logs.
+    """Returns the step of a peer in a job (a function of a batch in the structure of ``fit``), and the epoch's logs.
 
     ``stop_requested`` is 1.0 if this peer's callbacks request the end of training. The step returns a number above 0 if
     rank 0's callbacks requested the end before this step.
@@ -169,7 +169,7 @@ def refuse_step(model: Any) -> None:
 
 
 def refuse_job_step(model: Any) -> None:
-    """Raises ``UsageError`` for a model whose step would give different numbers in a job than under Keras."""
+    """Raises ``UsageError`` for a model whose step would have other results in a job than under Keras."""
     refuse_step(model)
     _refuse_fixed_batch(model)
     for loss in tf.nest.flatten(model.loss):

@@ -90,7 +90,7 @@ def cache_folder() -> Path:
 
 
 def is_loaded() -> bool:
-    """True once `load` has loaded the library into this process; before that, no group can be open."""
+    """True once `load` has loaded the library into this process; before that, no all-reduce group can be open."""
     return bool(_loaded)
 
 

@@ -34,7 +34,7 @@ def location_of_caller() -> str:
 
 @contextmanager
 def attributed_to(origin: str) -> Iterator[None]:
-    """Attributes nodes that the compiler adds to a policy in this context to `origin`, a line of the user's program."""
+    """A context in which nodes that the compiler creates are attributed to `origin`, a line of the user's program."""
     token = _GIVEN.set(origin)
     try:
         yield

@@ -71,7 +71,7 @@ MOST_GPUS = 2**20
 """The largest simulated cluster, and the end of the curve of perfect scaling."""
 
 LINEAR = Curve((1, MOST_GPUS), (1.0, float(MOST_GPUS)))
-"""Perfect scaling, one unit of work per second on each GPU: the curve of a job without a measured one."""
+"""Perfect scaling, one unit of work per second on each GPU: the curve of a job without a measured curve."""
 
 
 def rate_at(curve: Curve, *, gpus: int) -> float:

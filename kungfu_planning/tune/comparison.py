@@ -195,7 +195,7 @@ def _experiment(found: Comparison) -> ExperimentReport:
 
 
 def as_tables(found: Sequence[Comparison], *, report: TuningReport) -> Iterator[Table]:
-    """The tables of each experiment's stages, then of cost and time compared with the baselines."""
+    """A table of the stages of each experiment, then a table of cost and time compared with the baselines."""
     for index, each in enumerate(found):
         title = "Plan" if len(found) == 1 else f"Plan of bracket {index + 1} of {len(found)}"
         yield _stages(each, title=title)

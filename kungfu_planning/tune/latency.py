@@ -16,7 +16,7 @@ from kungfu.errors import UsageError
 Seconds = NDArray[np.float64]
 
 _EXACT_DRAWS = 64
-"""The most summands that are drawn one by one; beyond, the sum is practically normal."""
+"""The most summands that are drawn one by one; with more summands, the sum is practically normal."""
 
 _LOGIT_BOUND, _PER_LOGIT = 36, 100
 

@@ -35,7 +35,7 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The period of a node that `repeats`, or of the coefficients of a polynomial of the source."""
+    """The period of a node if the node `repeats`, else the period of its coefficients as a polynomial of the source."""
 
     length: int
     repeats: bool

@@ -109,7 +109,7 @@ def choice(types: tuple[SignalType, ...]) -> Typing:
 
 
 def cast_to(dtype: DType) -> TypeRule:
-    """The rule for a cast to a dtype, from any number or truth value of any shape except the gradients'."""
+    """The rule for a cast to a dtype, from numbers or truth values of any shape except nests of gradients."""
 
     def rule(types: tuple[SignalType, ...]) -> Typing:
         return Typing((types[0].dtype,), SignalType(dtype, _broadcast(types)))

@@ -42,7 +42,7 @@ class Durations:
         self._longest = max(self._longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """The shortest duration in seconds that ``percent`` % (above 0, up to 100) of all do not exceed; NaN if none."""
+        """The shortest duration in seconds that ``percent`` % of all (above 0, up to 100) do not exceed; or NaN."""
         wanted, seen = percent / 100 * self._counts.total(), 0
         for place in sorted(self._counts):
             seen += self._counts[place]
@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers for this peer, in seconds, between the ends of the steps before and after the loss."""
+    """The cost of a loss of peers for this peer, in seconds, from the end of the step before to the end of the next."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again

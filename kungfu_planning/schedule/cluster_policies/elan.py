@@ -32,7 +32,7 @@ _SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the t
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """The limits of a decision's cost: the most running jobs with an exact forecast, and the most later jobs tried."""
+    """The limits of a decision's cost: how many running jobs are forecast exactly, and how many later ones tried."""
 
     exact_up_to: int
     depth: int

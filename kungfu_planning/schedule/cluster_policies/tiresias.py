@@ -114,12 +114,12 @@ def elastic_tiresias(
 
 
 def halved(workload: Workload, *, jobs: Ints) -> Ints:
-    """The GPUs of each job under R1: half of its request, at least 1 and at least its fewest."""
+    """The GPUs of each job under R1: half of its request, but at least 1 and at least its minimum."""
     return np.maximum(workload.gpus[jobs] // 2, workload.min_gpus[jobs])
 
 
 def _ladders(workload: Workload) -> Ladders:
-    """2n ladders for n jobs: job j grows from its requested size on ladder j, and from half of it on ladder n + j."""
+    """2n ladders for n jobs: job j grows from its requested size on ladder j, from half that size on ladder n + j."""
     half = halved(workload, jobs=np.arange(len(workload.gpus)))
     return build_ladders(
         workload.rates,
