@@ -44,7 +44,7 @@ def load_policy(spec: str) -> Policy:
 
 
 def load_policies_of_job(specs: Iterable[str]) -> list[Policy]:
-    """The policies named by ``kungfu-run --policy``; errors give this option as their origin.
+    """The policies named by ``kungfu-run --policy``; errors name this option as their origin.
 
     Args:
         specs: As for `load_policy`.

@@ -142,7 +142,7 @@ class Run:
         trace: Observes the tracing of the step by TensorFlow.
         attachment: Sums over the peers of the view.
         membership: This peer's part in the job; a program that runs alone is a job of one peer.
-        settings: The settings that the job gives to this run.
+        settings: The job's settings for this run.
         registry: The values that the program registers besides the model.
         checkpoints: Writes and resumes checkpoints.
         journal: Receives the events of this peer.

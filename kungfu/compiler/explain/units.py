@@ -98,8 +98,8 @@ def _root(of: Dimension) -> Dimension:
 def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
     """The dimension of a fold's output, from a fixed point over its state.
 
-    Each field begins with any dimension, and takes the dimension of its update. A field may hold the previous value of
-    another field, so the fixed point is reached at the latest after one round per field.
+    The dimension of a field is open at first, and then is the dimension of its update. A field may hold the previous
+    value of another field, so the fixed point is reached at the latest after one round per field.
     """
     inside = fold.recurrence
     inputs, state = [found[one] for one in fold.observed], [_ANY for _ in fold.recurrence.init]

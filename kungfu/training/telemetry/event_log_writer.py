@@ -308,7 +308,7 @@ class EventLogWriter:
     def _unmet(self, result: BarrierResult) -> None:
         """Records once that some or all expected peers did not arrive; the run continues without these peers."""
         before, after, offer = result.before, result.after, result.offer
-        # All peers have come, or others are still expected.
+        # All peers have joined, or others are still expected.
         if not self._leading or offer is None or not offer.missing or after.terms.target_size:
             return
         assert before is not None
