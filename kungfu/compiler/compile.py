@@ -73,7 +73,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
         with attributed_to(one.origin):
             allowance = Allowance.of(one.budgets.values())
-            # A hook's requests are unknown before its call: the rule passes the remaining changes to the hook.
+            # A hook's requests are unknown before its call: the hook receives the number of remaining changes.
             if one.budgets and isinstance(one.action, Call):
                 one = _with_rest(one, allowance, spent=spent)
             # A rule that changes the cluster fires while its budgets allow it; its twin records the other steps.

@@ -268,7 +268,7 @@ class EventLogWriter:
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
     def _no_longer(self, result: BarrierResult) -> list[Asked]:
-        """The requests of the change that was under way that the requests of this barrier replace."""
+        """The requests of the change under way that this barrier's requests replace."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
         # Nothing was under way, or it has ended.

@@ -32,7 +32,7 @@ _SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the t
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """The limits of a decision's cost: how many running jobs are forecast exactly, and how many later ones tried."""
+    """The limits of a decision's cost: the numbers of running jobs forecast exactly, and of later jobs tried."""
 
     exact_up_to: int
     depth: int
