@@ -36,7 +36,7 @@ _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-second
 _OF_A_STEP = ("time", "size", "batch")
 _CURVES = ("loss", "samples_per_s")
 _SUMS = ("time", "samples", "peer-seconds")
-# The number of points at the end of a run whose median is its loss.
+# The number of points at the end of a run; the median of their losses is the loss of the run.
 _AT_THE_END = 13
 
 
@@ -111,7 +111,7 @@ def run(given: argparse.Namespace) -> int:
     if given.loss is not None and not math.isfinite(given.loss):
         raise UsageError(f"--loss {given.loss}: must be a number")
     names = [folder.resolve().name for folder in given.folders]
-    # Equal names would not tell the runs apart.
+    # Runs with equal names could not be distinguished.
     names = names if len(set(names)) == len(names) else [str(folder) for folder in given.folders]
     runs = [read_run(folder, name=name) for folder, name in zip(given.folders, names, strict=True)]
     goal = _common_loss(runs) if given.loss is None else given.loss
@@ -203,7 +203,7 @@ def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
     if not all(np.isfinite(one.loss).any() for one in runs):
         return None
     highest = max(float(np.nanmin(one.loss)) for one in runs)
-    # Slightly above, so that a run need not match its lowest loss exactly.
+    # Slightly above that loss, so that a run need not match its lowest loss exactly.
     return float(f"{highest + 0.01 * abs(highest):.3g}")
 
 

@@ -43,7 +43,7 @@ class Hosting:
         return self.hosts[self.index]
 
     def folder(self, stem: Path) -> Path:
-        """The path ``stem``; except on the first host, the host's name is appended, since records must not mix."""
+        """The path ``stem``; except on the first host, the host's name is appended, to keep the records of hosts apart."""
         return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
@@ -100,7 +100,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
             "--attachment local is shared memory, and so for the peers of one machine (or of several loopback "
             "addresses, to try hosts out on one machine); between hosts give --attachment horovod"
         )
-    # A name that resolves to the loopback interface here means another machine elsewhere.
+    # A loopback address reaches this machine only from here; on another host it reaches that host.
     for host in hosts:
         if on_one_machine([host]):
             found = ", ".join(sorted(addresses_of(host.name)))
@@ -111,7 +111,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
 
 
 def _secret(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The secret in hexadecimal; None if none is given."""
+    """The secret in hexadecimal; ``None`` if no secret is given."""
     if file is None:
         return _checked(environment[SECRET_KEY], SECRET_KEY) if SECRET_KEY in environment else None
     try:

@@ -37,7 +37,7 @@ _MODULES = (
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
     ("completion", "kungfu.cli.completion", "print a shell script that completes commands, options and folders"),
 )
-# The group of entry points for commands of `kungfu plan`; each is a module of the same kind, with a `SUMMARY`.
+# The group of entry points for the commands of `kungfu plan`: modules as above, each with a `SUMMARY`.
 _PLANNING = "kungfu.plan"
 # The commands of `kungfu.cli.job.job_commands`.
 _STEERING = (
@@ -196,7 +196,7 @@ def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> N
     parser.set_defaults(act=module.run, name=name, shown=error_line)
 
 
-# Commands import on demand, so that help and errors are quick.
+# The commands import their modules on demand, so that help and errors appear quickly.
 
 
 def _explain(given: argparse.Namespace) -> int:

@@ -85,7 +85,7 @@ def _print(console: Console, lines: Iterator[Text]) -> None:
 
 
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
-    """Remarks on gaps in the metrics, which are read only if peers were lost or the metrics could not be written."""
+    """Remarks on gaps in the metrics; if no peer was lost and all metrics were written, the metrics are not read."""
     lost = any(
         event.topic == "recovery" or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
         for event in record.events
@@ -113,7 +113,7 @@ def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    # Most lines fit: wrapping a line takes ten times as long as making it.
+    # Most lines fit, and are not wrapped: wrapping a line takes ten times as long as making the line.
     if len(text) <= room and text.isprintable() and not text.endswith(" "):
         return [text]
     return textwrap.wrap(text, room) or [""]

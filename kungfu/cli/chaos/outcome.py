@@ -85,7 +85,7 @@ class ChaosReport:
     Args:
         job: The name of the job.
         faults: The outcome of each fault.
-        views: The views that began during the injection; the peers of each must hold the same state.
+        views: The views that began during the injection; all peers of a view must hold the same state.
         samples: The check of the samples against the record.
         events: The events, in the words of ``kungfu why``.
         code: The exit code of the job; ``None`` if it has not ended.
@@ -237,7 +237,7 @@ def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> floa
         job = job.after_step(moment)
         if at > earliest and job.is_whole and _is_over(one, job):
             return float(at)
-    # The last event of the view may have a later time stamp than its steps.
+    # The last event of the view may have a later time stamp than the steps of the view.
     last = float(rows[-1]["time"]) if rows else 0.0
     return last if last > earliest and job.is_whole and _is_over(one, job) else None
 
@@ -293,7 +293,7 @@ def print_report(report: ChaosReport, *, form: Literal["text", "json"]) -> None:
     console.print(_table(report.faults))
     for line in _details(report):
         console.print(Text(line), soft_wrap=True)
-    # The result comes last, because users look for it there.
+    # The result comes last, because users look for the result at the end.
     for problem in report.problems:
         console.print(Text(f"did not hold: {problem}", style="bold red"), soft_wrap=True)
     if report.held:

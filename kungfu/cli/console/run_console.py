@@ -102,7 +102,7 @@ class RunConsole:
         self._close()
 
     def line(self, who: str, text: str) -> None:
-        """Shows a line from a peer, unless it is TensorFlow's start-up noise, which is only in the log file."""
+        """Shows a line from a peer, unless the line is TensorFlow's start-up noise, which only the log file has."""
         if not is_startup_noise(text):
             self._state.add_line(OutputLine(who, sanitize(text, encoding=self._encoding)))
 
@@ -146,7 +146,7 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Paints once; returns False if the stream no longer has a reader, so the job continues without a screen.
+        """Paints once; returns False if the stream no longer has a reader; the job then continues without a screen.
 
         Output to a file on a full disk appears once the disk has room again.
         """

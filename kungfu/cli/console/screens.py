@@ -139,7 +139,7 @@ def status_words(job: Job) -> tuple[tuple[str, str], ...]:
 
 
 def _last_step(step: object, progress: TrainingProgress) -> str:
-    """The planned last step, if the batch does not change."""
+    """The planned last step, on the assumption that the batch does not change."""
     if not isinstance(step, int) or progress.steps_left is None:
         return ""
     return f" of {figure(step + progress.steps_left)}"

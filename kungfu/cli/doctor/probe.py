@@ -1,4 +1,4 @@
-"""Tries TensorFlow, the native op and Horovod in a separate process, which each of them may crash.
+"""Tries TensorFlow, the native op and Horovod in a separate process, since each of them may crash.
 
 ``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each step as soon as its result is known. A processor
 without TensorFlow's instructions ends the process with SIGILL; a library of another version ends it with an error or a
@@ -27,7 +27,7 @@ class Probe:
     """The results of a process that tried each requirement.
 
     Args:
-        known: The results of each finished step: an "error", or a value.
+        known: The results of each finished step, by name; an "error" describes a failure.
         missing: The step in which the process ended; empty if the process finished all steps.
         ended: A description of the end of the process.
     """
@@ -58,7 +58,7 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """Kills the process with its children: a compiler would otherwise run on uselessly for a minute."""
+    """Kills the process with its children: a compiler would otherwise continue uselessly for a minute."""
     with suppress(ProcessLookupError):  # the whole group has ended
         os.killpg(process.pid, signal.SIGKILL)
 

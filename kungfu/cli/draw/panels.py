@@ -67,7 +67,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
 
 
 def draw_noise(panel: Any, run: RecordedRun) -> None:
-    """Draws the batch, and the noise scale if a policy has one."""
+    """Draws the batch, and the noise scale if a policy computes the noise scale."""
     noise, batch = run.curve("noise_scale"), run.curve("batch")
     watched = np.isfinite(noise.values).any()
     if watched:
@@ -133,7 +133,7 @@ def draw_loss(panel: Any, run: RecordedRun) -> None:
     draw_curve(panel, run.steps, loss, color=RED, line=smooth, linewidth=1.8)
     panel.set_ylabel("loss")
     fit_axis(panel, smooth)
-    # Marks at the foot of the panel, since a line that ends explains nothing.
+    # Marks at the foot of the panel, since the mere end of a line would explain nothing.
     if lost.size:
         which, foot = f"{run.lost_as}, first at step {figure(lost[0])}", panel.get_xaxis_transform()
         panel.scatter(lost, [0.03] * len(lost), transform=foot, marker="x", s=18, color=RED, label=which)

@@ -16,7 +16,7 @@ from kungfu.event_log.values import counted
 
 Paint = Callable[[Any, RecordedRun], None]
 
-# The height in inches of a picture without signals, and of each panel of a signal.
+# In inches: the width and the height of a picture without signals, and the height of each panel of a signal.
 _WIDTH, _HEIGHT, _SIGNAL_HEIGHT = 9.0, 9.5, 1.9
 
 

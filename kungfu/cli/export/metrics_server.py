@@ -1,8 +1,8 @@
 """``kungfu-run --metrics-port``: serves the job's metrics over HTTP, for Prometheus to scrape.
 
-The server runs in the agent, whose descriptors and threads the job needs. The number of connections, in total and per
-address, and their duration are therefore limited. At a limit, a new connection replaces the oldest one, so a stranger's
-idle connections block nobody.
+The server runs in the agent, whose descriptors and threads the job needs. Therefore the number of connections, in total
+and per address, and the duration of each connection are limited. At a limit, a new connection replaces the oldest one,
+so a stranger's idle connections block nobody.
 """
 
 from __future__ import annotations

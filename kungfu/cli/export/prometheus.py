@@ -25,7 +25,7 @@ from kungfu.runtime.core.requests.request_log import RequestState
 # A metric: its help, and its value in a job; None if unknown.
 Figure = tuple[str, Callable[[Job], Any]]
 
-# Fields of a step with a separate gauge, and fields without a gauge; every other number is a named signal.
+# The fields of a step that have a separate gauge; every other number of a step is a named signal.
 _OF_A_STEP = {
     "step": ("kungfu_step", "Number of the newest step; goes back where steps are done again."),
     "epoch": ("kungfu_epoch", "Epoch of the newest step, from 0."),

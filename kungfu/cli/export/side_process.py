@@ -77,7 +77,7 @@ class SideProcess:
         process.stdout.close()
 
     def _listen(self) -> None:
-        """Passes on the remarks of the process; reports a failure of the process with its last line."""
+        """Passes on the remarks of the process; reports a failure with the last printed line."""
         assert self._process is not None
         assert self._process.stdout is not None
         last = ""
@@ -94,7 +94,7 @@ class SideProcess:
 
 
 def begin_beside() -> None:
-    """Lowers the priority of this process, which from now on ignores signals, and ends when its standard input closes.
+    """Lowers the priority of this process, and ignores signals; the process ends when its standard input closes.
 
     Signals for the whole process group are meant for kungfu-run: the job decides when this process ends.
     """

@@ -44,7 +44,7 @@ def submit_and_wait(
 ) -> RequestProgress:
     """Submits a request, and polls until the request is finished or ``timeout_s`` seconds have passed.
 
-    Meanwhile it shows the number of training peers on a terminal. If the job ends first, the result is read from the
+    Meanwhile a terminal shows the number of training peers. If the job ends first, the result is read from the
     job's record. A job that ends after a request to stop has carried out the request.
 
     Raises:
@@ -70,7 +70,7 @@ def submit_and_wait(
 
 
 def _recorded(folder: Path, progress: RequestProgress) -> RequestProgress:
-    """The progress of a request according to the job's record; if the record lacks it, the last known progress."""
+    """The progress of a request according to the record; if the record lacks the request, the last known progress."""
     try:
         newest = fold(read_events(folder).events).requests.get(progress.id)
     except UsageError:

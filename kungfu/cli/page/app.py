@@ -1,4 +1,4 @@
-"""The HTTP interface of the page: its files, updates, and requests to the job, with their checks.
+"""The HTTP interface of the page: its files, its updates, and requests to the job, checked before they are sent.
 
 Any site that the user visits can send requests to a page on this machine. Therefore the page checks the host name in
 each request, since a site may point its own name at 127.0.0.1. For requests to the job, the page also checks the site
@@ -137,7 +137,7 @@ class PageApp:
         return Response(content, media_type=kind, headers=headers)
 
     async def _whole(self, request: Request) -> Response:
-        """The whole state as one JSON object, for programs; waits until the record was read once."""
+        """The whole state as one JSON object, for programs; waits until the record has been read once."""
         while True:
             woken, is_over = self._streams().next(), self._log.is_over
             if (missed := self._log.missed(None)) is not None or is_over:
@@ -213,7 +213,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """True if the page itself sent the request, according to the browser's headers, or if these are missing."""
+    """True if the page itself sent the request, according to the browser's headers, or if these headers are missing."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

@@ -1,4 +1,4 @@
-"""Server-sent events: the log of updates, and a stream of them to each browser.
+"""Server-sent events: the log of updates, and a stream of these updates to each browser.
 
 Every change of the page is an update with a number, encoded once for all browsers. The log contains the bytes of the
 newest updates. A browser that is a few updates behind, for example after a lost connection, receives the missing
@@ -41,7 +41,7 @@ class Backlog:
 
 
 class UpdateLog:
-    """The newest updates, published by one thread; readers get the whole state from ``whole`` if they need it.
+    """The newest updates, published by one thread; readers that need the whole state get it from ``whole``.
 
     Attributes:
         viewers: The number of connected browsers.
@@ -110,7 +110,7 @@ class WakeUp:
             self._loop.call_soon_threadsafe(self._wake)
 
     def next(self) -> asyncio.Event:
-        """The event of the next wake-up; get it before looking for updates, so that no update is missed."""
+        """The event of the next wake-up; get this event before looking for updates, so that none is missed."""
         return self._event
 
     def _wake(self) -> None:

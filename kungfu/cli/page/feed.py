@@ -49,7 +49,9 @@ class PageFeed:
         self.log = UpdateLog(self._whole)
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
-        """Follows the run until ``is_over(timeout_s)``, a wait of at most ``timeout_s``, returns True; reads the rest.
+        """Follows the run until ``is_over(timeout_s)`` returns True, and then reads the rest of the record.
+
+        ``is_over`` waits for the end of the run, but at most ``timeout_s`` seconds.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.

@@ -40,7 +40,7 @@ class QuietConnections:
 
     def __init__(self, connections: Collection[Any], limits: ConnectionLimits) -> None:
         self._connections, self._limits = connections, limits
-        # For each quiet connection its last request, and the time when it was first seen quiet.
+        # For each quiet connection its last request, and the time when the connection was first seen quiet.
         self._quiet: dict[Any, tuple[Any, float]] = {}
 
     async def look(self) -> None:
@@ -108,7 +108,7 @@ class PageServer:
         Raises:
             UsageError: The record is of another version, or cannot be read.
         """
-        # An error in one browser's connection is no remark about the job.
+        # An error in one browser's connection does not concern the job.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
         follower = threading.Thread(target=self._follow, args=(is_over,), name="kungfu-page", daemon=True)
         follower.start()

@@ -1,4 +1,4 @@
-"""The picture of a replay: the size of the run with the requested sizes, and below it every rule's decisions."""
+"""The picture of a replay: the size of the run with the requested sizes, and below the decisions of every rule."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class _Replay:
     """A replay with its recorded run."""
 
     trace: Trace
-    whose: Literal["the run's", "another"]  # plan
+    whose: Literal["the run's", "another"]  # the plan is the run's own, or that of another policy
     replayed: Replayed
     events: Sequence[LoggedEvent]
     rows: Sequence[TimelineRow]

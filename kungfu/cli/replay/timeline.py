@@ -1,4 +1,4 @@
-"""The timeline of a replay, with each decision next to the run's."""
+"""The timeline of a replay, with each decision of the replay next to that of the run."""
 
 from __future__ import annotations
 

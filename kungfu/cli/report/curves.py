@@ -24,7 +24,7 @@ class Curves:
 
     Attributes:
         groups: The figures of the steps, in groups.
-        newest: The newest step with a known value of each curve, and that value.
+        newest: For each curve, the newest step with a known value, and that value.
         left_out: The names of figures beyond the limit of curves, since more curves would be unreadable.
     """
 
@@ -38,7 +38,7 @@ class Curves:
     def add(self, row: Mapping[str, Any]) -> bool:
         """Adds a step; False if the row has no step. A repeated step undoes its earlier version and all later steps."""
         step = as_whole(row.get("step"))
-        # A line that lacks required fields, such as one from a damaged disk.
+        # The line lacks required fields, for example because the disk is damaged.
         if step is None or not 0 <= step < _LARGEST_STEP:
             return False
         # The outcome of a repeated step is known once the step has been done again.

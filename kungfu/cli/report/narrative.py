@@ -92,7 +92,7 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
         details.append(f"{lost} could not be written down, and what happened there is not counted")
     waiting = (f"{one.rule} wanted {one.requested()} at step {figure(one.step)}" for one in job.waiting)
     details += [f"still waits for joiners: {one}" for one in waiting]
-    # The agent records the end. Without this event, only a user who sees the running job knows more.
+    # The agent records the end. Without this event, the record does not show if the job still runs.
     if job.ending is None and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"

@@ -1,7 +1,7 @@
 """The figures of a run in bounded memory: groups of steps, with medians and extremes.
 
 Consecutive steps form a group. A group begins as one step. Whenever the limit of groups is reached, neighbouring groups
-are merged, so a long run has between half the limit and the limit.
+are merged, so the number of groups of a long run lies between half the limit and the limit.
 
 A group keeps up to `_SAMPLE` values of each figure: all values, as long as the group has no more steps than that. When
 a group has twice as many values, they are sorted and every second value is kept, so that the median of the kept values

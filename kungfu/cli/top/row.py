@@ -122,7 +122,7 @@ def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
 
 
 def _state(status: JobStatus) -> str:
-    """The activity of a job, in a word or two."""
+    """A short description of the activity of a job."""
     starting = sum(peer.state in ("starting", "ready") for peer in status.peers)
     if not status.membership.version:
         return "starting"

@@ -1,4 +1,4 @@
-"""``kungfu top``: shows all jobs of this machine, repeatedly on a terminal, or once."""
+"""``kungfu top``: shows all jobs of this machine, repeatedly on a terminal, otherwise once."""
 
 from __future__ import annotations
 
