@@ -43,7 +43,7 @@ class Hosting:
         return self.hosts[self.index]
 
     def folder(self, stem: Path) -> Path:
-        """The path ``stem``; except on the first host, the host's name is appended, to keep the records of hosts apart."""
+        """The path ``stem``; except on the first host, the host's name is appended, to keep hosts' records apart."""
         return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
