@@ -168,7 +168,7 @@ def _gaps(
 
 
 def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
-    """The reason for a gap if the record could not be written at that time; ``after`` is ``None`` for the last gap."""
+    """The error that prevented writing the steps of a gap, as text, if any; ``after`` is ``None`` for the last gap."""
     for event in events:
         if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
             continue

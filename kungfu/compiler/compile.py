@@ -61,8 +61,8 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
     """Yields the rules, limited by their budgets if they change the cluster, and then the twins of limited rules.
     A twin records the steps in which the budgets hold the rule back.
 
-    The job's budget replaces the policies' budgets. If several rules fire in one step, each needs one more change in
-    the budget than the rules before it, whichever policies they belong to.
+    The job's budget replaces the policies' budgets. If several rules fire in one step, the budget must allow one
+    change for the first rule, two for the second, and so on, whichever policies these rules belong to.
     """
     spent, twins = Spent.nothing(), list[Rule]()
     for rule in rules:

@@ -274,8 +274,8 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """True if no node before the message computes with this number: the number is sent unchanged, or a `where` chooses
-    it, so that only its position in the message must be known."""
+    """True if the nodes before the message never compute with this number, but pass it on unchanged, at most through a
+    `where`. Then only the number's position in the message must be known, and not its value."""
     chosen = {node}
     for segment in before:
         for one in segment.nodes:

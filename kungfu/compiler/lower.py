@@ -96,10 +96,10 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
-        """The decisions of this step, from all sources and the peers' summed `piggybacked` vectors; updates the folds.
+        """The decisions of this step, from all sources and the summed `piggybacked` vectors; updates the folds' states.
 
         Args:
-            sources: Every source that the plan reads, and the gradient reductions.
+            sources: Every source that the plan reads, and the results of `gradient_reductions`.
             summed: The sum over the peers of their `piggybacked` vectors.
             all_reduce: Sums the vectors of an extra message of the plan, under a tag that is the same on every peer.
         """
@@ -133,7 +133,7 @@ def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
 
 
 def offered(sources: Mapping[str, Any], *, name: str, dtype: DType | None) -> Any:
-    """A source of the step as a tensor; if no dtype is given, a nest as a flat list of tensors."""
+    """The value of a source in this step: a tensor of the given dtype; without a dtype, the tensors of a nest."""
     # The step and the plan use one table of sources.
     if name not in sources:
         raise InternalError(f"the step did not offer the source {name!r} that its plan reads")

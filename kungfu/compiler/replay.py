@@ -287,7 +287,7 @@ class NativeProgram:
 
 
 def _numbers(words: Any, dtype: DType) -> Any:
-    """A view of the numbers stored in words, in the last axis."""
+    """A view of the numbers of one type that are stored in words, one number per word of 8 bytes."""
     kind = np.dtype(dtype)
     return words.view(kind)[..., :: _WORD_BYTES // kind.itemsize]
 

@@ -189,7 +189,7 @@ def _classes_with(name: str) -> Mapping[str, type]:
 
 @functools.cache  # a call needs milliseconds, and a plan has hundreds of records
 def _classes() -> Mapping[str, type]:
-    """The classes of a plan by name: the frozen records of the calculus, of control and of the plan itself."""
+    """The dataclasses that occur in a plan, by name: those of signals, of rules and actions, and of the plan itself."""
     packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.compiled_policies")
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(packages)]
     found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
@@ -222,7 +222,7 @@ def _text(fields: Any, texts: Mapping[int, str]) -> str:
 
 
 def _resolved(value: Any, texts: Mapping[int, str]) -> Any:
-    """The value with its nodes replaced by their texts, which do not depend on positions in the plan."""
+    """A JSON value with each node's number replaced by the node's text, which is independent of the numbering."""
     match value:
         case {"node": number}:
             return texts[number]

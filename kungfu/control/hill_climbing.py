@@ -81,7 +81,7 @@ class _Verdict:
         compared: True if one of these sizes was measured.
         passes: True if the additional peers are shown to be worth it.
         fails: True if the additional peers are shown not to be worth it.
-        base: The other size in the comparison that decides.
+        base: The size, among these sizes, whose comparison gives the verdict.
     """
 
     compared: Signal
@@ -167,7 +167,7 @@ class _Measured:
         return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
 
     def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
-        """The two estimates whose comparison decides at `size`; without a comparison, the second has no mean."""
+        """The two size estimates whose comparison decides at `size`; without a comparison, the second mean is NaN."""
         here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
         # An open comparison is the comparison with the next smaller size.
         below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))

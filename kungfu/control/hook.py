@@ -45,7 +45,7 @@ class HookRequest:
         """The request as text.
 
         Returns:
-            The call of the method of `Control`.
+            The request as a call of a method of `Control`.
 
         >>> str(HookRequest("evict", ranks=(1, 2))), str(HookRequest("rescale", 4))
         ('evict([1, 2])', 'rescale(4)')
@@ -121,7 +121,7 @@ class Control:
             self._ask(HookRequest("rescale", round(min(max(number, 1.0), _MOST)), keep))
 
     def set_global_batch_size(self, samples: float) -> None:
-        """Requests a global batch of `samples` samples: rounded, at least one per peer, at most an epoch.
+        """Requests a global batch of `samples` samples, rounded, and clipped: at least one per peer, at most an epoch.
 
         Args:
             samples: The number of samples; a number not above 0 requests nothing.

@@ -88,13 +88,13 @@ class Rule:
         return (self.gate, self.when, self.fires, *actions.operands(self.action), *self.inputs.values())
 
     def showing(self, **values: Signal | float) -> Rule:
-        """The rule with these values in the record of a decision, in place of the inputs of the rule's target.
+        """The same rule, but its decisions are recorded with these values instead of the inputs of the rule's target.
 
         Args:
-            **values: Agreed scalars, by the names that ``kungfu why`` shows.
+            **values: Scalars that are equal on all peers, by the names that ``kungfu why`` shows.
 
         Raises:
-            PolicyError: A value is not an agreed scalar.
+            PolicyError: A value is not a scalar, or may differ between peers.
 
         Cost:
             One number in the step's record for each value.
@@ -139,8 +139,8 @@ def _could_fire_before_its_barrier(rule: Rule) -> bool:
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The winning and losing candidates, by name, of a merged rule that fired with these values of its inputs; a
-    candidate without a request yet (NaN) is in neither group."""
+    """The names of the candidates that won and that lost when a merged rule fired with these values of its inputs; a
+    candidate that has no request yet (NaN) is in neither group."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])
     return won, tuple(name for name in requests if name not in won)
@@ -271,7 +271,7 @@ def plain_rule(action: actions.Stop | actions.Checkpoint, *, trigger: Trigger, n
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
-    """The rule that removes the marked peers: for good, if the job's minimum remains, or in exchange for new peers.
+    """The rule that removes marked peers: for good (if at least the minimum remains), or in exchange for new peers.
 
     It fires only if at least one peer is marked, and not all are. A replacement may be requested while the job grows,
     and joins with the same wave of joiners, but a pending exchange has to end first. If no peer came for the last
@@ -312,7 +312,7 @@ def _looks(trigger: Trigger) -> Signal:
 
 
 def _ready(trigger: Trigger) -> Signal:
-    """True in the trigger's steps, unless the barrier may change the cluster, on whose size the decision depends."""
+    """True in the trigger's steps, except before a barrier that may change the size on which the decision depends."""
     return _looks(trigger) if trigger.event == "rescale" else _looks(trigger) & ~Source("change_due")
 
 
@@ -325,7 +325,7 @@ def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
 
 
 def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
-    """The names of the function's parameters after `control`; numbers if it accepts any number of arguments."""
+    """The names of a hook's parameters after `control`; numbered names if it accepts any number of arguments."""
     numbered = [f"argument_{position}" for position in range(1, count + 1)]
     try:
         signature = inspect.signature(fn)

@@ -87,8 +87,8 @@ class Trigger:
         """This trigger, except within `steps` steps, or `seconds` seconds, of the last firing of its rule.
 
         Args:
-            steps: Steps, a whole number of at least 0.
-            seconds: Seconds of the job's clock, at least 0.
+            steps: The number of steps without a further firing, a whole number of at least 0.
+            seconds: The time without a further firing, in seconds of the job's clock, at least 0.
 
         Raises:
             PolicyError: A number is negative.
@@ -257,7 +257,7 @@ class AtRescale:
         return replace(self, predicate=_both(self.predicate, _checked(predicate, method="when")))
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Sets a global batch of `samples` samples (rounded; at least one per peer; NaN or 0: no change)."""
+        """Sets a global batch of `samples` samples, rounded, and at least one per peer; NaN or 0 changes nothing."""
         return rules.batch_rule(samples, trigger=self._trigger())
 
     def set_learning_rate(

@@ -65,10 +65,10 @@ def places_of(indices: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDAr
 
 
 def spec_of(dataset: tf.data.Dataset, *, of: str) -> Any:
-    """The spec of the elements of a Dataset that maps one item, as a nest of `tf.TensorSpec`.
+    """The spec of the samples that a Dataset yields, as a nest of `tf.TensorSpec`.
 
     Raises:
-        UsageError: The results of the function ``of`` cannot be stacked.
+        UsageError: The samples cannot be stacked; the message names ``of``, the function that returned them.
     """
     spec = dataset.element_spec
     for one in tf.nest.flatten(spec):

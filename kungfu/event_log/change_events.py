@@ -240,7 +240,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return {"markers/recovery": self.after, **_times("recovery", self)}
 
     def cause(self) -> str:
-        """Describes the loss."""
+        """The loss of peers, in words, as the cause of the change."""
         return f"loss of {counted(len(self.lost), 'peer')}"
 
     def brief(self) -> str:

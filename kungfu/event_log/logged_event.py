@@ -30,7 +30,7 @@ class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
 
     @property
     def kind(self) -> str:
-        """The value of ``event`` in the line."""
+        """The kind of the event: the value of ``event`` in its line of ``events.jsonl``."""
         return str(self.__struct_config__.tag)
 
     def one_line(self) -> str:

@@ -98,7 +98,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
         rank: The rank of the peer; None outside the view.
         step: The number of steps that the peer has done.
         others: The number of other peers that train.
-        how: "loop", "exit" or the kind of the exception.
+        how: "loop" if the program left its training loop, "exit" if it exited, else the kind of its exception.
         error: The exception; empty if there is none.
     """
 
@@ -110,7 +110,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     error: str
 
     def one_line(self) -> str:
-        """The end of a program in one line; after an error, an event of the peer's loss or the job's end follows."""
+        """The end of a program in one line; after an error, a later event reports the peer's loss or the job's end."""
         peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "

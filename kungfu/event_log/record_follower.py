@@ -36,7 +36,7 @@ class RecordFollower:
         self.damaged = 0
 
     def read(self) -> NewRecords:
-        """The additions since the last call.
+        """The events and the lines of metrics added to the record since the last call.
 
         Raises:
             UsageError: The record has an unsupported version, or cannot be read.

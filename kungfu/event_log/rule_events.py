@@ -117,7 +117,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return {"markers/decision": self.asked}
 
     def tallied_as(self) -> str:
-        """The name of the rule, or of a command without its peers and sizes."""
+        """The name of the rule; for a request by command, the command without its peers and sizes."""
         return " ".join(self.rule.split(" ")[:2]) if self.rule.startswith("kungfu ") else self.rule
 
     def requested(self) -> str:

@@ -104,7 +104,7 @@ class Applications:
         self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
-        """The loss of these gradients; if they were changed since, the loss of the last tape; NaN without a tape."""
+        """The loss of these gradients; the last tape's loss if the step changed the gradients; NaN without a tape."""
         given = {id(one) for one in gradients if one is not None}
         known = self._known_targets()
         if not known:

@@ -306,7 +306,7 @@ def _fit_function(attached: Attached) -> Callable[..., Any]:
 
 
 def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
-    """Builds the run of Keras' step or of a custom step, and returns the step's calls."""
+    """Attaches the built model to the job, with Keras' step or a custom step; returns the calls of that step."""
     model = attached.model
     if custom is None:
         build(model, optimizers := [model.optimizer])

@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts the writers on this peer, which is now rank 0; ``takes_over``: continue its predecessor's state."""
+        """Starts the writers on this peer, the new rank 0; if ``takes_over``, with the state of the previous rank 0."""
         if self.leads:
             return
         self.leads = True
@@ -120,7 +120,7 @@ class JobCallbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Calls ``on_epoch_end``, as another peer has already done; omits the writers: the leading peer calls them."""
+        """Makes up the calls of ``on_epoch_end`` that another peer has already made; rank 0 alone calls the writers."""
         self._epoch_logs = dict(logs)
         for one in without_writers(self._all):
             one.on_epoch_end(epoch, self._epoch_logs)

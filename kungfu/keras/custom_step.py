@@ -144,21 +144,21 @@ class CustomMetrics:
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """The totals that a joining peer receives."""
+        """The variables with the metrics' states and the newest numbers of the whole job; sent to joining peers."""
         return [*self._job.totals, *self._last.values()]
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
-        """Graph: surrounds the user's step; metrics start from the job's states, or are reset if ``anew`` (agreed)."""
+        """Graph: surrounds the user's step; metrics first get the job's states, or are reset if ``anew`` is true."""
         self._job.assign(self._job.start(anew))
         self._results = _MetricResults(self._model)
         with self._results.noted():
             yield
 
     def seen(self, returned: Any, peer: PeerShare) -> list[Any]:
-        """Graph: this peer's terms of the step's sums over the peers."""
+        """Graph: this peer's values, to be summed over the peers: its samples, returned numbers and metrics' states."""
         self._returned = _numbers(self._model, returned, self._results)
         numbers = [_share(self._returned[name], samples=peer.samples, rank=peer.rank) for name in self._last]
         # A peer without samples ran the step on another peer's sample, whose results do not count.
@@ -166,7 +166,7 @@ class CustomMetrics:
         return [peer.samples, *numbers, *(tf.where(peer.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
-        """Graph: updates the totals from the sums of ``seen()`` over the peers."""
+        """Graph: updates `totals` from the sums over the peers of the values that `seen` returns."""
         samples, *rest = sums
         for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
@@ -176,7 +176,7 @@ class CustomMetrics:
     # ---- between steps ---------------------------------------------------------------------------------------------
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """The results of the step over all peers, by name, computed from totals."""
+        """The results of the step over all peers, by name, computed from the values of `totals`."""
         count = len(self._job.totals)
         self._job.show(totals[:count])
         last = dict(zip(self._last, totals[count:], strict=True))
@@ -229,7 +229,7 @@ class SeveralAverages:
     def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
         """Graph: averages like ``Training.average``, for the gradients of one of several optimizers.
 
-        Policies see the loss, gradients and learning rate of a step's last average, and decide in `conclude`.
+        Policies see the loss, gradients and learning rate of the last average in a step; `conclude` runs their rules.
         """
         trace = self._run.trace
 
@@ -291,7 +291,7 @@ def custom_job_step(
 
 
 def custom_step_alone(model: Any, run: Run, found: CustomStep) -> Step:
-    """The custom step of a program that runs without a job; policies see the averages in the step."""
+    """The custom step for a program without a job; policies see the gradients and the loss that the step averages."""
     _refuse_unknown_loss(model, found, run)
 
     @tf.autograph.experimental.do_not_convert

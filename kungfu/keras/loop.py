@@ -268,7 +268,7 @@ class FitRun:
         self._adopt_state(peers, source, reported)
 
     def _receive_state(self, peers: PeerGroup, source: int) -> FitState:
-        """Receives the source's state; this peer continues from this state once its callbacks have caught up."""
+        """Receives the state of rank ``source``; this peer continues from it once its callbacks have caught up."""
         # The first epoch differs if a callback of rank 0 has restored a backup.
         begins = restored_epoch(self._model) if self._callbacks.restores else None
         own = {
@@ -288,7 +288,7 @@ class FitRun:
         return reported
 
     def _adopt_state(self, peers: PeerGroup, source: int, reported: FitState) -> None:
-        """Adopts the attributes of the source's callbacks, and the variables that those callbacks have changed."""
+        """Adopts, from rank ``source``, the attributes of callbacks and the variables that callbacks have changed."""
         callbacks, run, position = self._callbacks, self._run, self._calls.position()
         (led,) = peers.any_of([callbacks.leads])
         # The writers' attributes are rank 0's if rank 0 led before.
@@ -355,7 +355,7 @@ class FitRun:
         return is_there
 
     def _conclude_epoch(self, peers: PeerGroup) -> None:
-        """Sets what callbacks have changed to rank 0's values, and concludes the epoch."""
+        """Concludes the epoch: values that callbacks have changed become equal to rank 0's values on all peers."""
         progress = self._progress
         # The next epoch may have begun: the loader already has the first batch of that epoch.
         begun = self._calls.position().epoch

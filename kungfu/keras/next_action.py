@@ -156,9 +156,9 @@ class Progress(FitState):
         return stopped or self.stops or not self.has_epoch_after(self)
 
     def updated_by(self, reported: FitState) -> Progress:
-        """The progress with a reported state's logs, for the calls that this peer's callbacks are missing.
+        """The progress with the logs of a reported state, which this peer's callbacks get in the calls they missed.
 
-        Callbacks without any calls yet are called for the present epoch only.
+        If this peer's callbacks had no calls yet, they catch up on the calls of the present epoch only.
         """
         if self.begun_epoch >= 0:
             return self._with(logs=reported.logs, found=reported.found)
@@ -205,7 +205,7 @@ class Progress(FitState):
         return at._with(agreed_on="concluded" if at.has_epoch_after(at) else "")
 
     def in_view(self, reported: FitState, *, version: int, leads: bool) -> Progress:
-        """The progress in a new view, with the state of the reporting peer."""
+        """The progress of this peer after it has entered a new view and adopted the state of the reporting peer."""
         # The reporting peer may not have called its callbacks for the first epoch yet.
         at = reported.fit_state | {"begun_epoch": self.begun_epoch}
         return self._with(**at, version=version, leads=leads, agreed_on="")

@@ -114,7 +114,7 @@ def agreed(group: PeerGroup, own: Any, *, rank: int = 0) -> Any:
 
 
 def _extension(kind: str, parts: Any) -> msgspec.msgpack.Ext:
-    """A value of a kind that MessagePack lacks."""
+    """Encodes the parts of a value whose kind MessagePack lacks, such as a tuple or an array."""
     return msgspec.msgpack.Ext(_KINDS.index(kind), msgspec.msgpack.encode(parts))
 
 

@@ -63,7 +63,7 @@ class _Mark:
             return None
 
     def put_on(self, path: Path, *, for_path: Path | None = None) -> None:
-        """Marks a file or folder that will later be renamed to ``for_path``, if given."""
+        """Attaches this mark to a file or folder; ``for_path`` is the name that the file will get later, if another."""
         text = f"{self.run} {self.job} {self.fits}"
         try:
             os.setxattr(path, _ATTRIBUTE, text.encode())

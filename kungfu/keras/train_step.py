@@ -247,7 +247,7 @@ class WholeBatchLosses:
         reduction: Any = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        """Graph: the result of Keras' reduction, times the factor of this peer."""
+        """Graph: a loss as Keras reduces it, scaled by this peer's factor (see the class)."""
         loss = own(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         graph = tf.compat.v1.get_default_graph()
         # A branch or a loop may not run on every peer, so it cannot have a message: its loss is weighted by samples.

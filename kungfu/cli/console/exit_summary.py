@@ -35,7 +35,7 @@ def exit_summary(
         failure: The root cause; None if the job did not fail.
         folder: The folder of the run's record.
         paces: The durations of steps and rescales, shown after a successful run.
-        gaps: The gaps of the record.
+        gaps: Descriptions of the parts of the record that could not be written.
         leaves: True if the job continues without this host.
         raised: The program's exceptions that ended peers, by peer; the summary's last line names the first exception.
 

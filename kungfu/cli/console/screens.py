@@ -244,7 +244,7 @@ class PlainScreen:
         self._written_at, self._written = clock(), Job()
 
     def open(self) -> None:
-        """Does nothing."""
+        """Does nothing, since plain lines need no preparation."""
 
     def show(self, update: ScreenUpdate) -> None:
         """Writes the new lines. Raises ``OSError`` when the stream has no reader any more."""

@@ -38,7 +38,7 @@ class Probe:
 
 
 def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", __spec__.name)) -> Probe:
-    """Runs a process that tries each step; the first such process on a machine compiles the native op."""
+    """Runs a process that tries each requirement in turn; the first run on a machine compiles the native op."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with subprocess.Popen(
         list(command), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -286,7 +286,7 @@ def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, co
 
 
 def _draw_fractions(panel: Any, run: RecordedRun) -> None:
-    """Draws a line per peer."""
+    """Draws the speeds of the peers, as fractions of the median speed, with one line per peer."""
     of_peers = run.fractions
     for nth, (peer, curve) in enumerate(of_peers.items()):
         draw = partial(draw_curve, color=_PEERS[nth % len(_PEERS)], line=line_of(curve))

@@ -142,7 +142,7 @@ class PrometheusMetrics(Collector):
             yield family
 
     def status(self, fields: Mapping[str, Any]) -> None:
-        """Receives a measured step."""
+        """Updates the metrics from a measured step."""
         samples, loss = as_float(fields.get("batch")), as_float(fields.get("loss"))
         self._steps.inc()
         self._samples.inc(max(0.0, samples or 0.0))
@@ -154,7 +154,7 @@ class PrometheusMetrics(Collector):
             self._job = self._job.after_step(fields)
 
     def event(self, event: LoggedEvent) -> None:
-        """Receives a recorded event."""
+        """Updates the metrics from a recorded event."""
         with self._lock:
             self._job = self._job.after(event)
         if event.topic in _STOPS:

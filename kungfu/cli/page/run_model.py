@@ -74,7 +74,7 @@ class RunModel:
         return MeasuredRun(self.job, self._speeds.measured(), rate)
 
     def _parts(self) -> Document:
-        """The parts that are sent as a whole whenever they change."""
+        """The parts of the document that are sent as a whole whenever they change."""
         given = dict(self._given)
         progress = asdict(self.job.progress.progress)
         seconds = progress.pop("seconds_left")

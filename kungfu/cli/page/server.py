@@ -103,7 +103,7 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until a signal, or until ``is_over(timeout_s)``, a wait of at most ``timeout_s``, returns True.
+        """Serves until a signal arrives, or ``is_over(timeout_s)`` returns True after at most ``timeout_s`` seconds.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.

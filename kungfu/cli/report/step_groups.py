@@ -107,7 +107,7 @@ class _Figure:
         return rising[self.turn :: 2] or rising
 
     def put(self, level: int, values: Sequence[float]) -> None:
-        """Adds values of the last group that each represent 2 ** `level` steps."""
+        """Adds values to the last group; each value represents 2 ** `level` steps."""
         while len(self.folded) <= level:
             self.folded.append([])
         self.folded[level].extend(values)
@@ -118,7 +118,7 @@ class _Figure:
         self.folded[level].clear()
 
     def close(self, level: int, wide: int) -> None:
-        """Closes the last group, whose values are all in `level`."""
+        """Closes the last group; each of its values represents 2 ** `level` steps."""
         self.rows.extend(_padded(self.folded[level] if level < len(self.folded) else (), wide))
         self.counted.append(self.seen)
         self.drop_last()
@@ -139,12 +139,12 @@ class _Figure:
         self.counted = [*map(_Seen.joined, self.counted[::2], self.counted[1::2])]
 
     def whole(self, since: int, wide: int) -> Iterator[Spread]:
-        """The figure within each closed group, from group `since` on."""
+        """Yields the median and the extremes of each closed group, from group `since` on."""
         for group, seen in enumerate(self.counted[since:], start=since):
             yield seen.spread(_median(_known(self.rows[group * wide : (group + 1) * wide])))
 
     def last(self, newest: Sequence[float]) -> Spread:
-        """The figure within the last group, including values that are not folded yet."""
+        """The median and the extremes of the last group, including the newest values, which are not folded yet."""
         known, seen = _seen(newest)
         weighted = [(value, 1 << level) for level, values in enumerate(self.folded) for value in values]
         middle = _weighted_median([*weighted, *((value, 1) for value in known)]) if weighted else _median(known)

@@ -79,7 +79,7 @@ def _job_of(process: psutil.Process) -> FoundJob | None:
 
 
 def _folders(process: psutil.Process) -> Iterator[Path]:
-    """The folder with a record that a kungfu-run holds open, if the job file there names this process."""
+    """Yields the folder whose record this kungfu-run process holds open, if the job file there names the process."""
     for file in process.open_files():
         folder = Path(file.path).parent
         if Path(file.path).name == _RECORD and _names(folder, process.pid):

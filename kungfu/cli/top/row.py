@@ -67,14 +67,14 @@ class JobRow:
 
 @dataclass
 class UsageMeter:
-    """Measures processor time and memory of a process and its descendants between two looks."""
+    """Measures processor time and memory of a process and its descendants, over the time between two measurements."""
 
     clock: Callable[[], float] = time.monotonic
     _before: dict[int, dict[tuple[int, float], float]] = field(default_factory=dict)
     _at: dict[int, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> tuple[float | None, int | None]:
-        """The percentage of a core used since the previous look, and the memory in bytes; ``None`` if unknown."""
+        """The percentage of a core used since the previous call, and the memory in bytes; ``None`` if unknown."""
         used, memory = dict[tuple[int, float], float](), 0
         for process in _family(pid):
             try:

@@ -134,7 +134,7 @@ def _reads(plan: CompiledPolicies) -> Iterator[str]:
 
 
 def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
-    """The segments' nodes that no earlier segment shows; nodes needed in two stages are computed in both."""
+    """Yields the lines of a stage; a node that an earlier segment shows is omitted, even if it is computed again."""
     for segment in segments:
         nodes = [one for one in segment.nodes if one not in words.shown and not is_plain(one)]
         words.shown.update(nodes)
@@ -306,7 +306,7 @@ def _roots(plan: CompiledPolicies) -> Iterator[Signal]:
 
 
 def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Signal]]:
-    """The nodes worth sharing (see `_dear`) that several rules share, by the names of these rules."""
+    """The costly nodes (see `_dear`) that several rules need, grouped by the names of these rules."""
     dear = _dear(plan)
     owners: dict[Signal, list[str]] = {}
     for name, roots in _parts(plan).items():
@@ -321,7 +321,7 @@ def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Si
 
 
 def _dear(plan: CompiledPolicies) -> set[Signal]:
-    """The nodes worth sharing; all other arithmetic costs next to nothing."""
+    """The costly nodes: folds, messages, and nodes computed from these or from the gradients; the rest is cheap."""
     dear: set[Signal] = set()
     for node in plan.nodes:
         # Folds, messages, and the nodes that depend on one of these or on the gradients.

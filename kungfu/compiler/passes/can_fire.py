@@ -202,7 +202,7 @@ def _product(one: _Range, other: _Range) -> _Range:
 
 
 def _constraints(parts: Sequence[Signal]) -> dict[str, _Range]:
-    """The interval that comparisons with constants leave for each int64 source if all parts of a conjunction hold."""
+    """For each int64 source, the interval in which all of `parts` that compare the source with a constant hold."""
     leaves = (node for node in topological(parts) if isinstance(node, Source) and node.type == SignalType("int64"))
     found = {node.source: _range(node, {}) for node in leaves}
     for part in parts:

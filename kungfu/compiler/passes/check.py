@@ -131,7 +131,7 @@ def _check_placement(signal: Signal, *, use: str) -> None:
 
 
 def _check_bounded(target: Signal, *, use: str) -> None:
-    """Refuses an unbounded size: one bad measurement could start any number of peers."""
+    """Refuses a rule whose requested size has no bounds: one bad measurement could start any number of peers."""
     if side := unbounded_side(target):
         raise PolicyError(
             f"{use}{_name_clause(target)} has no {side} bound: a measurement that is off could ask for any number "

@@ -35,7 +35,7 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The period of a node if the node `repeats`, else the period of its coefficients as a polynomial of the source."""
+    """The period of a node's values if they repeat, else of the node's coefficients as a polynomial of the source."""
 
     length: int
     repeats: bool
@@ -73,7 +73,7 @@ def _sets_of_residues(parts: Iterable[Signal], *, source: str) -> list[_Residues
 
 
 def _met(some: _Residues, others: _Residues) -> _Residues:
-    """The intersection of two sets; if its list would be too long, `some`, a superset of the intersection."""
+    """The numbers in both sets; if a list of these would be too long, `some`, which contains them all."""
     modulus = math.lcm(some.modulus, others.modulus)
     copies = modulus // some.modulus
     if modulus > _LARGEST_MODULUS or copies * len(some.remainders) > _MOST:
@@ -120,7 +120,7 @@ def _period_of_node(node: Signal, known: Mapping[Signal, _Period | None], *, sou
 
 
 def _evaluated(part: Signal, numbers: Any) -> Any:
-    """The condition evaluated for each of these values of its source by the NumPy kernels."""
+    """The truth values of a condition if its source has each of these numbers as its value; computed by NumPy."""
     values: dict[Signal, Any] = {}
     for node in topological((part,)):
         if isinstance(node, Map):

@@ -291,7 +291,7 @@ def _is_batch(given: Any) -> bool:
 
 
 def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
-    """The arguments of ``fit`` for a program without a job: batches in the order of a job."""
+    """The arguments of ``fit`` for a program without a job, with the batches in the same order as in a job."""
     batch_size, samples = _batch_size(given, source.samples), source.samples
     drawn = seed if given["shuffle"] else None
 

@@ -33,10 +33,10 @@ def stream_plan(source: Stream, first: Any, given: Mapping[str, Any], *, checksu
 
 
 class BatchFormat:
-    """Converts the user's batches into the structure of ``fit``; all batches must have the structure of the first one.
+    """Converts the user's batches to ``x`` or a tuple, as `standard` does; all must have the first one's structure.
 
     Args:
-        what: The kind of data for messages, such as "a generator".
+        what: The kind of data as named in errors, such as "a generator".
         class_weight: The class weights of ``fit``.
     """
 

@@ -38,7 +38,7 @@ _PIECE_BYTES = 1 << 24
 
 
 class SharedPass:
-    """One pass over data by all peers of a view; with zero ``batches`` each peer processes all of the data."""
+    """One pass over data by all peers of a view; without numbered ``batches``, each peer processes all of the data."""
 
     def __init__(self, batches: NumberedBatches, work: SharedEvaluation | SharedPrediction) -> None:
         self._batches, self._work = batches, work

@@ -41,7 +41,7 @@ def share_calls(model: Any, attached: Attached) -> None:
 
 
 class _Sharing:
-    """The shared calls of one model."""
+    """Shares the calls of ``evaluate`` and ``predict`` of one model among the peers."""
 
     def __init__(self, model: Any, attached: Attached) -> None:
         self._model, self._attached = model, attached
@@ -67,7 +67,7 @@ class _Sharing:
         return call
 
     def _calls(self) -> StepCalls | None:
-        """The step's calls, if this peer trained to the end and its view's peers have reached all calls since then."""
+        """The fit's `StepCalls` if calls can be shared: this peer trained to the end, and no peer missed a call."""
         calls = self._attached.calls
         if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
@@ -85,7 +85,7 @@ class _Sharing:
         return self._in_form(found[0], given)
 
     def _received(self, given: dict[str, Any]) -> tuple[Any] | None:
-        """The other peers' result of this call; ``None`` without a result, or if the batches have no numbers."""
+        """The result of this call as received from the peers that made it; ``None`` if no result was received."""
         batches = numbered_batches(given)
         logs = self._attached.evaluations.next_result([batches.count, batches.checksum]) if batches.count else None
         if logs is None:
@@ -106,7 +106,7 @@ class _Sharing:
         return self._shared(calls, SharedPass(numbered_batches(given), prediction), SharedPrediction.name)
 
     def _shared(self, calls: StepCalls, shared: SharedPass, what: str) -> tuple[Any] | None:
-        """The result, in a tuple of one; ``None`` if this peer has to process all of the data."""
+        """The result of a call shared with the other peers, in a tuple of one; ``None`` if the call is not shared."""
         reason = ""
 
         def exchange(values: Callable[[PeerGroup], None]) -> bool:
