@@ -50,7 +50,7 @@ def layers_with_statistics(model: Any) -> list[tuple[Any, Any]]:
 
 
 def attribute_of(layer: Any, variable: Any) -> str:
-    """The name of the layer's attribute that holds a variable; "" if there is none."""
+    """The name of the attribute of `layer` that holds a variable; "" if there is none."""
     return next((name for name, one in vars(layer).items() if one is variable), "")
 
 

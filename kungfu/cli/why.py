@@ -75,7 +75,7 @@ def _now(folder: Path) -> float | None:
 
 
 def _print(console: Console, lines: Iterator[Text]) -> None:
-    """Prints lines in large batches, since a long record has some hundred thousand lines and each call is slow."""
+    """Prints lines in large batches, since a long record has several hundred thousand lines and each call is slow."""
     while several := list(islice(lines, _LINES_AT_ONCE)):
         if console.is_terminal:
             console.print(Text("\n").join(several), soft_wrap=True)

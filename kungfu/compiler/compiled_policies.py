@@ -124,7 +124,7 @@ class CompiledPolicies:
         return {name: kinds[name] for name in sorted(kinds)}
 
     def given_by(self, giver: GivenBy) -> Mapping[str, Source]:
-        """The sources that the program provides by one kind of call, such as ``publish``, by name."""
+        """The sources whose values the program passes by calling `giver` (for example ``publish``), by name."""
         found = {one.source: one for one in self.nodes if isinstance(one, Source) and one.kind.given_by == giver}
         return {name: found[name] for name in sorted(found)}
 
@@ -134,7 +134,7 @@ class CompiledPolicies:
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
-        """The gradient reductions of the plan, by name; a replay needs only these and the other sources."""
+        """The gradient reductions of the plan, by name; with the numbers of these, a replay needs no gradients."""
         return gradient_reductions_of((*self.before, *self.after))
 
     @cached_property
@@ -246,12 +246,12 @@ class GradientReduction:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The nests that the reduction reads."""
+        """The names of the sources that the reduction reads: nests of gradients."""
         return tuple(one.source for one in self.node.operands if isinstance(one, Source) and one.type.shape == NEST)
 
     @property
     def placement(self) -> Placement:
-        """The placement: local if each peer has a separate value, agreed if all have the same."""
+        """The placement: "local" if each peer has a separate value, "agreed" if the value is equal on all peers."""
         return self.node.placement
 
 

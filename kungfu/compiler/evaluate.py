@@ -222,7 +222,7 @@ def _all_finite(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _blank(type: SignalType, backend: Backend) -> Value:
-    """A value that no node reads, since the two sides of a branch must return values of the same type and shape."""
+    """A value that no node reads; a branch needs it, as both sides must return values of the same type and shape."""
     nothing = backend.constant(_NOTHING[type.dtype], type.dtype)
     return _filled(nothing, type, backend) if type.shape else nothing
 

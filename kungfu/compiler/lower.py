@@ -36,7 +36,7 @@ class FoldVariable:
         name: The name, equal on every peer and in records.
         variable: The value between two steps.
         placement: "agreed" if peers share the value, "local" if each peer has a separate value.
-        on_rescale: The effect of a rescale on the variable; "convert" is part of the fold's dataflow.
+        on_rescale: "keep" or "reset" the value on a rescale, or "convert" it, which the fold's dataflow does itself.
         init: The first value of every entry.
     """
 
@@ -69,9 +69,9 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def gradient_reductions(self, sources: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The plan's gradient reductions by name, which the caller adds to the sources of `piggybacked` and `conclude`.
+        """The numbers that the plan computes from this step's gradients, by name; minus infinity if not needed.
 
-        A reduction is minus infinity in a step that does not need it."""
+        The caller adds these numbers to the sources of `piggybacked` and `conclude`."""
         backend = TensorFlowBackend(sources, _no_messages)
         # The attachment may have computed a norm while it copied; the mean gradients are unknown before the message.
         return {
@@ -91,7 +91,7 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
-        """This peer's float32 vector for the gradient all-reduce; `sources` contains the sources known before it."""
+        """This peer's float32 vector for the gradient all-reduce, from the sources known before the all-reduce."""
         return prepare(self.plan, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
     @tf.autograph.experimental.do_not_convert

@@ -246,7 +246,7 @@ class NativeProgram:
     def step(self, sources: Mapping[str, PerPeer], states: Any, *, size: int) -> Outcome:
         """Runs one step of a cluster, from each peer's sources and gradient reductions.
 
-        ``states`` contains the words of the folds' states, with one row per peer, and is updated in place."""
+        ``states`` contains the folds' states in words of 8 bytes, with one row per peer, and is updated in place."""
         inputs = self._loaded(sources, size)
         addresses = (one.ctypes.data for one in (inputs, self._lengths, states, self._entries))
         found = self._functions.kungfu_bytecode_run(self._opened, size, *addresses)
@@ -257,7 +257,7 @@ class NativeProgram:
         return outcome._replace(masks=outcome.masks.reshape(-1, size), fractions=outcome.fractions.reshape(-1, size))
 
     def words(self, fields: Sequence[PerPeer], *, size: int) -> Any:
-        """The fields of the folds' states as words, with one row per peer."""
+        """The states of the folds, stored in words of 8 bytes, with one row per peer."""
         lengths = np.abs(self._lengths)
         words = np.zeros((size, lengths.sum()), np.int64)
         columns = np.split(words, np.cumsum(lengths)[:-1], axis=1) if fields else []
@@ -266,7 +266,7 @@ class NativeProgram:
         return words
 
     def fields(self, words: Any) -> Iterator[PerPeer]:
-        """Yields the fields of the folds' states that are stored in these words, each with one array per peer."""
+        """Yields the states of the folds from these words, field by field, each as a tuple of one array per peer."""
         at = 0
         for type, length in zip(self._states, np.abs(self._lengths).tolist(), strict=True):
             found = _numbers(words[:, at : at + length], type.dtype).copy()
@@ -354,7 +354,7 @@ class NumpyBackend:
         return (reduce(np.add, message),) * self.size
 
     def stacked(self, values: Sequence[PerPeer], of: SignalType) -> Any:
-        """The values of rank 0."""
+        """The values on rank 0, stacked; all peers have the same values."""
         return np.asarray([one[0] for one in values], of.dtype).reshape(-1, *of.extents(self.size))
 
 

@@ -22,7 +22,7 @@ class Rescale:
 
     Attributes:
         target: The number of peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
-        keep: The batch size that is kept: local or global.
+        keep: The batch size that does not change: "local_batch_size" or "global_batch_size".
         max_global_batch: The maximum number of samples of a step if the local batch size is kept; 0 for no limit.
     """
 

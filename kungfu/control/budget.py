@@ -96,30 +96,30 @@ class Spent:
 
     @classmethod
     def nothing(cls) -> Spent:
-        """The value before the first rule."""
+        """The value before the first rule of a step: no requests."""
         return cls(as_signal(0), as_signal(0), as_signal(0))
 
     def and_rescale(self, fires: Signal) -> Spent:
-        """The value after a rule that changes the size, if it fires."""
+        """These requests plus that of a rule that changes the size, provided that the rule fires."""
         return replace(self, rescales=self.rescales + where(fires, 1, 0))
 
     def and_exchange(self, fires: Signal, peers: Signal) -> Spent:
-        """The value after a rule that replaces `peers` peers, if it fires."""
+        """These requests plus that of a rule that replaces `peers` peers, provided that the rule fires."""
         more = where(fires, peers, 0)
         return replace(self, exchanges=self.exchanges + where(fires, 1, 0), peers=self.peers + more)
 
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The remaining parts of a budget's tokens (int64, agreed). `replacements` is ``None`` if replacing peers costs
-    rescales."""
+    """The remaining tokens of a budget, in units of ``1 / per_steps`` token (int64, agreed). `replacements` is ``None``
+    if replacing peers costs rescales."""
 
     budget: Budget
     rescales: Signal
     replacements: Signal | None
 
     def spent_rescales(self, spent: Spent) -> Signal:
-        """The number of rescales that earlier rules use up."""
+        """The number of this budget's rescales that the requests of earlier rules use up."""
         return spent.rescales if self.replacements is not None else spent.rescales + spent.exchanges
 
     def whole_rescales(self, spent: Spent) -> Signal:
@@ -181,7 +181,7 @@ def _remainder(budget: Budget) -> _Remainder:
 
 
 def _refilled(parts: Signal, *, tokens: int, per_steps: int) -> Signal:
-    """The parts after a step's gain: from 0 up to a full bucket, even if a change cost more than was left."""
+    """The content of a bucket after the gain of a step: negative content counts as 0, and a full bucket stays full."""
     return minimum(maximum(parts, 0) + tokens, tokens * per_steps)
 
 
@@ -225,7 +225,7 @@ def _replacement_parts(budget: Budget, replacements: int) -> Signal:
 
 
 def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
-    """True in the steps of the gate in which `blocked` holds for the first time since `allowed` last held.
+    """True in the first step of the gate in which `blocked` holds after `allowed` was last true.
 
     Cost: two truth values of state.
     """

@@ -129,7 +129,7 @@ class _Measured:
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, the standard error (from the slopes in both means), and the float32 rounding."""
+        """The advantage of `more`, its standard error (propagated linearly from both means), and float32 rounding."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -143,8 +143,8 @@ class _Measured:
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict of the nearest smaller size that decides. A failure against the next smaller size, or against one
-        of the `look_ahead` sizes below that size, is enough."""
+        """The verdict by the nearest smaller size whose comparison is not open. But one failure against the next
+        smaller size, or against one of the `look_ahead` sizes below that size, is enough to fail."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
@@ -160,7 +160,7 @@ class _Measured:
         return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
 
     def above(self, size: Signal) -> _Verdict:
-        """The verdict of the nearest larger size that decides about growth."""
+        """The verdict by the nearest larger size whose comparison is not open."""
         above = self.known & (self.sizes > size) & self.known[size]
         passes, fails = (above & one for one in self.compare(self.at(size), self.all()))
         nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
@@ -348,7 +348,7 @@ def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signa
 
 
 def check_peers(*, min_peers: int, max_peers: int) -> None:
-    """Raises `PolicyError` for limits of the size that are not whole numbers, are below 1, or cross."""
+    """Raises `PolicyError` unless both limits are whole numbers, and ``1 <= min_peers <= max_peers``."""
     if not is_whole_number(min_peers, least=1) or not is_whole_number(max_peers, least=min_peers):
         raise PolicyError(
             f"min_peers={min_peers!r}, max_peers={max_peers!r}: takes 1 <= min_peers <= max_peers, in whole numbers"

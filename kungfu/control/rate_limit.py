@@ -59,14 +59,14 @@ class _Meter:
 def with_cooldown(
     ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False, target: Signal | None = None
 ) -> Signal:
-    """True in the steps of the gate in which `ready` holds and the cooldown since this signal was last true is over.
+    """True in the gate's steps in which `ready` holds, provided that the cooldown since the last true step is over.
 
     Args:
         ready: The condition that must hold.
         gate: The steps in which the condition is evaluated.
         cooldown: The amounts that must pass before the result is true again.
         once_per_barrier: True to exclude the step between a request and its barrier.
-        target: A requested number, if any; NaN, or the number of the last true step, gives False.
+        target: The requested number, if any; the result is False if it is NaN, or the number of the last true step.
     """
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
     if not meters and target is None:
@@ -109,13 +109,13 @@ def _meters(cooldown: Cooldown, *, once_per_barrier: bool = False) -> tuple[_Met
 
 
 def _observed(meters: tuple[_Meter, ...]) -> tuple[Signal, ...]:
-    """The readings of all meters, then the conditions of all meters with a condition."""
+    """The readings of all meters, followed by the conditions of those meters that have one."""
     conditions = (one.only_if for one in meters if one.only_if is not None)
     return (*(one.reading for one in meters), *conditions)
 
 
 def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_Meter, ...]) -> Signal | bool:
-    """True if every meter has increased enough since the readings ``since``; ``now`` has the order of `_observed`."""
+    """True if every meter has increased enough since the readings ``since``; ``now`` is the result of `_observed`."""
     conditions = iter(now[len(meters) :])
     passed = []
     for there, then, one in zip(now, since, meters, strict=False):

@@ -69,7 +69,7 @@ class Trigger:
         return self.when(Source("step") > step)
 
     def until(self, predicate: Signal) -> Trigger:
-        """This trigger until the first of its steps in which an agreed bool signal is true, and never from then on.
+        """This trigger until an agreed bool signal is first true in one of its steps; from that step on, it is off.
 
         The signal is evaluated in the steps of the gate that this trigger has before the call.
 

@@ -1,1 +1,1 @@
-"""The events of a job: their types, codec, fold and formatting."""
+"""The events of a job: their types, their encoding, the state that follows from them, and their texts."""

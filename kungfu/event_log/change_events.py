@@ -293,7 +293,7 @@ def _parts(event: MembershipChange, phase: Literal["beside", "stopped"]) -> str:
 
 
 def _stopped(event: MembershipChange) -> str:
-    """The parts of the stop, in brackets; empty if there are none."""
+    """The parts of the time for which training stopped, as text in brackets; empty if there are none."""
     parts = _parts(event, "stopped")
     return f" ({parts})" if parts else ""
 

@@ -206,7 +206,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     peers: tuple[int, ...]
 
     def one_line(self) -> str:
-        """The start of a phase in one line; the event of its view reports that the peers train."""
+        """The start of a phase in one line; the event of the phase's view reports later that the peers train."""
         peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
         return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
 

@@ -51,7 +51,7 @@ class Applications:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Surrounds the user's step while it is traced: each application averages first.
+        """Surrounds the user's step while it is traced: each application of gradients first averages the gradients.
 
         Raises:
             UsageError: A weight is assigned without an optimizer; raised at the end of the block.
@@ -121,7 +121,7 @@ class Applications:
         return bool(self._known_targets())
 
     def _known_targets(self) -> list[tuple[list[Any], Any]]:
-        """The gradients and targets of tapes in the step's graph itself, not in functions inside the step."""
+        """The gradients and the target of each tape in the step's own graph, but not in functions that the step calls."""
         return [
             (found, target)
             for found, target in self._targets

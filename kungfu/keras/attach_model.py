@@ -136,7 +136,7 @@ class Attached:
         optimizer: The model's optimizer at the time of ``attach``.
         is_fitting: True while a ``fit`` is under way.
         passes: True while this peer skips finished fits.
-        calls: The step's calls in the present fit, or in the last fit.
+        calls: The `StepCalls` of the present fit, or of the last fit.
         first_epoch: The first epoch of the present or last fit.
         evaluations: The results of ``evaluate`` after the last fit.
     """
@@ -261,7 +261,7 @@ class FitHandle:
             attached.training.stop(reason)
 
     def prepare(self) -> Training:
-        """Applies earlier registrations and fed numbers to the training of a fit; returns this training."""
+        """Applies all earlier registrations and fed numbers to the `Training` of the present fit, and returns it."""
         training = self._attached.training
         assert training is not None
         for one in self._prepared:
@@ -327,7 +327,9 @@ def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | 
 
 
 def _combine_of(attached: Attached, what: Literal["layers", "metrics"]) -> dict[str, Any]:
-    """The entries of ``combine`` for variables of layers, or for metrics; a metric's name has precedence."""
+    """The entries of ``combine`` that name variables of layers, or those that name metrics, as chosen by ``what``.
+
+    A name that fits both a variable and a metric counts as a metric."""
     combine, variables = attached.combine, layer_statistics(attached.model)
     metrics = {one.name for one in metrics_of(attached.model)}
     paths = {name for name in combine if "/" in name or any(is_named(one, name) for one in variables)}

@@ -45,7 +45,7 @@ class JobCallbacks:
 
     Args:
         callbacks: The user's callbacks.
-        model: The model.
+        model: The model that ``fit`` trains.
         verbose: 0 for silence, 1 for a progress bar, 2 for a line per epoch.
         params: ``epochs`` and ``steps``, in Keras' form.
 
@@ -193,13 +193,13 @@ class JobCallbacks:
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:
-        """Adopts attributes from ``where`` (for errors); raises ``UsageError`` if they belong to other callbacks."""
+        """Sets the callbacks' attributes; raises ``UsageError``, which names ``where``, if the callbacks differ."""
         self._refuse_others(kept["types"], where=where)
         for one, attributes in zip(self._all, kept["all"], strict=True):
             put_attributes(one, attributes)
 
     def resume(self, kept: dict[str, Any]) -> None:
-        """Adopts a checkpoint's attributes, and removes later log entries, which are written again."""
+        """Sets the callbacks' attributes from a checkpoint; removes later log entries, which are written again."""
         self.adopt(kept, where="in the checkpoint")
         for one in self._loggers() if self.leads else ():
             _cut(one)

@@ -191,7 +191,7 @@ def _share(number: Any, *, samples: Any, rank: Any) -> Any:
 
 
 def _numbers(model: Any, returned: Any, results: _MetricResults) -> dict[str, Any]:
-    """The results of a step, by name: the metric for the result of a metric, else a tensor."""
+    """The values that a step returns, by name: a metric if the value is its result, else a tensor."""
     if not isinstance(returned, Mapping):
         raise UsageError(
             f"{type(model).__name__}.train_step() returns {type(returned).__name__}: Keras takes a dictionary of "
@@ -220,7 +220,7 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 
 
 class SeveralAverages:
-    """The averages in one trace of a step; the step counts only once the sums at its end have arrived."""
+    """The averages of gradients in one trace of a step; the step counts as done only after the sums of `conclude`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -28,7 +28,7 @@ class Evaluations:
         self._used = 0  # by this peer, if it skips the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
-        """Adds the results of all peers for one call; ``data`` is the number of batches and their checksum."""
+        """Adds the results of one call on all peers; ``data`` holds the number of its batches and their checksum."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 
@@ -74,7 +74,7 @@ def pack_outcome(
 def adopt_outcome(
     content: bytes, model: Any, callbacks: JobCallbacks, evaluations: Evaluations, *, described: Sequence[str]
 ) -> str:
-    """Adopts the outcome of a finished fit; returns the name of the job that trained in it.
+    """Adopts the outcome of a finished fit; returns the name of the job whose peers trained in that fit.
 
     Raises:
         UsageError: This peer's call of ``fit`` differs from the others'.

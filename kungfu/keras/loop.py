@@ -82,7 +82,7 @@ class FitRun:
 
     @property
     def described(self) -> list[str]:
-        """The parts of the call that must be equal on all peers, as texts."""
+        """The parts of the call of ``fit`` that must be equal on all peers, as texts."""
         arguments, plan, weights = self._arguments, self._plan, self._arguments["class_weight"]
         names = () if self._validation_data is None else ("freq", "steps", "batch_size")
         validates = [f"validation_{name}={arguments[f'validation_{name}']}" for name in names]

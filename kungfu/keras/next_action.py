@@ -85,13 +85,13 @@ class Action:
 
 @dataclass(frozen=True)
 class FitState:
-    """The decisions and the callbacks' calls so far; equal on all peers, and adopted by the peers of a new view.
+    """The decisions of a ``fit`` and the callbacks' calls so far; equal on all peers, and adopted in a new view.
 
     Args:
         ended: The number of concluded epochs.
         begun_epoch: The last epoch for which ``on_epoch_begin`` was called.
         batch: The number of finished steps in the present epoch.
-        open_batch: The first step of the execution whose beginning was called, but not its end; -1 if there is none.
+        open_batch: The first step of the execution that has begun, but not ended, for callbacks; -1 if there is none.
         tested: The number of calls made for the validation of the present epoch: 0, 1 or 2.
         found: The results of that validation, by name.
         end_called: The last epoch for which ``on_epoch_end`` was called.

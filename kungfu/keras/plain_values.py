@@ -145,10 +145,10 @@ def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]
 
 
 def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
-    """Sets the plain attributes of an object.
+    """Sets the plain attributes of ``holder``, an object.
 
-    Containers are filled and variables assigned in place, as other objects may refer to them. An attribute of
-    ``holder`` that is not plain stays unchanged, such as an open file.
+    Containers are filled and variables assigned in place, as other objects may refer to them. An attribute that is not
+    plain, such as an open file, stays unchanged.
     """
     for name, value in attributes.items():
         there: Any = getattr(holder, name, None)

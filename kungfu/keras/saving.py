@@ -39,7 +39,7 @@ _writing = threading.local()
 
 @dataclass(frozen=True)
 class _Mark:
-    """The mark of a written file: the run, and the position between fits.
+    """The mark of a written file: the run that wrote it, and the number of fits before that.
 
     Args:
         run: The name of the job that began the run, which later jobs may resume.

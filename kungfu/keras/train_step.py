@@ -40,10 +40,10 @@ _UNCOMPILED = (
 def job_step(
     model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable
 ) -> tuple[Callable[[Any], Any], JobLogs]:
-    """Returns the step of a peer in a job (a function of a batch in the structure of ``fit``), and the epoch's logs.
+    """Returns a function that runs the training step on a peer of a job, and the logs of the epoch.
 
-    ``stop_requested`` is 1.0 if this peer's callbacks request the end of training. The step returns a number above 0 if
-    rank 0's callbacks requested the end before this step.
+    The function is called with a batch, as ``fit`` reads it, and returns a number above 0 if rank 0's callbacks had
+    requested the end of training before this step. ``stop_requested`` is 1.0 if this peer's callbacks request the end.
     """
     losses = whole_batch_losses(run)
 

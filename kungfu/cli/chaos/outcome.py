@@ -145,7 +145,7 @@ def report_chaos(
 
 
 def _views(after: Sequence[LoggedEvent]) -> Iterator[ViewCheck]:
-    """Checks each view: a view is in force only once the checksums of its peers agree, exactly or after rounding."""
+    """Yields the check of each view; a view begins only if the peers' checksums are equal, apart from rounding."""
     rounded = {event.view for event in after if isinstance(event, RoundedEvent)}
     for view in of_topics(after, "view"):
         digests: Digests = "equal after rounding" if view.version in rounded else "equal"

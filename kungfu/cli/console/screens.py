@@ -91,7 +91,7 @@ class ScreenState:
         self._changed.set()
 
     def update(self) -> ScreenUpdate:
-        """Returns all news since the last call."""
+        """Returns the lines added since the last call, with the present job."""
         with self._lock:
             self._changed.clear()
             update = ScreenUpdate(tuple(self._lines), self._added - len(self._lines), self._job)

@@ -126,7 +126,7 @@ def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable
 
 
 def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
-    """The answer with the minimum offset of the host's clock; the clock is read between the request and the answer."""
+    """The answer of a host, with the smallest offset of its clock that is consistent with both times."""
     ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
     return HostAnswer(facts, ahead_s=ahead_s)
 

@@ -5,7 +5,7 @@ standard input closes, at the end of the job. If a file cannot be written, for e
 retries, and reads no more of the record until the write succeeds. Therefore nothing is lost.
 
 Each line of the metrics becomes one TensorBoard event with all numbers of the line. Long runs are thinned out (see
-`is_kept`): TensorBoard shows some thousand points per curve, and event files should stay small.
+`is_kept`): TensorBoard shows a few thousand points per curve, and event files should stay small.
 
 | tags | values |
 | --- | --- |

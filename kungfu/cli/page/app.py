@@ -154,7 +154,7 @@ class PageApp:
         return EventStream(self._log, self._streams(), last=last)
 
     def _streams(self) -> WakeUp:
-        """The wake-up of waiting streams; created in the event loop that serves the page."""
+        """The `WakeUp` that wakes the waiting streams; created in the event loop that serves the page."""
         if self._waking is None:
             self._waking = WakeUp()
             self._log.on_update(self._waking.from_thread)

@@ -110,7 +110,7 @@ class WakeUp:
             self._loop.call_soon_threadsafe(self._wake)
 
     def next(self) -> asyncio.Event:
-        """The event of the next wake-up; get this event before looking for updates, so that none is missed."""
+        """The event that the next wake-up sets; get it before looking for updates, so that no update is missed."""
         return self._event
 
     def _wake(self) -> None:

@@ -34,8 +34,8 @@ class QuietConnections:
 
     Args:
         connections: The open connections of uvicorn.
-        limits: The limits of connections without a request. A connection counts only if two successive looks find no
-            request, since a request may be on its way.
+        limits: The limits of connections without a request. A connection counts only if two successive calls of `look`
+            find no request, since a request may be on its way.
     """
 
     def __init__(self, connections: Collection[Any], limits: ConnectionLimits) -> None:

@@ -45,7 +45,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
 
 def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
-    """The paragraphs of events in order; consecutive settings by one rule share a paragraph, before the next event."""
+    """Yields the paragraphs of events in order; consecutive settings by one rule share a paragraph."""
     # The peers whose end is already reported: their processes were dismissed or lost.
     ended = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     runs: dict[tuple[str, str], SetEvent | SettingRun] = {}

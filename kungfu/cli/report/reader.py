@@ -1,7 +1,7 @@
 """Reads the record of a run: its events, with remarks on unreadable lines, and its steps, line by line.
 
 A record of tens of millions of steps would not fit in memory. The step numbers of a record increase, except for steps
-that a failure undid and survivors soon repeat. Therefore bisection finds a step, and sorting within a window of some
+that a failure undid and survivors soon repeat. Therefore bisection finds a step, and sorting within a window of a few
 thousand lines yields the steps in order.
 """
 

@@ -154,8 +154,8 @@ class _Figure:
 class StepGroups:
     """Groups the steps of a run, which are added one after the other.
 
-    A repeated step undoes its earlier version and all later steps, except for the figures of steps that were already
-    merged with earlier steps.
+    A repeated step removes its earlier version and all later steps. But figures that were already merged with figures
+    of earlier steps remain.
 
     Args:
         most: The limit of groups, an even number; up to this number of steps, each step is a group.
@@ -261,7 +261,7 @@ class StepGroups:
     # ---- the last group becomes whole --------------------------------------------------------------------------------
 
     def _fold(self) -> None:
-        """Folds the newest steps into the last group, and closes the group if it is full."""
+        """Merges (folds) the newest steps into the last group, and closes the group if it is full."""
         span = self._first_of_last, self._last_step
         for name in self.names:
             values, seen = _seen(self._newest_of(name))

@@ -31,7 +31,7 @@ class JobRow:
         found: The job's kungfu-run and folder.
         state: The activity of the job.
         status: The status from the job itself.
-        cpu_percent: Processor time of the job's processes on this machine since the previous look; 100 is one core.
+        cpu_percent: Processor time of the job's processes here since the previous measurement; 100 is one core.
         memory_bytes: Resident memory of these processes; shared memory counts for each of them.
         decision: The last decision as text; empty if there was none.
     """

@@ -278,7 +278,7 @@ def _names(nodes: Iterable[Signal], labels: Labels) -> list[str]:
 
 @dataclass(frozen=True)
 class Folding:
-    """The `hidden` nodes, and, in `under`, the hidden nodes of each monitor that is shown."""
+    """The nodes that a text omits (`hidden`), and for each monitor that it shows, the hidden nodes `under` it."""
 
     hidden: frozenset[Signal] = frozenset()
     under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)

@@ -35,7 +35,7 @@ def labels_of(plan: CompiledPolicies) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """The label of a source. The fold of a fed value has the value's name, so the source has a different label."""
+    """The label of a source; a fed source has a label of its own, since the fold of its values has its name."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 

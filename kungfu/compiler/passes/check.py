@@ -160,7 +160,7 @@ def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 
 
 def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
-    """The difference between two declarations of one name, as text; ``None`` if at most the meanings differ."""
+    """The difference between two declarations of one name, as two texts; ``None`` if only the meanings may differ."""
     if one.given_by != other.given_by:
         return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
     if one.type != other.type:
@@ -226,7 +226,7 @@ def _local_names(signal: Signal) -> str:
 
 
 def _remedy_of(signal: Signal) -> str:
-    """The collective to insert: around the number that the user named, or, without a name, around the source."""
+    """The remedy as text: a collective around the number that the user named, or, without a name, around the source."""
     part = _local_part(signal)
     leaf = next(one for one in part if isinstance(one, Source))
     counterpart = leaf.kind.agreed_counterpart
@@ -239,7 +239,7 @@ def _remedy_of(signal: Signal) -> str:
 
 
 def _local_part(signal: Signal) -> list[Signal]:
-    """The local nodes of this signal, from itself down to collectives."""
+    """The local nodes from this signal down to the nearest collectives, which make values equal on all peers."""
     found: dict[Signal, None] = {}
     stack = [signal]
     while stack:
@@ -252,7 +252,7 @@ def _local_part(signal: Signal) -> list[Signal]:
 
 
 def _first_named_number(part: list[Signal]) -> str:
-    """The name of the outermost named number; a variable names the outermost node of its line."""
+    """The name of the first number in ``part`` that has a name; a variable names the first node of its line."""
     lines: set[str] = set()
     for node in part:
         name = node.name or ("" if node.origin in lines else variable_at(node.origin))

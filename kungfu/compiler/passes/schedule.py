@@ -33,7 +33,7 @@ def schedule(
 ) -> CompiledPolicies:
     """The plan of these rules, over one graph in which equal nodes are one node.
 
-    A watched signal is computed in every step if that is cheap, and so are the straggler fractions."""
+    Watched signals and the straggler fractions are computed in every step if that is cheap."""
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
     results = (*(one for rule in rules for one in (rule.gate, *_wanted(rule))), *shown)
     order = topological(results)
@@ -152,7 +152,7 @@ def _segments(order: tuple[Signal, ...], *, demand: Mapping[Signal, Gates]) -> t
 
 
 def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """One message for each demand."""
+    """Yields one message for all collectives that are needed in the same steps."""
     together: dict[Gates, list[Collective]] = {}
     for one in collectives:
         together.setdefault(demand[one], []).append(one)
@@ -161,7 +161,7 @@ def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gate
 
 
 def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """The nodes in as few segments as possible: each segment is the longest run that the first waiting node begins."""
+    """Yields the nodes in as few segments as possible: each takes all waiting nodes that can run with the first one."""
     waiting = nodes
     while waiting:
         gates = demand[waiting[0]]

@@ -1,9 +1,9 @@
 """Simplify: constant folding and common subexpression elimination, so that two policies share one noise scale.
 
-One walk in topological order. Each node is rebuilt over the representatives of its inputs, folded if all its inputs are
-constants, and looked up by a structural key (value numbering): two nodes with the same key compute the same value in
-every step, on every peer. Folds are shared as well if their recurrences, inputs, gates and behaviour on a rescale are
-equal, since their states are then equal.
+One walk in topological order. Each node is rebuilt with the representatives of its inputs, replaced by its value if all
+inputs are constants, and looked up by a structural key (value numbering): two nodes with the same key compute the same
+value in every step, on every peer. Folds, the nodes with state, are shared as well if their recurrences, inputs, gates
+and behaviour on a rescale are equal, since their states are then equal.
 
 Invariants: the types and placements of nodes do not change; no two nodes of a result share a key; no `Map` of a result
 has only constant operands.
@@ -44,7 +44,7 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
 
 
 def _without_neutral(node: Signal) -> Signal:
-    """The operand that a map always equals, if any, else the map; triggers without a condition create such maps.
+    """The operand `x` of a map that always equals `x`, else the node; triggers without a condition create such maps.
 
     Returns:
         `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which preserve NaN, infinities and -0.0 to the last
@@ -77,7 +77,7 @@ _ABSORBING = {"and": False, "or": True}
 
 
 def _is(constant: bool | int | float | None, number: float, node: Signal) -> bool:
-    """True if a constant is this number in the dtype that the map computes in; 0.0 is not -0.0."""
+    """True if a constant is exactly this number after conversion to the dtype of the map; 0.0 and -0.0 differ."""
     if constant is None:
         return False
     given, wanted = (np.asarray(one, node.type.dtype).item() for one in (constant, number))
@@ -112,7 +112,7 @@ def _key(node: Signal) -> Hashable:
 
 
 def _recurrence_key(recurrence: Recurrence) -> Hashable:
-    """The inside of a fold as a list: each node's kind and the list indices of its inputs."""
+    """A key for the computation inside a fold: a list with each node's kind and the list indices of its inputs."""
     results = (*recurrence.updates, recurrence.output)
     lines: dict[Hashable, int] = {}
     line_of: dict[Signal, int] = {}

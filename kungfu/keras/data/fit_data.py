@@ -58,8 +58,8 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tu
     """The training and validation data for the arguments of a call of ``fit``.
 
     Returns:
-        The plan of the batches; a batch as ``keras.KerasTensor``, with an open first dimension; and ``x``, ``y`` and
-        ``sample_weight`` of the validation, or ``None``.
+        The `BatchPlan`; a batch as ``keras.KerasTensor``, with an open first dimension; and ``x``, ``y`` and
+        ``sample_weight`` for the validation, or ``None`` without a validation.
 
     Raises:
         UsageError: Peers cannot share data of this kind, or the arguments contradict each other.
@@ -127,7 +127,7 @@ def refuse_other_batch(plan: BatchPlan, epoch: int, *, coordinators: int) -> Non
 
 
 def of_source(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> BatchPlan:
-    """The plan for samples by index: a step of the job trains on ``batch_size`` samples."""
+    """The `BatchPlan` for samples by index: a step of the job trains on ``batch_size`` samples."""
     samples, order = source.samples, seed if given["shuffle"] else None
     batch_size = _batch_size(given, samples)
     make_sampler = getattr(source, "make_sampler", None)  # of a source with a fixed reading order
@@ -169,7 +169,7 @@ def _batch_size(given: Mapping[str, Any], samples: int) -> int:
 
 
 def of_arrays(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
-    """The plan for arrays with one entry per sample, and the arrays in the structure of a batch."""
+    """The `BatchPlan` for arrays with one entry per sample, and the arrays in the structure of a batch."""
     x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
     weights = sample_weight  # class weights are compared separately, see `FitRun.described`
     if given["class_weight"] is not None:
@@ -305,7 +305,7 @@ def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int
 
 
 class _Ordered(keras.utils.PyDataset):
-    """The batches of a source, in the job's order."""
+    """The samples of a source as a PyDataset, in batches in the order in which a job would train on them."""
 
     def __init__(self, source: SampleSource, batch_size: int, order: Callable[[int], NDArray[np.int64]]) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from kungfu.training.data.stream import Stream
 
 
 def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any]:
-    """The plan and the first batch of a PyDataset; ``shuffle=True`` leaves a smaller last batch at the end.
+    """The `BatchPlan` and the first batch of a PyDataset; ``shuffle=True`` leaves a smaller last batch at the end.
 
     Cost:
         The first and the last batch are loaded once more at the start, to count the samples.
@@ -130,7 +130,7 @@ class IndexedBatches:
         return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
 
     def _end_of(self, epoch: int) -> int:
-        """The place after the last batch that contains samples of an epoch."""
+        """The number of the batch after the last batch with samples of an epoch."""
         end = (epoch + 1) * self.epoch_samples
         place = self._place_of(end)
         return place + (self._first_sample(place) < end)
@@ -149,7 +149,7 @@ class IndexedBatches:
             place = end
 
     def _loaded(self, place: int, end: int) -> Iterator[Any]:
-        """The batches from a place to the end, loaded by the dataset's workers if there are several."""
+        """Yields the batches from ``place`` to before ``end``; loads in parallel if the dataset has several workers."""
         indices = map(self._index_at, range(place, end))
         workers = self._dataset.workers
         if workers <= 1 and not self._dataset.use_multiprocessing:

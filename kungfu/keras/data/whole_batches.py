@@ -27,7 +27,7 @@ def epochs_of(given: Mapping[str, Any]) -> int:
 
 
 def stream_plan(source: Stream, first: Any, given: Mapping[str, Any], *, checksum: int, seed: int = -1) -> BatchPlan:
-    """The plan for a stream of batches, given the first batch and its checksum."""
+    """The `BatchPlan` for batches that are read in sequence, given the first batch and its checksum."""
     described, batch_size = {"seed": seed, "first_batch": checksum}, min(count_of(first), source.samples)
     return BatchPlan(source, StreamSampler(source.samples), batch_size, epochs_of(given), described=described)
 
@@ -128,7 +128,7 @@ def class_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float])
 
 
 def of_dataset(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
-    """The plan and the first batch of a Dataset in the arguments of ``fit``.
+    """The `BatchPlan` and the first batch of a Dataset that ``fit`` received as ``x``.
 
     Cost:
         Without ``steps_per_epoch`` the Dataset is read once before training, to count its samples.
@@ -155,7 +155,7 @@ def of_dataset(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
 
 
 def of_generator(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
-    """The plan and the first batch of a generator in the arguments of ``fit``.
+    """The `BatchPlan` and the first batch of a generator that ``fit`` received as ``x``.
 
     A generator can be read only once, so one reading continues over all epochs. An epoch has ``steps_per_epoch`` times
     the samples of the first batch, whatever the sizes of later batches.
@@ -202,7 +202,7 @@ def _refuse_elements(dataset: Any) -> None:
 
 
 def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
-    """The first batch, and the number of samples in an epoch; each peer begins one reading of the Dataset here."""
+    """The first batch, and the number of samples in an epoch; each peer begins a reading of the Dataset here."""
     cardinality = int(dataset.cardinality())
     first = next(batches, None)
     if first is None:

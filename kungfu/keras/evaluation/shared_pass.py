@@ -98,14 +98,14 @@ class SharedPass:
 
 
 class _Memory:
-    """The statistics of the data that layers keep; a part of a pass cannot be shared if it changes the statistics."""
+    """The layers' statistics of the data, as they were before a part; a part that changes them cannot be shared."""
 
     def __init__(self, model: Any) -> None:
         variables = layer_statistics(model) if is_keras_model(model) else []
         self._before = [(one, tf.identity(one.value)) for one in variables]
 
     def put_back(self) -> bool:
-        """Restores the statistics from before the part; returns True if the part had changed them."""
+        """Restores the statistics that the layers had before the part; returns True if the part had changed them."""
         changed = [(one, old) for one, old in self._before if one.numpy().tobytes() != old.numpy().tobytes()]
         for one, old in changed:
             one.assign(old)
@@ -113,7 +113,7 @@ class _Memory:
 
 
 class _Numbered(keras.callbacks.CallbackList):
-    """Calls callbacks with the batches' numbers in the whole data; omits the calls at a part's beginning and end."""
+    """Passes calls on to callbacks, with batch numbers counted over the whole data; omits a part's begin and end."""
 
     def __init__(self, callbacks: Any, numbers: Sequence[int], seen: Callable[[int, Any], None]) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Numbered(keras.callbacks.CallbackList):
 
 
 class SharedEvaluation:
-    """The work of ``evaluate``, with the callbacks that run on this peer; the result is the metrics by name."""
+    """A call of ``evaluate`` shared by the peers, with this peer's callbacks; the result is the metrics by name."""
 
     name = "model.evaluate()"
 
@@ -177,7 +177,7 @@ class SharedEvaluation:
 
 
 class SharedPrediction:
-    """The work of ``predict``; the result is Keras' result for all of the data, on every peer."""
+    """A call of ``predict`` shared by the peers; on every peer, the result is Keras' result for all of the data."""
 
     name = "model.predict()"
 
