@@ -121,7 +121,7 @@ class Applications:
         return bool(self._known_targets())
 
     def _known_targets(self) -> list[tuple[list[Any], Any]]:
-        """The gradients and the target of each tape in the step's own graph, but not in functions that the step calls."""
+        """The gradients and the target of each tape in the step's own graph, not in functions that the step calls."""
         return [
             (found, target)
             for found, target in self._targets
