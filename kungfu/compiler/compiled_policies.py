@@ -53,10 +53,10 @@ class MessageLayout:
 
 @dataclass(frozen=True)
 class Segment:
-    """A sequence of nodes without branches, or one message; it runs in the steps in which one of its gates is on.
+    """A sequence of nodes without branches, or one message, which runs only in the steps chosen by its gates.
 
     Attributes:
-        gates: The gates; empty for a segment that runs in every step.
+        gates: The conditions, one of which must hold in a step; empty for a segment that runs in every step.
         nodes: The nodes, each after its inputs; empty for a message.
         message: The message.
         outputs: The nodes that later segments, gates or results read.

@@ -30,7 +30,7 @@ _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "floa
 
 
 class Backend(Protocol):
-    """Computes values: TensorFlow in a step, NumPy for a whole cluster at once, or the assembler of bytecode."""
+    """Computes values: with TensorFlow in a step, with NumPy for a whole cluster at once, or by writing bytecode."""
 
     def source(self, source: Source) -> Value: ...
 

@@ -191,7 +191,7 @@ class TensorFlowBackend:
 
 
 def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
-    """The TensorFlow function of an operation, by its dotted name."""
+    """The TensorFlow function that computes an operation, found by the function's dotted name."""
     # An operation without a TensorFlow function has a kernel in this package.
     where, *path = operation.tensorflow.split(".")
     found: Any = tf if where == "tf" else importlib.import_module("kungfu.signal.operation.tensorflow_kernels")

@@ -1,8 +1,8 @@
 """Replay: a plan run for a whole cluster at once, without TensorFlow.
 
 The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Without a
-compiler, or if a backend is given, that backend (NumPy by default) evaluates the plan in every step, peer by peer. This
-is slower, and serves as the reference for the compiled paths. In the NumPy backend, a value is a tuple with one array
+compiler, the NumPy backend evaluates the plan in every step, peer by peer; so does any backend that is given. This is
+slower, and serves as the reference for the compiled paths. In the NumPy backend, a value is a tuple with one array
 per peer, each computed separately, and a message is summed in rank order in float32, as in the attachments.
 """
 

@@ -147,7 +147,7 @@ def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
 
 
 def _defined(function: Any) -> str:
-    """The module and qualified name of a function; for a partial, of its function; for an object, of its class."""
+    """The module and the qualified name of a function, of the function in a partial, or of the class of an object."""
     function = getattr(function, "func", function)
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"

@@ -20,7 +20,7 @@ _MOST = (1 << 20) - 1
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit of `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
+    """A limit on changes of the cluster: `rescales` at once, and one more for every ``per_steps / rescales`` steps.
 
     A token bucket: it starts full with `rescales` tokens, refills evenly over `per_steps` steps, and every change of
     the membership costs one token, whoever requested it. While less than one token is left, no rule may rescale, evict

@@ -203,8 +203,8 @@ def hill_climb(
     The walk tries to grow first, and to shrink at the upper limit. It grows as soon as k passes or has no comparison;
     it shrinks, or grows after an open comparison, only with `max_samples` samples. Sizes outside the job's limits, and
     the size that was refused last, are skipped. The final size is a local optimum: sizes beyond a failing size are
-    tried only with `look_ahead`. Gives a float32 scalar, peers, agreed if the table is; NaN while the walk waits for
-    samples.
+    tried only with `look_ahead`. The result is a float32 scalar, in peers, equal on all peers if the table is; NaN
+    while the walk waits for samples.
 
     Args:
         advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller
@@ -283,7 +283,7 @@ def settled_walk(
     """The walk of `hill_climb`, evaluated every `every` steps, with `settle` at its end.
 
     A size needs at least `every` samples, and ``3 * every`` after an open comparison. The walk ends at a size only
-    after ``6 * every`` steps of the view. Gives float32 scalars, agreed if the table is.
+    after ``6 * every`` steps of the view. The results are float32 scalars, equal on all peers if the table is.
 
     Args:
         advantage: As for `hill_climb`.
@@ -318,7 +318,7 @@ def settled_walk(
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
-    """The size that a walk requests; once the walk has ended, the present size.
+    """The size that a walk from size to size (see `hill_climb`) requests; the present size once the walk has ended.
 
     A walk ends when it requests the present size in a step in which `ready` is true. The walk resumes when `moved`
     increases, or the job's size differs from the size at which the walk ended. Until then measurements have no effect.

@@ -181,9 +181,9 @@ class Control:
     def set_value(self, name: str, value: Any) -> None:
         """Sets a shared value of the program, registered by ``training.register``, on all peers.
 
-        Before the next step, the value from rank 0's call takes effect; after a rescale, the value from the call of the
-        peer from which all others copy the state. A hook must set the value on every peer: if another peer's hook sets
-        the value and rank 0's hook does not, the peers have different values, and the job ends with a `UsageError`.
+        The value takes effect before the next step. If the calls on the peers give different values, rank 0's value is
+        used, or after a rescale the value of the peer whose state all others copy. But a hook must set the value on
+        every peer: if another peer's hook sets it and rank 0's hook does not, the job ends with a `UsageError`.
 
         Args:
             name: The registered name.

@@ -119,7 +119,7 @@ class Rule:
 
 
 def rate_limited(rule: Rule) -> Rule:
-    """The rule with its cooldown built into `fires`."""
+    """The rule with its cooldown as a part of the condition `fires`."""
     trigger, action = rule.trigger, rule.action
     if trigger.event == "rescale":
         return rule

@@ -138,9 +138,9 @@ class LoadedRecords(Records, IndexedSamples):
 def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> MappedItems:
     """The samples of ``tf.data.Dataset.from_tensor_slices(items).map(function)``, by index.
 
-    For ``training.batches`` and for Keras' ``fit``. Samples are accessed in the job's shuffled order, so a
-    peer reads and computes only the samples that it trains on, no shuffle buffer is needed, and a joining peer begins
-    at once. Leave ``shuffle``, ``batch`` and ``repeat`` to the loop.
+    The samples serve ``training.batches`` and Keras' ``fit``, and are accessed in the job's shuffled order. So a peer
+    reads and computes only the samples that it trains on, no shuffle buffer is needed, and a joining peer begins at
+    once. Leave ``shuffle``, ``batch`` and ``repeat`` to the loop.
 
     Args:
         items: A nest of arrays with one entry per sample, such as the names of files and their classes; or a whole

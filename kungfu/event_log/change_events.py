@@ -82,7 +82,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         left: The ids of the peers that left.
         global_batch_size: Samples per step after the change.
         stop_s: Seconds for which training stopped.
-        parts: The seconds of each part. Spawn and ready overlap with training; the first step follows the stop.
+        parts: The seconds of each part. "spawn_s" and "ready_s" overlap with training; "first_step_s" follows the stop.
         base_global_batch_size: The samples per step from which rules on a rescale derive the next batch, if such
             rules have changed the batch; else 0.
         base_size: The number of peers for which ``base_global_batch_size`` was set; else 0.

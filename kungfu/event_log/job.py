@@ -92,7 +92,7 @@ class JobTally(Struct, frozen=True):
 
     Attributes:
         counts: The number of events by kind.
-        labelled: The number of labelled events by kind and label; rules that may decide start at 0.
+        labelled: The number of events by kind and label, for kinds with labels; 0 for rules without decisions so far.
         replacements: The number of rescales without a rule, in which replacements of lost peers joined.
         lost_peers: The number of lost peers.
         stopped_s: Seconds for which rescales and losses stopped training.
@@ -426,7 +426,7 @@ class Job(Struct, frozen=True):
         )
 
     def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
-        """Closes the newest open decision of each named rule; for one rule with a ``step``, that step's decision."""
+        """Adds a result to the newest open decision of each named rule, or to the one rule's decision of ``step``."""
         rules, decisions = rule.split(" and "), [*self.decisions]
         # One change may carry out the decisions of several rules, each of a different step.
         step = step if len(rules) == 1 else None

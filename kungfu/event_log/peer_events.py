@@ -212,7 +212,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
-    """A joiner has read ``batches`` batches, up to the position of the other peers, which trained at the same time."""
+    """A joiner has read ``batches`` batches to catch up with the other peers, which trained in the meantime."""
 
     batches: int
     seconds: float

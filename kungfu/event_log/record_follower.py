@@ -66,7 +66,7 @@ class RecordFollower:
 
 
 class JobWatcher:
-    """Follows the files of a job's folder as they grow; ``job`` is the state of the job at the last look.
+    """Follows the files of a job's folder as they grow; ``job`` is the state of the job at the last call of `look`.
 
     >>> from tempfile import TemporaryDirectory
     >>> lines = '{"event": "record", "version": 3}', '{"event": "spawned", "peer": 0, "pid": 7}', ""

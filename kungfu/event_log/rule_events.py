@@ -154,7 +154,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return [f"{requests}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
-        """The state of a decision that no other event has closed, and a description of its effect so far."""
+        """The state of a decision whose result is not recorded yet, and a description of its effect so far."""
         return "decided" if self.is_change else "carried out", self.done
 
     def brief(self) -> str:
@@ -247,12 +247,12 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
         return f"it wants {counted(self.asked, 'peer')}" + (f", and {also}" if also else "")
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the request, and the reason why the request is ignored; the reason is empty otherwise."""
+        """The state of the request, and the reason why it is ignored; an empty text if it is not ignored."""
         return "called", self.ignored
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
-    """The setting ``what`` was changed to ``to``, by a ramp of length ``over`` in ``unit``; "stop" ends training."""
+    """The setting ``what`` was changed to ``to``, by a ramp of ``over`` in ``unit``; ``what="stop"`` ends training."""
 
     topic: ClassVar[Topic] = "setting"
     what: str

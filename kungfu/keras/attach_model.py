@@ -184,7 +184,7 @@ class FitHandle:
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank; ``None`` if this peer is in no view: it was removed, or skips finished fits."""
+        """This peer's rank; ``None`` if this peer does not train, because it was removed or skips finished fits."""
         training = self._attached.training
         if self._attached.passes:
             return None

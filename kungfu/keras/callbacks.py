@@ -162,13 +162,13 @@ class JobCallbacks:
             peers: The peers of the view.
             group: The callbacks: "all", the "writers" (which run on rank 0 alone), or the "others".
             rank: The rank whose values the other peers adopt.
-            written: The last epoch for whose end the writers were called, possibly on an earlier rank 0.
+            written: The last epoch at whose end the writers were called, possibly by an earlier rank 0.
 
         Returns:
-            The value of ``written`` on that rank; for the "others" the argument itself.
+            The value of ``written`` on rank ``rank``; for the group "others", ``written`` as given.
 
         Raises:
-            UsageError: That rank has other callbacks.
+            UsageError: The callbacks on rank ``rank`` are of other types than on this peer.
 
         Cost:
             One message, some bytes per callback; a callback's attributes are sent only if they differ on some peer.

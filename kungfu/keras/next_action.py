@@ -115,7 +115,7 @@ class FitState:
 
     @property
     def fit_state(self) -> dict[str, Any]:
-        """The fields reported to other peers, by name."""
+        """The fields of `FitState`, by name, as this peer reports them to other peers."""
         return {one.name: getattr(self, one.name) for one in fields(FitState)}
 
 

@@ -273,7 +273,7 @@ class WholeBatchLosses:
         return loss * tf.cast(factor, loss.dtype)
 
     def _factor(self, denominator: Any | None, added: float) -> Any:
-        """Graph: the factor of a loss, float64; 0 if this peer has no samples, or all denominators are 0."""
+        """Graph: the factor that scales a loss, float64; 0 if this peer has no samples, or all denominators are 0."""
         # Keras adds ``added`` to the denominator of a whole batch once; so the sum gets it once, not once per peer.
         samples = tf.cast(self._peer().samples, tf.float64)
         own = [samples]

@@ -78,9 +78,9 @@ def exchange(
         hosts: All hosts.
         index: The index of this host.
         facts: The facts of this host.
-        secret: The secret of the hosts.
+        secret: The secret that the hosts share.
         wait_s: Seconds to wait for the other hosts.
-        clock: Seconds since 1970.
+        clock: Returns the present time, in seconds since 1970.
 
     Raises:
         UsageError: Another program listens on this host's port.

@@ -271,7 +271,7 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
 
 
 def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, colour: str) -> list[float]:
-    """Marks the values of a signal that the rules of events used; returns these values."""
+    """Marks the values of a signal that rules used, according to their events; returns these values."""
     seen = [(event, finite_number(event.saw.get(name))) for event in events]
     points = [(event.step, value) for event, value in seen if value is not None]
     if not points:

@@ -32,7 +32,7 @@ class RecordedRun:
     Attributes:
         steps: The step of each point, in rising order; for a group, its last step.
         figures: The figures of the run in groups of steps, one group per point.
-        fractions: The speed of each peer as a fraction of the median's, by the peer's id.
+        fractions: The speed of each peer as a fraction of the median speed, by the peer's id.
         signals: The names of the figures that can have a separate panel, in the order of the record: the policies'
             named signals, the learning rate, and `FRACTIONS`.
         lost: The steps with a non-finite loss; only the first one of each group.

@@ -7,8 +7,8 @@ kind are kept, so that the page of a long run stays readable.
 | kind | keys, in addition to ``time``, ``step``, ``headline`` and ``details`` |
 | --- | --- |
 | ``decision`` | ``rule``, its inputs ``saw``, the request ``asked`` and its ``size``, ``state`` and ``outcome`` |
-| ``change`` | of membership: ``cause``, ``is_loss``, sizes ``before``, ``after``, ``stop_s``, ``batch``, ``parts`` |
-| ``request`` | of a user or a scheduler: ``request_id``, ``state`` and ``reason`` |
+| ``change`` of membership | ``cause``, ``is_loss``, sizes ``before``, ``after``, ``stop_s``, ``batch``, ``parts`` |
+| ``request`` of a user or a scheduler | ``request_id``, ``state`` and ``reason`` |
 | ``checkpoint`` | ``path``, ``stop_s`` and ``error``; a failed checkpoint is a ``failure`` with the same keys |
 | ``failure``, ``setting``, ``event`` | none |
 """

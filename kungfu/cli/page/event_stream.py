@@ -41,7 +41,7 @@ class Backlog:
 
 
 class UpdateLog:
-    """The newest updates, published by one thread; readers that need the whole state get it from ``whole``.
+    """The newest updates, published by one thread; ``whole`` returns the whole state, for new and late readers.
 
     Attributes:
         viewers: The number of connected browsers.

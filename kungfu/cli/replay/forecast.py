@@ -26,7 +26,7 @@ class Forecast:
         job: The job according to the record.
         run: The simulated job under the other policy; ``None`` if this job cannot be estimated.
         unknown: The reason why ``run`` cannot be estimated.
-        guesses: The guesses of the model.
+        guesses: Descriptions of the values that the model had to guess.
     """
 
     job: RecordedJob
@@ -41,7 +41,7 @@ class Forecast:
 
     @property
     def peer_seconds(self) -> float:
-        """The estimated peer-seconds of all peers together; pauses count at the average size."""
+        """The estimated seconds of all peers together; pauses that the policy does not affect use the average size."""
         if self.run is None or not self.run.seconds:
             return 0.0
         return self.run.peer_seconds * (1 + self.job.other_s / self.run.seconds)

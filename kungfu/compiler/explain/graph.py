@@ -21,8 +21,8 @@ class GraphNode:
     """A node of the graph.
 
     Args:
-        label: The label of the node.
-        kind: The kind of the node.
+        label: The text by which a node is named, as in ``kungfu explain``.
+        kind: The role in the plan, such as "source", "monitor" or "rule".
         how: The expression of the node, or the request of the rule.
         placement: ``local`` or ``agreed``; empty for a rule.
         unit: The unit, if known.

@@ -104,7 +104,7 @@ def does(action: Action, labels: Labels) -> str:
 
 
 def where(origin: str) -> str:
-    """The file and the line of an origin, to follow a label."""
+    """The file and the line that created a node, as text to print after the node's label."""
     return f"  [{os.path.basename(origin)}]" if origin else ""
 
 

@@ -22,7 +22,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
     on these properties.
 
     Raises:
-        PolicyError: With the policy's name and the user's line that made the rule.
+        PolicyError: A rule is refused; the error names the policy and the user's line that made the rule.
     """
     for name, rules in built:
         for rule in rules:
@@ -141,7 +141,7 @@ def _check_bounded(target: Signal, *, use: str) -> None:
 
 
 def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
-    """Refuses different declarations of one program signal by several policies."""
+    """Refuses policies that declare one signal of the program (fed or published) in different ways."""
     seen: dict[str, tuple[str, Source]] = {}
     for name, rules in built:
         roots = (node for rule in rules for node in (rule.gate, rule.fires, *operands(rule.action)))

@@ -31,7 +31,7 @@ def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
 
 
 def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
-    """The same node over the shared inputs."""
+    """The same node, with the shared nodes as its inputs."""
     if isinstance(node, Map):
         return replace(node, operands=tuple(shared[one] for one in node.operands))
     if isinstance(node, Collective):

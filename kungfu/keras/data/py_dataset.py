@@ -3,7 +3,7 @@
 An index selects a whole batch of the job: every peer loads the step's batch and uses its slice. So a step has the same
 samples as under Keras, but peers do not share the loading. If training waits for loading, let several ``workers`` of
 the PyDataset load batches in parallel, or pass samples by index (``kf.data``, ``training.batches``): of these, each
-peer loads only its slice. A joining peer begins at the others' batch.
+peer loads only its slice. A joining peer begins at the batch that the other peers have reached.
 """
 
 from __future__ import annotations
