@@ -134,7 +134,7 @@ class CompiledPolicies:
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
-        """The gradient reductions of the plan, by name; with the numbers of these, a replay needs no gradients."""
+        """The gradient reductions of the plan, by name; given their values, a replay needs no gradients."""
         return gradient_reductions_of((*self.before, *self.after))
 
     @cached_property

@@ -84,8 +84,9 @@ class Replay:
 
         Args:
             local: The local sources of each peer, in rank order.
-            agreed: The agreed sources. `size` and `view` may be omitted; `mean_grads`, `mean_loss`, `total_samples` and
-                `local_batch_size` are computed if the plan needs them and they are not given.
+            agreed: The sources that are equal on all peers. `size` and `view` may be omitted; `mean_grads`,
+                `mean_loss`, `total_samples` and `local_batch_size` are computed if the plan needs them and they are
+                not given.
 
         Raises:
             UsageError: A source is missing, or `local` has another number of peers.
@@ -187,7 +188,7 @@ def _starts(fold: Fold, *, peers: int) -> tuple[PerPeer, ...]:
 
 
 def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
-    """An agreed source that is derived from other sources."""
+    """The value of a source that is equal on all peers, computed from the values of other sources."""
     if name not in _FORMULAS:
         raise UsageError(f"the plan reads the agreed source {name!r}, and it was not given")
     try:

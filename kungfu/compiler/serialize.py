@@ -180,7 +180,7 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
 
 
 def _classes_with(name: str) -> Mapping[str, type]:
-    """The classes of a plan by name, including the named class if it exists."""
+    """The classes of a plan by name, including the class ``name`` if its module was imported since the last call."""
     # The module of the class may have been imported since the last call.
     if name not in _classes():
         _classes.cache_clear()

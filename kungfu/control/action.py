@@ -21,7 +21,7 @@ class Rescale:
     """Requests another size of the cluster.
 
     Attributes:
-        target: The number of peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
+        target: The number of peers: float32, equal on all peers, whole, within the limits; NaN requests nothing.
         keep: The batch size that does not change: "local_batch_size" or "global_batch_size".
         max_global_batch: The maximum number of samples of a step if the local batch size is kept; 0 for no limit.
     """
@@ -33,7 +33,7 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Requests a global batch of `target` samples (float32, agreed, whole, at least one per peer; NaN: no request)."""
+    """Requests a global batch of `target` samples: float32, whole, at least one per peer, equal on all; NaN for none."""
 
     target: Signal
 
@@ -47,7 +47,7 @@ class SetLearningRate:
     rate changes at once. If the optimizer has a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
 
     Attributes:
-        target: The rate: float32, agreed, above 0; NaN requests nothing.
+        target: The rate: float32, equal on all peers, above 0; NaN requests nothing.
         ramp_length: Length of the ramp in `unit`, at least 0.
         unit: Steps, or samples over all peers.
 
@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Evict:
-    """Removes the peers for which `mask` is true (bool, one entry per peer in rank order, agreed); no replacement."""
+    """Removes, without replacement, the peers whose entry in `mask` is true: bool, by rank, equal on all peers."""
 
     mask: Signal
 

@@ -111,8 +111,8 @@ class Spent:
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The remaining tokens of a budget, in units of ``1 / per_steps`` token (int64, agreed). `replacements` is ``None``
-    if replacing peers costs rescales."""
+    """The remaining tokens of a budget, in units of ``1 / per_steps`` token: int64, equal on all peers. `replacements`
+    is ``None`` if replacing peers costs rescales."""
 
     budget: Budget
     rescales: Signal

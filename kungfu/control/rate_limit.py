@@ -134,7 +134,7 @@ def rescale_cost(*, at_first_s: float) -> Signal:
         at_first_s: The value before the first rescale, seconds.
 
     Returns:
-        float32 scalar, seconds, agreed.
+        A float32 scalar, in seconds, equal on all peers.
 
     Cost:
         Two floats on the gradient all-reduce, no message.

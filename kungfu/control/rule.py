@@ -44,7 +44,7 @@ class Rule:
     Attributes:
         name: The name of the rule in the record and the log.
         trigger: When the rule may fire.
-        fires: An agreed bool signal: the condition of the trigger holds, and there is something new to request.
+        fires: A bool signal, equal on all peers: the trigger's condition holds, and there is a new request to make.
         action: The request of the rule.
         inputs: The values that the record shows with a decision, by name.
         mode: "acting"; "shadow" for a rule that is evaluated and recorded but never carried out; "held" for a rule that
@@ -193,7 +193,7 @@ def rescale_rule(
     the cluster.
 
     Args:
-        peers: The size: a number, or an agreed signal.
+        peers: The size: a number, or a signal that is equal on all peers.
         trigger: When the rule may fire.
         keep: The batch size that is kept.
         name: The rule's name in the record and the log.

@@ -37,13 +37,13 @@ class Trigger:
     # ---- when ------------------------------------------------------------------------------------------------------
 
     def when(self, predicate: Signal) -> Trigger:
-        """This trigger, restricted to steps in which an agreed bool signal is true.
+        """This trigger, restricted to steps in which a bool signal, equal on all peers, is true.
 
         A predicate of step and size alone narrows the gate, so that nothing is computed outside its steps; any other
         predicate is evaluated in the steps of the gate.
 
         Args:
-            predicate: The condition, an agreed bool signal.
+            predicate: The condition, a bool signal that is equal on all peers.
 
         Raises:
             PolicyError: The predicate is not a bool signal.
@@ -69,9 +69,9 @@ class Trigger:
         return self.when(Source("step") > step)
 
     def until(self, predicate: Signal) -> Trigger:
-        """This trigger until an agreed bool signal is first true in one of its steps; from that step on, it is off.
+        """This trigger until `predicate` is first true in one of its steps; from that step on, the trigger is off.
 
-        The signal is evaluated in the steps of the gate that this trigger has before the call.
+        `predicate`, a bool signal that is equal on all peers, is evaluated in the steps of this trigger's gate.
 
         Cost:
             One truth value of state, no message.
@@ -109,8 +109,8 @@ class Trigger:
         after that rescale. A gain of NaN does not pay off.
 
         Args:
-            gain_s: The predicted reduction of the time of a step, seconds, agreed.
-            horizon: Steps over which the rescale has to pay off, agreed.
+            gain_s: The predicted reduction of the time of a step, in seconds, equal on all peers.
+            horizon: The number of steps in which the rescale has to pay off, equal on all peers.
             at_first_s: The cost before the first rescale, seconds.
 
         Cost:
@@ -137,7 +137,7 @@ class Trigger:
         waits one step.
 
         Args:
-            peers: The number of peers, agreed; rounded, and clipped to the job's limits; NaN requests nothing.
+            peers: The size, equal on all peers; rounded, and clipped to the job's limits; NaN requests nothing.
             keep: The batch size that is kept.
             max_global_batch: With a fixed local batch, the largest global batch that a change of size may cause. At
                 larger sizes, the global batch remains this number; with fewer peers, the local batch is restored. A
@@ -158,7 +158,8 @@ class Trigger:
         Fires for a number other than the present number. If the barrier may change the cluster, fires one step later.
 
         Args:
-            samples: Agreed; rounded, and at least one per peer. NaN, or a number not above 0, requests nothing.
+            samples: The number, equal on all peers; rounded, and at least one per peer. NaN, or a number not above 0,
+                requests nothing.
 
         Cost:
             No message.
@@ -175,7 +176,7 @@ class Trigger:
         `kf.control.SetLearningRate` for the formula.
 
         Args:
-            rate: The learning rate, agreed; NaN, or a number not above 0, requests nothing.
+            rate: The learning rate, equal on all peers; NaN, or a number not above 0, requests nothing.
             over_steps: Length of the ramp in steps.
             over_samples: Length of the ramp in samples over all peers.
 
@@ -197,8 +198,8 @@ class Trigger:
         return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
-        """Removes the peers for which `mask` (agreed, bool, one entry per peer) is true. Fires if a peer is marked and
-        the job's minimum would remain; pending joiners still join."""
+        """Removes the peers whose entry in `mask` is true: a bool vector by rank, equal on all peers. Fires if a peer is
+        marked and the job's minimum would remain; pending joiners still join."""
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
@@ -209,7 +210,7 @@ class Trigger:
         because no slot was free, the rule does not fire again before the view changes or a host with free slots joins.
 
         Args:
-            mask: Agreed, bool, one entry per peer.
+            mask: A bool vector with one entry per peer, equal on all peers.
 
         Raises:
             PolicyError: `mask` is not of this type.
@@ -217,7 +218,7 @@ class Trigger:
         return rules.mask_rule(mask, trigger=self, kind="replace")
 
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
-        """Calls ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
+        """Calls ``fn(control, *values)`` in Python on every peer, between two steps, with the values of `signals`.
 
         This is the escape hatch for decisions that the vocabulary cannot express. Through `control`, a
         `kungfu.control.hook.Control`, the function can make the same requests as rules: a size, a batch, a rate, peers
@@ -231,7 +232,7 @@ class Trigger:
 
         Args:
             fn: The function; its return value is ignored, and an error that it raises ends the job.
-            *signals: Agreed scalars. Whole numbers arrive as int, all others as float.
+            *signals: Scalars that are equal on all peers. Whole numbers arrive as int, all others as float.
 
         Raises:
             PolicyError: The function does not accept these arguments, or a signal is local.

@@ -237,7 +237,7 @@ def without_writers(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
-    """The callbacks that override one of the hooks; most callbacks override no hook of a batch."""
+    """The callbacks that override at least one of these hooks; most callbacks override no hook for batches."""
     base = keras.callbacks.Callback
     return [
         one

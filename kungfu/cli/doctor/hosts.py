@@ -126,7 +126,7 @@ def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable
 
 
 def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
-    """The answer of a host, with the smallest offset of its clock that is consistent with both times."""
+    """The answer of a host, with the smallest clock offset that fits the times of the request and of the answer."""
     ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
     return HostAnswer(facts, ahead_s=ahead_s)
 

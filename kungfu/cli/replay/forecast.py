@@ -65,7 +65,7 @@ def forecast(plan: CompiledPolicies, trace: Trace, events: Iterable[LoggedEvent]
 
 
 def _samples_guessed(trace: Trace, job: RecordedJob) -> Iterator[str]:
-    """A remark if the policy reads the samples of the whole job, and the model's value differs from the job's."""
+    """A remark if the policy reads the planned number of samples of the job, and the model uses another number."""
     first = trace.steps[0].agreed
     planned, left = first.get("job_samples"), job.samples + int(first.get("samples_done", 0))
     of_the_model = f"on the model it has those of the record, {job.samples:,}"

@@ -35,7 +35,7 @@ def labels_of(plan: CompiledPolicies) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """The label of a source; a fed source has a label of its own, since the fold of its values has its name."""
+    """The label of a source; the name of a fed source is already the label of the fold of its values."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
