@@ -33,7 +33,7 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Requests a global batch of `target` samples: float32, whole, at least one per peer, equal on all; NaN for none."""
+    """Requests a global batch of `target` samples: float32, whole, at least one per peer, equal on all; NaN: none."""
 
     target: Signal
 

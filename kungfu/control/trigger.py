@@ -198,8 +198,8 @@ class Trigger:
         return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
-        """Removes the peers whose entry in `mask` is true: a bool vector by rank, equal on all peers. Fires if a peer is
-        marked and the job's minimum would remain; pending joiners still join."""
+        """Removes the peers whose entry in `mask`, a bool vector by rank that is equal on all peers, is true. Fires if
+        a peer is marked and the job's minimum would remain; pending joiners still join."""
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
