@@ -302,7 +302,7 @@ def python_function(token: str) -> Any:
 
 
 def replace_python_functions(functions: Mapping[str, Any]) -> None:
-    """Redirects calls in the graph, by their tokens, to other Python functions."""
+    """Replaces the Python functions that ops of a graph call, each found by the token of its op."""
     from tensorflow.python.ops import script_ops
 
     script_ops._py_funcs._funcs.update(functions)

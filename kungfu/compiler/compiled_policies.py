@@ -58,7 +58,7 @@ class Segment:
     Attributes:
         gates: The conditions, one of which must hold in a step; empty for a segment that runs in every step.
         nodes: The nodes, each after its inputs; empty for a message.
-        message: The message.
+        message: The message, if the segment consists of one.
         outputs: The nodes that later segments, gates or results read.
     """
 

@@ -36,10 +36,10 @@ _MESSAGE_BYTES = 200
 
 
 class Replay:
-    """A plan run step by step over recorded or invented sources of a whole cluster.
+    """Runs a plan step by step for a whole cluster, with recorded or invented values of the plan's sources.
 
     Args:
-        plan: The plan.
+        plan: The plan to run.
         size: The number of peers at the start.
         backend: Creates a step's backend from the step's sources and the size; by default, the native library is used.
 

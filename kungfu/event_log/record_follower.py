@@ -82,7 +82,7 @@ class JobWatcher:
         self._record = RecordFollower(folder, newest_bytes=_NEWEST_BYTES)
 
     def look(self) -> Job:
-        """Reads the additions and returns the job after them. Raises ``UsageError`` for an unsupported version."""
+        """Reads the new lines, and returns the state of the job. Raises ``UsageError`` for an unsupported version."""
         has_more = True
         while has_more:
             new, has_more = self._record.read(), self._record.has_more

@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts the writers on this peer, the new rank 0; if ``takes_over``, with the state of the previous rank 0."""
+        """Starts the callbacks that only write on a new rank 0; if ``takes_over``, with the previous rank 0's state."""
         if self.leads:
             return
         self.leads = True
@@ -126,7 +126,7 @@ class JobCallbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Calls ``on_epoch_end`` of the writers only, after the other callbacks."""
+        """Calls ``on_epoch_end`` of the writers (callbacks that only write), after that of the other callbacks."""
         for one in self._writers():
             one.on_epoch_end(epoch, self._epoch_logs or dict(logs))
 
@@ -149,7 +149,7 @@ class JobCallbacks:
         self._hear_end = _hearing(callbacks, "on_train_batch_end", "on_batch_end")
 
     def end_writers(self, logs: dict[str, Any]) -> None:
-        """Calls ``on_train_end`` of the writers only, after the other callbacks."""
+        """Calls ``on_train_end`` of the writers (callbacks that only write), after that of the other callbacks."""
         for one in self._writers():
             one.on_train_end(logs)
 
@@ -232,7 +232,7 @@ def verbosity(given: Any) -> int:
 
 
 def without_writers(callbacks: Sequence[Any]) -> list[Any]:
-    """The callbacks that run on every peer."""
+    """The callbacks that run on every peer: all callbacks except those that only write."""
     return [one for one in callbacks if not isinstance(one, _WRITERS)]
 
 

@@ -211,7 +211,7 @@ class FitRun:
                 self._call_back(action)
 
     def _call_back(self, action: Action) -> None:
-        """Calls the callbacks for an action, with epochs in Keras' count."""
+        """Makes the callbacks' calls that an action requires; Keras' epoch numbers begin at ``initial_epoch``."""
         callbacks, model, number, logs = self._callbacks, self._model, action.number, self._progress.logs
         match action.what:
             case "begin batch":

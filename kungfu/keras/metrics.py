@@ -61,7 +61,7 @@ class _Logs(dict[str, Any]):
         self._compute: Callable[[], dict[str, Any]] | None = compute
 
     def fill(self) -> None:
-        """Fills the dictionary, once."""
+        """Fills this dictionary with the computed logs; later calls have no effect."""
         compute, self._compute = self._compute, None
         if compute is not None:
             dict.update(self, compute())

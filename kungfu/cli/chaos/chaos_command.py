@@ -196,7 +196,7 @@ class _SteeredJob:
         return not self.is_watched and not is_running(read_job_file(self.folder))
 
     def file(self) -> JobFile:
-        """The job file of the kungfu-run here, or of the watched host."""
+        """The job file of the kungfu-run on this host; once that process has ended, of the watched host's."""
         return read_job_file(self._answering())
 
     def _answering(self) -> Path:

@@ -54,7 +54,7 @@ def precheck(
     """Previews each fault as if its moment were now, after the earlier resizes but without the earlier losses.
 
     Args:
-        faults: The schedule.
+        faults: The faults of the schedule, in order.
         job: The job according to its record.
         status: The present status of the job.
         local_hosts: The hosts of the job that are this machine.

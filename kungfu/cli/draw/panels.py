@@ -189,7 +189,7 @@ def fit_axis(panel: Any, values: Series) -> None:
 
 
 def smoothed(values: Series, group: Series) -> Series:
-    """The typical value around each point, never across a change of `group`, so that jumps stay sharp."""
+    """The typical value around each point, from points with the same `group` only, so that jumps stay sharp."""
     # The points at which the group changes; unknown groups (NaN) count as one group.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
     return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])

@@ -42,7 +42,7 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
     each of these nodes is computed only once.
 
     Args:
-        plan: The plan.
+        plan: The plan to explain.
         monitors: "folded" shows each monitor as one line with its number of nodes; "open" shows all these nodes.
 
     Returns:
@@ -73,7 +73,7 @@ def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
 
 
 def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
-    """The lines of the piggybacked collectives; the collectives of a folded monitor share one line."""
+    """Yields the lines of the collectives on the gradient all-reduce; a monitor shown as one node has one line."""
     for monitor, hidden in words.folding.under.items():
         scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
         vectors = tuple(one for one in plan.piggybacked.vectors if one in hidden)

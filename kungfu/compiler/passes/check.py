@@ -209,7 +209,7 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
 
 
 def _name_clause(signal: Signal) -> str:
-    """An insertion such as ``, `peers` (policy.py:7),``; empty if the user gave the signal no name."""
+    """A part of a message, such as ``, `peers` (policy.py:7),``; empty if the user gave the signal no name."""
     name = _name(signal)
     return f", `{name}` ({signal.origin})," if name else ""
 

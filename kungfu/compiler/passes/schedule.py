@@ -69,7 +69,7 @@ def is_piggybacked(collective: Collective) -> bool:
 def _before(
     gates: Iterable[Signal], piggybacked: Iterable[Collective], *, demand: Mapping[Signal, Gates]
 ) -> tuple[Segment, ...]:
-    """The segments before the piggybacked collectives; nodes whose gate is not known yet run in every step."""
+    """The segments before the gradient all-reduce; a node whose gate is known only after it runs in every step."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
     # A fold that returns its value before the step is a leaf here, since it is updated after the message.
