@@ -82,7 +82,7 @@ def maker_of(tensor: Any) -> tuple[Any, int]:
 
 
 def compiled_with(model: Any) -> Mapping[str, Any]:
-    """The original arguments of ``compile`` (``get_compile_config`` serializes them); empty before that call."""
+    """The original arguments of ``compile``, empty before that call; ``get_compile_config`` would serialize them."""
     given = getattr(model, "_compile_config", None)
     return {} if given is None else given.config
 

@@ -66,7 +66,7 @@ class Evaluation:
 
 
 def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
-    """A reduction of the gradients; minus infinity in steps that do not compute it."""
+    """The value of a gradient reduction in this step; minus infinity if the step does not compute the reduction."""
     backend = evaluation.backend
 
     def then() -> list[Value]:

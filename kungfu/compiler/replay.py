@@ -152,7 +152,7 @@ class Replay:
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
 
     def _reduced(self, name: str, sources: Mapping[str, PerPeer]) -> PerPeer:
-        """A gradient reduction that is computed from the gradients, if this step needs it."""
+        """The values of a gradient reduction, computed from the gradients if this step needs the reduction."""
         one = self._reductions[name]
         # Agreed values are computed once for all peers.
         peers = 1 if one.placement == "agreed" else self.size
@@ -214,7 +214,7 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
 
 
 def _weighted(values: Sequence[Any], local: Local) -> Any:
-    """The mean over samples, in rank order; a peer without samples is ignored, whatever its value."""
+    """The mean of the peers' values, weighted by samples and summed by rank; a peer without samples is ignored."""
     weights = [np.float32(one["samples"]) for one in local]
     total = reduce(np.add, weights)
     shares = [np.asarray(v, np.float32) * (w / total) for v, w in zip(values, weights, strict=True) if w > 0]

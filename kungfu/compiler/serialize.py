@@ -252,7 +252,7 @@ def _node(node: Signal, labels: Labels, owners: Mapping[Signal, str]) -> str:
 
 
 def _inside(fold: Fold) -> str:
-    """The numbers in the update of a fold; the fold's label does not show these."""
+    """The start values and the constants of a fold, as text, since the fold's label does not show these."""
     inner = topological((*fold.recurrence.updates, fold.recurrence.output))
     numbers = dict.fromkeys(repr(one.value) for one in inner if isinstance(one, Constant))
     start = ", ".join(map(repr, fold.recurrence.init))

@@ -113,7 +113,7 @@ def mask_of(action: Action) -> Signal | None:
 
 
 def setting_of(action: Action) -> Setting | None:
-    """The setting that an action changes, if it is a job-wide setting."""
+    """The job-wide setting that an action changes: the size, the global batch size or the learning rate, if any."""
     if isinstance(action, Rescale):
         return "size"
     if isinstance(action, SetGlobalBatchSize):

@@ -1,4 +1,4 @@
-"""The `control` argument of a Python hook, as in listing 1 of the KungFu paper; it collects requests."""
+"""The `control` argument of a Python hook, which collects the hook's requests, as in listing 1 of the KungFu paper."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def label_of(signal: Signal) -> str:
 
 
 def distinct_name(name: str, *, used: Container[str]) -> str:
-    """The name; if it is used already, with the first number from 2 on that makes it unique."""
+    """The name, followed by the first number from 2 on that makes it unique if it is already used."""
     count, free = 1, name
     while free in used:
         count += 1

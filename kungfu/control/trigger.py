@@ -133,8 +133,8 @@ class Trigger:
 
         Fires for a size that is neither the present size nor the size that was refused last. While peers are joining,
         the rule fires for a size other than the pending size, and replaces the pending size; the present size cancels
-        an earlier request of this rule. If the barrier may change the cluster (`TrainingSignals.change_due`), the rule
-        waits one step.
+        an earlier request of this rule. If the barrier of the step may change the cluster
+        (`TrainingSignals.change_due`), the rule waits for the next step.
 
         Args:
             peers: The size, equal on all peers; rounded, and clipped to the job's limits; NaN requests nothing.
@@ -155,7 +155,8 @@ class Trigger:
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests a global batch of `samples` samples.
 
-        Fires for a number other than the present number. If the barrier may change the cluster, fires one step later.
+        Fires for a number other than the present number; but if the barrier of the step may change the cluster, only in
+        the next step.
 
         Args:
             samples: The number, equal on all peers; rounded, and at least one per peer. NaN, or a number not above 0,
@@ -171,9 +172,9 @@ class Trigger:
     ) -> Rule:
         """Requests a learning rate, at once or at the end of a linear ramp.
 
-        Fires for a rate that is neither the present rate nor the rate that this rule requested last. If the barrier may
-        change the cluster, fires one step later. A schedule of the optimizer continues, multiplied by a factor; see
-        `kf.control.SetLearningRate` for the formula.
+        Fires for a rate that is neither the present rate nor the rate that this rule requested last; but if the barrier
+        of the step may change the cluster, only in the next step. A schedule of the optimizer continues, multiplied by
+        a factor; see `kf.control.SetLearningRate` for the formula.
 
         Args:
             rate: The learning rate, equal on all peers; NaN, or a number not above 0, requests nothing.
@@ -224,7 +225,7 @@ class Trigger:
         `kungfu.control.hook.Control`, the function can make the same requests as rules: a size, a batch, a rate, peers
         to remove or replace, a checkpoint, the end of the training, or new content for a registered value. Only the
         requests of rank 0's call count. A request for the pending size changes nothing; another size replaces it. If
-        the barrier may change the cluster, the function is called a step later.
+        the barrier of the step may change the cluster, the function is called in the next step instead.
 
         The barrier follows at the end of the step after the firing, and the rule does not fire again before the
         barrier: with ``always()``, the function is called in every second step. The same barrier handles rules that

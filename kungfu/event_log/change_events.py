@@ -116,7 +116,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return f"step {figure(self.step)}: {sizes}{f'; {peers}' if peers else ''}"
 
     def details(self) -> tuple[str, ...]:
-        """The decision behind the change, and the times of its parts."""
+        """The decision behind the change, and the durations of the parts of the change."""
         at, made_ready = self.decided_at, _parts(self, "beside")
         ago = "" if at is None else f"at step {figure(at)}, {counted(self.step - at, 'step')} before"
         return (

@@ -1,6 +1,6 @@
-"""The state of a job according to its record: `Job`, the only place where events and steps are folded.
+"""The state of a job according to its record: `Job`, the only class that derives the state from events and steps.
 
-Screens, reports, exporters, tests and the agents' answers render a `Job` and fold no events themselves.
+Screens, reports, exporters, tests and the agents' answers render a `Job`, and derive nothing from events themselves.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class JobDecision(Struct, frozen=True):
         return self.outcome is None and self.event.is_change
 
     def result(self) -> tuple[str, str]:
-        """The state of the decision and a description of its result, from the closing event if there is one."""
+        """The state of the decision and a description of its result, from the event that ended it, if any."""
         return (self.outcome or self.event).outcome()
 
 

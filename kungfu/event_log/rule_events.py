@@ -307,7 +307,7 @@ class SettingRun(Struct, frozen=True):
 
 
 def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEvent | SettingRun:
-    """The run extended by another change of the same setting; a run of one change is the event itself."""
+    """A series of changes of one setting, extended by another change; for the first change, the event itself."""
     if run is None:
         return event
     return SettingRun(run.first, event, run.times + 1) if isinstance(run, SettingRun) else SettingRun(run, event, 2)

@@ -33,7 +33,7 @@ class Evaluations:
             self._results.append([list(data), dict(logs)])
 
     def next_result(self, data: Sequence[int]) -> dict[str, Any] | None:
-        """The results of the next call; ``None`` if the others have not reached that call, or had different data."""
+        """The other peers' results of the next call; ``None`` if they have not made it, or with different data."""
         if self._used >= len(self._results) or self._results[self._used][0] != list(data):
             return None
         self._used += 1

@@ -33,7 +33,7 @@ KUNGFU = "kungfu"
 
 @dataclass(frozen=True)
 class OutputLine:
-    """A line and its source: a peer, or ``kungfu``."""
+    """A line of output, and the process that wrote it: a peer, or ``kungfu``."""
 
     source: str
     text: str

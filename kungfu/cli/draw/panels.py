@@ -115,13 +115,13 @@ def draw_curve(
 
 
 def _lonely(values: Series) -> list[int]:
-    """The indices of known values with unknown values on both sides, so that no line reaches them."""
+    """The indices of known values with unknown values on both sides: a line has no second point to reach them."""
     known = np.pad(~np.isnan(values), 1)
     return [*map(int, np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:]))]
 
 
 def line_of(curve: DrawnCurve) -> Series:
-    """The line of a signal: smoothed if it varies within most groups of steps; else its medians."""
+    """The values of a signal's line: smoothed if the signal varies within most groups of steps, else the medians."""
     jumps = np.mean(curve.low < curve.high) > 0.5
     return smoothed(curve.values, np.zeros(len(curve.values))) if jumps else curve.values
 

@@ -137,7 +137,7 @@ class PageFeed:
             return None
 
     def _plan(self) -> dict[str, Any]:
-        """The plan of the policies; the record contains it only after the first steps."""
+        """The plan of the policies; empty at first, since the record contains a plan only after the first steps."""
         if self._plan_is_read:
             return {}
         traced = self._traced_bytes

@@ -143,7 +143,7 @@ def as_text(value: Any) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """The value with very long texts shortened, since they would fill the page; the job's plan stays whole."""
+    """A value of the document with its very long texts shortened, as these would fill the page; a plan stays whole."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):

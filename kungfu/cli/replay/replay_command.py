@@ -33,7 +33,7 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class _Replay:
-    """A replay with its recorded run."""
+    """A replay, together with the recorded run that it replays."""
 
     trace: Trace
     whose: Literal["the run's", "another"]  # the plan is the run's own, or that of another policy

@@ -50,7 +50,7 @@ class TimelineRow:
 
     @property
     def request(self) -> str:
-        """The request in the replay without its inputs."""
+        """The request in the replay, without the values from which the rule computed it."""
         return self.replayed.partition(" (")[0]
 
 

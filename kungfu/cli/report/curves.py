@@ -68,7 +68,7 @@ class Curves:
         return self._from(0)
 
     def _from(self, group: int) -> dict[str, Any]:
-        """The points from a group on, one per group at its last step; ``None`` for an unknown value."""
+        """The points of the groups from `group` on, each at the last step of its group; unknown values are ``None``."""
         return {
             "from": group,
             "firsts": [*map(int, self.groups.firsts(group))],

@@ -1,4 +1,4 @@
-"""A job as a row of ``kungfu top``: the answer of its service, the usage of its processes, its last decision."""
+"""A job as a row of ``kungfu top``: its status, the processor time and memory of its processes, its last decision."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _cost_lines(plan: CompiledPolicies) -> Iterator[str]:
 
 
 def _length(layout: MessageLayout) -> str:
-    """The numbers of floats and bytes of a message; if it contains vectors, as formulas in the cluster size."""
+    """The size of a message in floats and bytes, as text; with vectors, a formula in the size of the cluster."""
     fixed, growing = len(layout.scalars), len(layout.vectors)
     if not growing:
         return f"{_counted(fixed, 'float')} ({_counted(fixed * _FLOAT_BYTES, 'byte')})"

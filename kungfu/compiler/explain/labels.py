@@ -63,7 +63,7 @@ def is_number(label: str) -> bool:
 
 
 def made(node: Signal, labels: Labels) -> str:
-    """The expression of a node, over the labels of its inputs."""
+    """The expression of a node, with the labels of its inputs as operands."""
     if isinstance(node, Map):
         return _applied(node, [labels[one] for one in node.operands])
     if isinstance(node, Collective):

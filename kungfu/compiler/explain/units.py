@@ -18,7 +18,7 @@ _NONE: Dimension = {"unknown": 0}
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each of these nodes, listed after their inputs; empty if a node has no unit or the unit is unknown.
+    """The unit of each node in a list in which nodes follow their inputs; empty for no unit, or an unknown one.
 
     >>> from kungfu.signal import TrainingSignals, topological
     >>> training = TrainingSignals()

@@ -224,7 +224,7 @@ def _conjuncts(condition: Signal) -> Iterator[Signal]:
 
 
 def _bound(part: Signal) -> tuple[str, _Range] | None:
-    """The source and its interval, from a comparison of an int64 source with a constant."""
+    """The source that a condition compares with a constant, and its interval; ``None`` for other conditions."""
     if not isinstance(part, Map) or len(part.operands) != 2:
         return None
     name, (one, other) = part.operation.name, part.operands
