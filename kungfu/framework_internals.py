@@ -316,7 +316,7 @@ def is_eager_function(function: Any) -> bool:
 
 
 def make_eager_function(function: Callable[..., Any], dtypes: Sequence[Any]) -> Any:
-    """Wraps a Python function that is called with tensors, and returns tensors of these dtypes."""
+    """Wraps a Python function so that the graph calls it with tensors and gets tensors of these dtypes."""
     from tensorflow.python.ops import script_ops
 
     return script_ops.EagerFunc(function, dtypes, is_grad_func=False)

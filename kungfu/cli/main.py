@@ -160,7 +160,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Adds the commands of installed packages; if the second word is such a command, loads only its module."""
+    """Adds the commands of ``kungfu plan``; if the command line names one of them, loads only that command's module."""
     found = {entry.name: entry for entry in entry_points(group=_PLANNING)}
     if not found:
         parser.error(

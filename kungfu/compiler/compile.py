@@ -123,7 +123,7 @@ def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule,
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules under distinct names."""
+    """The rules, with a number added to each name that another rule has already."""
     named: dict[str, Rule] = {}
     for rule in rules:
         name = distinct_name(rule.name, used=named)

@@ -63,7 +63,7 @@ class SetLearningRate:
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """Ends the training on all peers, after the step in which all peers know of the request."""
+    """Ends the training on all peers after the step in which all peers have learned of the request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class Replace:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Writes a checkpoint of the shared state, after the step in which all peers know of the request."""
+    """Writes a checkpoint of the shared state after the step in which all peers have learned of the request."""
 
 
 Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint

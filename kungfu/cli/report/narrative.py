@@ -109,7 +109,7 @@ def _so_far(job: Job, lasting: float | None) -> str:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; before its end, to `now` or the newest event."""
+    """Seconds from the first view to the end of training; while training runs, to `now` or else the newest event."""
     # The rest of the user's program runs after the end of training.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at

@@ -181,7 +181,7 @@ class StepGroups:
         self._changed = 0
 
     def add(self, step: float, figures: Figures) -> None:
-        """Adds a step with its figures; NaN counts as non-finite, but only after the figure's first number."""
+        """Adds a step with its figures; a NaN before the first number of a figure does not count as non-finite."""
         if step <= self._last_step:
             self._undo(step)
         if len(self._lasts) == self._most:
@@ -325,7 +325,7 @@ class StepGroups:
 
 
 class WholeBatches:
-    """Filters out the smaller last batch of an epoch, which is not the usual batch.
+    """Filters out the smaller last batch of an epoch, since the size of that batch is not the usual batch size.
 
     A batch that is smaller than the previous batch of the epoch is filtered out. If the next batch of the epoch is
     smaller as well, that batch is kept.

@@ -276,7 +276,7 @@ class MetricStates:
         self._own = part
 
     def join(self, group: PeerGroup) -> None:
-        """Sets the metrics to the combined states of all peers, which have evaluated one part each; one message."""
+        """Sets the metrics to the states combined over all peers, which each evaluated one part; sends one message."""
         sent = [
             state if way == "sum" else _in_row(state, group)
             for (_, way), own in zip(self._metrics, self._own, strict=True)
