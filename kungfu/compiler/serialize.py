@@ -50,7 +50,7 @@ def plan_to_json(plan: CompiledPolicies) -> dict[str, Any]:
 
 
 def node_numbers(plan: CompiledPolicies) -> dict[Signal, int]:
-    """The number of every node of the plan: nodes follow their inputs, and folds also follow the nodes inside them."""
+    """The index of each node of a plan, in an order where inputs, and the nodes inside a fold, precede the node."""
     order = dict.fromkeys(_nodes(topological(_signals_in(plan))))
     return {node: number for number, node in enumerate(order)}
 

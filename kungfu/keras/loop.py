@@ -320,7 +320,7 @@ class FitRun:
         self._progress = self._progress.after(action)
 
     def _find_numbers(self) -> None:
-        """Sets the logs of an epoch to rank 0's logs: a validation may round differently on another machine."""
+        """Sets the logs of an epoch to rank 0's logs, since a validation may round differently on another machine."""
         own = dict(self._logs.so_far())  # reading them sets the metrics
         arguments = self._arguments
         number, often = self._begins + self._progress.ended + 1, arguments["validation_freq"]
