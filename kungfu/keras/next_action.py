@@ -22,17 +22,17 @@ another view.
 | entered | the same                  | nothing in this view              | *average*: averages layers' statistics     |
 | entered | the same                  | averaged, and no numbers          | *find numbers*: sets them to rank 0's      |
 | entered | the same                  | numbers                           | end epoch                                  |
-| entered | the same                  | its end was called, but on rank 0 | write epoch                                |
-|         |                           | not for the writers               |                                            |
-| entered | the same                  | its end was called for all        | *conclude epoch*: sets callbacks' changes  |
-|         |                           |                                   | to rank 0's                                |
+| entered | the same                  | the epoch's end was called, but,  | write epoch                                |
+|         |                           | on rank 0, not for the writers    |                                            |
+| entered | the same                  | the epoch's end was called for    | *conclude epoch*: sets callbacks' changes  |
+|         |                           | all callbacks                     | to rank 0's                                |
 | entered | the epoch is concluded,   | concluded in this view            | begin epoch                                |
 |         | and another one follows   |                                   |                                            |
-| entered | the same                  | its beginning was called          | *share*: sets callbacks' changes since     |
+| entered | the same                  | the epoch's beginning was called  | *share*: sets callbacks' changes since     |
 |         |                           |                                   | then to rank 0's                           |
 | entered | training stops, or no     | nothing                           | end training                               |
 |         | epoch is left             |                                   |                                            |
-| entered | the same                  | its end was called                | *share last*: as *share*                   |
+| entered | the same                  | the end of training was called    | *share last*: as *share*                   |
 | entered | the same                  | shared last in this view          | *finish*: the last barrier                 |
 
 The missing calls of a peer's callbacks, in the order in which they are made. *Adopt state* follows, and overwrites the
