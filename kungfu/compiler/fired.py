@@ -54,7 +54,7 @@ class FiredRule:
 
 
 def fired_rules(plan: CompiledPolicies, outcome: Outcome, *, step: int) -> list[FiredRule]:
-    """The rules that fired in `step`, in the order of the plan, including shadow rules and the records of held rules."""
+    """The rules that fired in `step`, in the order of the plan, including shadow rules and records of held rules."""
     # Most steps end here; the inputs of a rule that did not fire have no meaning.
     if not np.any(outcome.fired):
         return []

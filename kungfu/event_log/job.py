@@ -1,6 +1,6 @@
 """The state of a job according to its record: `Job`, the only class that derives the state from events and steps.
 
-Screens, reports, exporters, tests and the agents' answers render a `Job`, and derive nothing from events themselves.
+Screens, reports, exporters, tests and the agents' answers render a `Job`, and compute no state from events themselves.
 """
 
 from __future__ import annotations
