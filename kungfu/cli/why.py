@@ -30,7 +30,7 @@ _REPORT_S = 5.0
 
 
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
-    """Prints the narrative of the run in `folder`, or the spans of the run's stops; returns the exit code."""
+    """Prints the run in `folder` as a narrative, or the timed parts of its stops as trees; returns the exit code."""
     record = read_events(folder)
     console = Console(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
@@ -44,7 +44,7 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
 
 
 def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
-    """A tree for each view of a run: the view's peers, the slowest first, with the durations of their spans.
+    """A tree for each view of a run: the view's peers, the slowest first, with the timed parts of their stops.
 
     Examples:
         >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]

@@ -255,7 +255,7 @@ def fused(program: Program) -> Program:
 
 
 def run_bytecode(bytecode: Bytecode, variables: Sequence[FoldVariable], known: Mapping[str, Any]) -> list[tf.Tensor]:
-    """The result vectors of bytecode, from the states of all folds and the step's values by name."""
+    """Runs bytecode on the states of all folds and the step's values by name; returns the vectors of results."""
     values = [offered(known, name=name, dtype=dtype) for name, dtype in bytecode.inputs.items()]
     states = [native.handle_of(variables[index].variable) for index in bytecode.states]
     dtypes = [tf.as_dtype(one) for one in bytecode.results]

@@ -165,7 +165,7 @@ def inputs_under(signal: Signal) -> dict[str, Signal]:
 
 
 def label_of(signal: Signal) -> str:
-    """The name given by the user, else the name of the source, else an empty text."""
+    """The name of a signal: as given by the user, else as a source, else an empty text."""
     return signal.name or (signal.source if isinstance(signal, Source) else "")
 
 

@@ -41,7 +41,7 @@ class IndexedSamples(SampleSource):
         """The samples with these indices, stacked."""
 
     def apart(self) -> IndexedSamples:
-        """The same samples for another thread; a copy if loading samples changes state."""
+        """The same samples for use in another thread; a copy if loading changes the state of this object."""
         return self
 
     def dataset(self, batch_size: int) -> tf.data.Dataset:

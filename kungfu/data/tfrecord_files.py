@@ -143,7 +143,7 @@ class TFRecords(IndexedSamples):
         return contents
 
     def _open_only(self, files: set[int]) -> None:
-        """Opens the files of a batch; files of other batches stay open up to a limit."""
+        """Opens the files of a batch; if too many files are open, first closes all files of other batches."""
         if len(self._open) > _MOST_OPEN:
             for file in self._open.keys() - files:
                 os.close(self._open.pop(file))
@@ -246,7 +246,7 @@ def _torn(path: Path, *, number: int, at: int, header: bytes, size: int) -> Usag
 
 
 def _is_header(header: bytes) -> bool:
-    """True if the length's checksum is correct: CRC-32C, rotated and offset as in TensorFlow."""
+    """True if a header's checksum fits its length: CRC-32C, with TensorFlow's rotation and offset."""
     crc = 0xFFFFFFFF
     for byte in header[:8]:
         crc ^= byte

@@ -286,7 +286,7 @@ def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
 
 
 def _parts(event: MembershipChange, phase: Literal["beside", "stopped"]) -> str:
-    """The parts of a change in one phase with their times, known names first; empty if there are none."""
+    """The parts of a change in one phase with their durations, as text, known names first; empty without parts."""
     names = dict.fromkeys((*_BESIDE, *_STOPPED, *event.parts))
     parts = {name: event.parts[name] for name in names if name in event.parts and phase_of(name) == phase}
     return ", ".join(f"{label(name.removesuffix('_s'))} {duration(took)}" for name, took in parts.items())

@@ -149,7 +149,7 @@ class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
 
 
 class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
-    """Views up to ``version`` are broken, although no process has ended."""
+    """The peers of views up to ``version`` cannot continue in these views, although no process has ended."""
 
     version: int
     why: str

@@ -241,7 +241,7 @@ class SeveralAverages:
         return self._run.average(gradients, last, optimizer=optimizer)
 
     def conclude(self, values: Sequence[Any]) -> list[Any]:
-        """Graph: completes a step; returns the sums of tensors over the peers.
+        """Graph: completes a step; returns the sums of ``values`` over the peers.
 
         Cost:
             One message, which also carries the sums of layers; none if there is nothing to sum.
@@ -257,7 +257,7 @@ class SeveralAverages:
 
 
 def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums over the peers of ``values`` and of the additions to layers' variables; applies the latter."""
+    """Graph: the sums over the peers of ``values`` and of the layers' additions, which are added to their variables."""
     samples, layers = run.graph_state.metrics.samples.read_value(), run.memory.sums
     # A peer without samples ran on another peer's sample.
     given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in layers.outgoing())]

@@ -109,7 +109,7 @@ def unpack(content: bytes) -> Any:
 
 
 def agreed(group: PeerGroup, own: Any, *, rank: int = 0) -> Any:
-    """The plain values of one rank, on all peers of the view; costs one message, or two for large values."""
+    """Returns one rank's plain values on all peers of the view; costs one message, or two for large values."""
     return unpack(group.from_rank(rank, pack(own) if group.rank == rank else b""))
 
 

@@ -190,7 +190,7 @@ class _SteeredJob:
             raise UsageError(f"the job refuses it: {progress.reason}")
 
     def is_over(self) -> bool:
-        """True if the record has ended, or if the kungfu-run here is gone and no other host is watched."""
+        """True if the record has ended, or if the kungfu-run on this host is gone and no other host is watched."""
         if self.watcher.look().ending is not None:
             return True
         return not self.is_watched and not is_running(read_job_file(self.folder))
@@ -200,7 +200,7 @@ class _SteeredJob:
         return read_job_file(self._answering())
 
     def _answering(self) -> Path:
-        """The folder of the kungfu-run here; after a fault has ended that process, the folder of the watched host."""
+        """The folder of the kungfu-run on this host; once a fault has ended that process, of the watched host's."""
         watched = self.watcher.folder
         is_elsewhere = self.is_watched and (watched / JOB_FILE).exists()
         return watched if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder

@@ -195,7 +195,7 @@ def _change(one: Injection, since: Sequence[LoggedEvent]) -> MembershipChange | 
 
 
 def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent | None:
-    """The newest event of a fault's request; ``None`` if there is none."""
+    """The newest event about the request that a fault submitted; ``None`` if there is no such event."""
     found = [event for event in of_topics(since, "request") if one.request and event.id == one.request]
     return found[-1] if found else None
 
@@ -227,7 +227,7 @@ def _result(
 
 
 def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
-    """The end of the first step after a fault in which every expected peer was present."""
+    """The time at which the first step with every expected peer ended, after a fault."""
     job, earliest = Job(), max(one.at or math.inf, one.until)
     stamped: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
     for at, moment in sorted([*stamped, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
@@ -264,7 +264,7 @@ def _paused_s(rows: Rows, since: float, until: float) -> float | None:
 
 
 def _speed(rows: Rows, since: float, until: float) -> float | None:
-    """Samples per second of the steps that ended in a span."""
+    """The samples per second of the steps that ended within a span of time."""
     found = [row for row in rows if since < row["time"] <= until]
     if len(found) < 2:
         return None

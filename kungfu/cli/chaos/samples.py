@@ -56,7 +56,7 @@ class SampleCheck:
 
 
 def trace_offset(folder: Path) -> int:
-    """A byte offset in a run's trace a few steps before the newest step, since a fault may follow that step at once."""
+    """A byte offset in a run's trace a few steps before the newest step, which a fault may follow at once."""
     try:
         return max(0, (folder / "trace.jsonl").stat().st_size - _BEFORE_BYTES)
     # The run has no trace, or has not begun to write it.

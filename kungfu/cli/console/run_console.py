@@ -65,7 +65,7 @@ class EventLines:
                 self._print_line(line)
 
     def print_due(self) -> None:
-        """Prints the held settings once the oldest has waited for `HOLD_S` seconds; further settings are held again."""
+        """Prints the held settings once the oldest has waited for `HOLD_S` seconds; later settings are held again."""
         with self._lock:
             if self._held and self._clock() - self._held_since >= HOLD_S:
                 self._print_held()

@@ -91,7 +91,7 @@ def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, 
 
 
 def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
-    """Adds the arguments that are specific to this command."""
+    """Adds those arguments of the command ``name`` that only some of the commands have."""
     add = parser.add_argument
     match name:
         case "resize":

@@ -263,7 +263,7 @@ def _named(peers: Sequence[PlannedPeer]) -> str:
 
 
 def _change(before: float | None, after: float | None) -> str:
-    """A number before and after, with the relative difference."""
+    """A number before and after the planned change, with the relative difference, as text."""
     if before == after or before is None:
         return figure(after)
     share = f" ({(after - before) / before:+.0%})" if after is not None and before else ""

@@ -55,7 +55,7 @@ def _lines(status: JobStatus) -> Iterator[str]:
 
 
 def _position(status: JobStatus) -> str:
-    """The step and the epoch of the job, each with the planned last number if known."""
+    """The present step and epoch of the job, each with the last one that is planned, if known."""
     step, progress = status.figures.step, status.progress
     if step is None or progress.epochs is None or progress.steps_left is None:
         return f"step {figure(step)} of epoch {figure(status.figures.epoch)}"

@@ -125,7 +125,7 @@ class PageApp:
     # ---- the page and its updates ------------------------------------------------------------------------------------
 
     async def _file(self, request: Request) -> Response:
-        """A file of the page, or 304 if the browser has it; 404 for any other name, so no path leaves the folder."""
+        """A file of the page; status 304 if the browser already has the file, 404 if the page has no such file."""
         file = self._files.get(request.path_params.get("name", "index.html"))
         if file is None:
             return await _missing(request)

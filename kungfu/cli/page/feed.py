@@ -79,7 +79,7 @@ class PageFeed:
             self._model.add(new)
 
     def measured(self) -> MeasuredRun:
-        """The measurements so far."""
+        """The measurements of the job so far; may be called from any thread."""
         with self._lock:
             return self._model.measured()
 

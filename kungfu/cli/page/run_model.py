@@ -69,7 +69,7 @@ class RunModel:
         return changed
 
     def measured(self) -> MeasuredRun:
-        """The measurements for a forecast."""
+        """The measurements of the job so far, for a forecast of a request's effects."""
         rate = finite_number(self.job.known.get("learning_rate"))
         return MeasuredRun(self.job, self._speeds.measured(), rate)
 

@@ -44,7 +44,7 @@ class QuietConnections:
         self._quiet: dict[Any, tuple[Any, float]] = {}
 
     async def look(self) -> None:
-        """Updates the quiet connections, and ends connections beyond the limits."""
+        """Finds the connections without a request in progress, and ends those that exceed the limits."""
         now, limits, seen = time.monotonic(), self._limits, self._quiet
         quiet = [one for one in self._connections if one.cycle is None or one.cycle.response_complete]
         before = {one: seen[one] for one in quiet if one in seen and seen[one][0] is one.cycle}

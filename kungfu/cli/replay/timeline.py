@@ -79,7 +79,7 @@ def replayed_in_words(decision: FiredRule) -> str:
 
 
 def action_of(action: Action) -> str:
-    """The name of an action in a policy.
+    """The name of the method by which a policy requests an action.
 
     Examples:
         >>> from kungfu.control import Stop

@@ -95,7 +95,7 @@ def _rows(leaf: Any, rows: Any) -> Any:
 
 
 def _checksum(data: Any, *, batch_size: int = 0) -> int:
-    """The checksum of some of the data's rows, with all their bits, and of the division into batches."""
+    """A checksum over all bits of some rows of the data, and over the shapes and the size of a batch."""
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
     return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])

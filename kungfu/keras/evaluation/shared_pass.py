@@ -291,7 +291,7 @@ class MetricStates:
 
 
 def _combined(metric: Any, way: Combination | None, stacked: Sequence[NDArray[Any]]) -> States:
-    """The combined state of several parts, stacked along a new first axis."""
+    """The state that combines the states of several parts, which are stacked along a new first axis."""
     if way == "sum":
         return [one.sum(axis=0, dtype=one.dtype) for one in stacked]
     if way in ("max", "min"):
