@@ -38,14 +38,14 @@ class HookAnswer:
     ignored: str = ""  # the reason why some requests are ignored; empty if none are
 
     def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
-        """The answer without requests of some kinds; adds ``why`` to `ignored` if there were such requests."""
+        """Removes the hook's requests of some kinds; if there were any, adds the reason ``why`` to `ignored`."""
         rest = tuple(one for one in self.requests if one.kind not in kinds)
         if len(rest) == len(self.requests):
             return self
         return HookAnswer(rest, self.asked, "; ".join(filter(None, (self.ignored, why))))
 
     def with_replacements(self, left: int) -> HookAnswer:
-        """The answer limited to the first ``left`` of the peers to replace; names the limit in `ignored`."""
+        """Limits the replacements that the hook requests to the first ``left`` peers; `ignored` states the limit."""
         asked = next((one for one in self.requests if one.kind == "replace"), None)
         if asked is None or len(asked.ranks) <= left:
             return self
@@ -60,7 +60,7 @@ class HookAnswer:
 def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     """Calls the hook of a rule that fired, in a view of ``size`` peers.
 
-    Every peer calls the hook with the same agreed values.
+    Every peer calls the hook with the same values.
 
     Raises:
         PolicyError: The hook made an invalid request; the error names the rule and the line.
@@ -120,7 +120,7 @@ def requests_of(
 def rescale_sources(
     sizes: tuple[int, int], terms: tuple[Terms, Terms], *, limits: Limits, step: int, epoch_samples: int
 ) -> dict[str, float]:
-    """The source values for rules on a rescale, except the learning rate.
+    """The values that rules on a rescale may read, by the name of their source; the learning rate is added later.
 
     ``sizes`` and ``terms`` are pairs: before and after the rescale. ``epoch_samples`` is 0 without a loader."""
     (previous_size, size), (before, decided) = sizes, terms
@@ -140,13 +140,13 @@ def rescale_sources(
 
 
 def asked_by(fired: FiredRule, what: request.Request | request.SetValue | None = None) -> request.Asked:
-    """A request with the rule or hook that made it; without ``what``, the setting that a rule on a rescale requests."""
+    """Adds the rule or hook to its request; ``what`` is by default the setting that a rule on a rescale requests."""
     what = _setting(fired) if what is None else what
     return request.Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
-    """The rule, limited to the replacements in its budget: slow peers from the slowest on, then others by rank."""
+    """Limits a fired rule to the replacements left in its budget: first the slow peers, slowest first, then by rank."""
     left = fired.replacements_left
     if left is None or len(fired.ranks) <= left:
         return fired

@@ -16,7 +16,7 @@ from kungfu.signal.whole_number import is_whole_number
 def remaining_samples(training: TrainingSignals, *, samples: int | None = None) -> Signal:
     """The number of samples that the job has yet to train on.
 
-    Gives a float32 scalar, samples, agreed.
+    Gives a float32 scalar in samples, equal on all peers.
 
     Args:
         training: The signals of a step.
@@ -41,7 +41,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
 def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, decay: float = 0.1) -> Signal:
     """The seconds until the job is complete at the present speed: `remaining_samples` divided by `throughput`.
 
-    Gives a float32 scalar, seconds, agreed.
+    Gives a float32 scalar in seconds, equal on all peers.
 
     Args:
         training: The signals of a step.
@@ -68,8 +68,8 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
 def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
     """The cost of the peers since the job's first step, as the sum of ``size * seconds * price_per_hour / 3600``.
 
-    The time from one step to the next is counted with the number of peers in the later step. Gives a float32 scalar,
-    agreed, in the unit of the price.
+    The time from one step to the next is counted with the number of peers in the later step. Gives a float32 scalar
+    in the unit of the price, equal on all peers.
 
     Args:
         training: The signals of a step.

@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Signal)
 
 
 def marked(monitor: Callable[P, S]) -> Callable[P, S]:
-    """The monitor, with its name stored in ``Signal.monitor`` of its result."""
+    """Decorates a monitor, so that the signal that it returns contains the monitor's name in ``Signal.monitor``."""
 
     @functools.wraps(monitor)
     def made(*args: P.args, **kwargs: P.kwargs) -> S:

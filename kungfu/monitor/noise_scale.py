@@ -17,7 +17,8 @@ def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, ever
     With the gradient's variance `S` over samples and the squared norm ``|G|²`` of the true gradient, both estimated by
     `kungfu.monitor.variance.gradient_moments`, the noise scale is ``S / |G|²``. `S` and ``|G|²`` are smoothed first,
     since single estimates are often negative. For example, for two peers with one sample each and the gradients [3, 0]
-    and [1, 0], S is 2, |G|² is 3, and the noise scale is 2/3 sample. Gives a float32 scalar, samples, agreed.
+    and [1, 0], S is 2, |G|² is 3, and the noise scale is 2/3 sample. Gives a float32 scalar
+    in samples, equal on all peers.
 
     Args:
         training: The signals of a step.

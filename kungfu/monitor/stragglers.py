@@ -15,8 +15,8 @@ from kungfu.signal.fold.fold import labelled
 def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: float = 0.8) -> Signal:
     """The peers that are persistently slower than the others: their `straggler_fractions` are below `threshold`.
 
-    With 0.8, peers that are not marked make a step at most 1.25 times as long. Gives bool, shape (size,), in rank
-    order, agreed.
+    With a threshold of 0.8, all other peers make a step at most 1.25 times as long. Gives bool, shape (size,), in rank
+    order, equal on all peers.
 
     Args:
         training: The signals of a step.
@@ -46,7 +46,7 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
     A peer's speed is ``samples / busy_seconds``: its busy time excludes the wait for others. The speeds are gathered
     and divided by their median m; each peer averages its own ratio, ``a += alpha * (speed / m - a)`` from ``a = 1``, so
     a new peer is not a straggler. The averages travel with the gradients of the next step. Gives float32, shape
-    (size,), in rank order, agreed; as of the step before.
+    (size,), in rank order, equal on all peers; the values are those after the previous step.
 
     A joiner that starts on a host slows down the peers there. Until the joiner is ready, the averages of these peers do
     not change, and the median uses their last speeds in this view without a joiner. All other averages continue.
@@ -87,7 +87,7 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
     A step counts if the peer's speed is the lowest, and below a fraction of the median speed: ``n += 1``. A step in
     which another peer is the slowest, or no peer is below that fraction, resets the count: ``n = 0``. Speeds are those
     of `straggler_fractions`; while a joiner starts on a peer's host, the peer's count does not change. Gives float32,
-    shape (size,), steps, in rank order, agreed; as of the step before.
+    shape (size,), in steps, in rank order, equal on all peers; the values are those after the previous step.
 
     Only one peer can be the slowest, so several stragglers are detected one at a time, and two equally slow peers reset
     each other's count.

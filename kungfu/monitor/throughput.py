@@ -15,7 +15,8 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
 
     Each peer contributes ``samples / step_seconds`` of its previous step; the sum over the peers is smoothed with
     ``ema(decay)``. Steps while a change is pending do not count: a joiner that starts on the same host slows down the
-    others, so these steps are typical of neither size. Gives a float32 scalar, samples / s, agreed.
+    others, so these steps are typical of neither size. Gives a float32 scalar in samples / s, equal on
+    all peers.
 
     Args:
         training: The signals of a step.

@@ -106,7 +106,7 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
 
     With the mean throughput ``R_n`` at n peers and the present size k, ``s = (R_k - R_(k - unit)) / unit / (R_(k -
     unit) / (k - unit))``: 1 is perfect, below 0 the job became slower. If R_4 = 400 and R_5 = 450, s is 0.5 at 5 peers.
-    Gives a float32 scalar, agreed.
+    Gives a float32 scalar, equal on all peers.
 
     Args:
         training: The signals of a step.
@@ -139,7 +139,7 @@ def _before(flag: Signal) -> Signal:
 
 
 def _moved(x: Signal, *, margin: float) -> Signal:
-    """True in the one step that detects a lasting change of a signal's mean over the view; then the test restarts."""
+    """True in a step in which the test detects that a signal left its mean in this view; then the test restarts."""
 
     def update(state: tuple[Signal, ...], value: Signal, counts: Signal) -> tuple[Signal, ...]:
         number, mean, variance, last, up, down, _ = state

@@ -15,7 +15,8 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
 
     The variance is the `S` of `gradient_moments`, smoothed with ``ema(decay)``. Over a batch of B samples, the gradient
     of the step has the variance ``S / B`` around the true gradient. For example, two peers with one sample each and the
-    gradients [3, 0] and [1, 0] have the variance 2. Gives a float32 scalar, agreed, in squared units of the gradient.
+    gradients [3, 0] and [1, 0] have the variance 2. Gives a float32 scalar in
+    squared units of the gradient, equal on all peers.
 
     Args:
         training: The signals of a step.
@@ -51,7 +52,7 @@ def gradient_moments(training: TrainingSignals) -> tuple[Signal, Signal]:
     Peer *i* has the gradient ``g_i`` over ``b_i`` samples, and ``g`` is the mean gradient over all ``B`` samples. With
     the means ``m`` of ``|g_i|²`` and ``h`` of ``1 / b_i`` over the peers that have samples, ``S = (m - |g|²) / (h - 1 /
     B)`` and ``|G|² = |g|² - S / B``, both unbiased, however uneven the shares. A single step may give a negative
-    estimate. Gives float32 scalars, agreed.
+    estimate. Gives float32 scalars, equal on all peers.
 
     Cost:
         Three floats on the gradient all-reduce.

@@ -156,7 +156,7 @@ def load_state() -> ctypes.CDLL:
 
 
 def build(*folders: Path) -> Path:
-    """The cached library of the sources in these folders, by default the ops, for the installed TensorFlow.
+    """The path of the cached library for the installed TensorFlow; ``folders`` contain its sources, by default the ops.
 
     If the library is missing, one process compiles it under a lock; others wait. Raises the errors of ``load``."""
     import tensorflow as tf
@@ -167,7 +167,7 @@ def build(*folders: Path) -> Path:
 
 
 def build_state() -> Path:
-    """The cached library that needs no TensorFlow, compiled if missing, like ``build``."""
+    """The path of the cached library that needs no TensorFlow; compiles the library if it is missing."""
     return _built("kungfu-state", _STATE, list(_FLAGS), link=[])
 
 

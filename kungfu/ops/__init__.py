@@ -1,4 +1,4 @@
-"""The vocabulary of policies: maps, folds, and the collectives that turn local signals into agreed ones."""
+"""The vocabulary of policies: maps, folds, and collectives, whose results are equal on all peers (*agreed*)."""
 
 from kungfu.ops.collectives import all_gather, all_reduce, job_seconds, weighted_mean
 from kungfu.ops.maps import (

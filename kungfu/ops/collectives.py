@@ -1,4 +1,4 @@
-"""The collectives, which turn local signals into agreed ones, and the clock of the job."""
+"""The clock of the job, and the collectives, which turn each peer's own value into one value for all peers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kungfu.signal.operation import NEST, SCALAR, VECTOR
 def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
     """The sum or the mean of a signal over all peers.
 
-    Gives float32 of the same shape (scalar, or a vector entry by entry), agreed. One peer's NaN makes the result NaN.
+    Gives float32 of the same shape (a vector is reduced entry by entry), equal on all peers. A peer's NaN makes the
+    result NaN.
 
     Args:
         x: A number, or a vector with one entry per peer.
@@ -43,7 +44,7 @@ def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
 def all_gather(x: Signal) -> Collective:
     """The values of all peers as a vector in rank order.
 
-    Gives float32, shape (size,), agreed. A peer's NaN stays in its own entry.
+    Gives float32, shape (size,), equal on all peers. A peer's NaN stays in its own entry.
 
     Args:
         x: A scalar.
@@ -63,7 +64,7 @@ def all_gather(x: Signal) -> Collective:
 def weighted_mean(x: Signal, weight: Signal) -> Signal:
     """The weighted mean of a signal over all peers, ``sum(w x) / sum(w)``; for example, over the samples of a step.
 
-    Gives float32 of the same shape, agreed. A peer with weight 0 is left out, whatever its value.
+    Gives float32 of the same shape, equal on all peers. A peer with weight 0 is left out, whatever its value.
 
     Args:
         x: A number, or a vector with one entry per peer.
@@ -87,7 +88,7 @@ def weighted_mean(x: Signal, weight: Signal) -> Signal:
 
 
 def job_seconds() -> Signal:
-    """Seconds since the job's first step by the clock of rank 0: float32, agreed, never decreasing.
+    """Seconds since the job's first step by the clock of rank 0: float32, equal on all peers, never decreasing.
 
     A peer that becomes rank 0 started its clock later than its predecessor; the difference is added.
 

@@ -183,7 +183,7 @@ def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 
 
 
 def ranks() -> Map:
-    """The ranks of all peers, 0 to size - 1: int64 vector with one entry per peer, agreed. For example, ``ranks() ==
+    """The ranks of all peers, 0 to size - 1: int64 vector, equal on all peers. For example, ``ranks() ==
     kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`."""
     return operate("ranks", Source("size"))
 

@@ -69,7 +69,7 @@ def shadow(policy: Policy) -> Policy:
 
 
 def at_most(*policies: Policy) -> Policy:
-    """The smallest of the requests for each setting that several of these policies set.
+    """Combines policies: a setting that several of them set gets the smallest of their requests.
 
     The last request of a policy remains valid until its next request, and every step requests the smallest of these
     numbers, so a request made while a change was pending is carried out later. A policy without a request yet counts
@@ -94,13 +94,13 @@ def at_most(*policies: Policy) -> Policy:
 
 
 def at_least(*policies: Policy) -> Policy:
-    """The largest of the requests for each setting that several of these policies set; everything else is as for
-    `at_most`."""
+    """Combines policies: a setting that several of them set gets the largest of their requests. Everything else is as
+    for `at_most`."""
     return _combined("at_least", policies, choose=lambda one, other, now: maximum(_or(one, now), _or(other, now)))
 
 
 def first(*policies: Policy) -> Policy:
-    """The request of the first policy that has one, for each setting that several of these policies set.
+    """Combines policies: for a setting that several of them set, the first policy that has a request decides.
 
     An earlier policy has priority from its first request on, because requests remain valid.
 
@@ -171,8 +171,8 @@ def _check(policies: tuple[Policy, ...], *, of: str) -> None:
 def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     """One rule in place of several that set the same value.
 
-    The merged rule is evaluated in every step, or on every rescale, because its candidates' last requests can differ
-    from the present value at any time.
+    The merged rule is evaluated in every step, or on every rescale, because the last requests of the rules that
+    it replaces can differ from the present value at any time.
 
     Args:
         name: The name of the merged rule.

@@ -1,13 +1,13 @@
 """The nodes of the dataflow graph of a policy.
 
-A `Source` is a value that a step offers, a `Map` is a pure function, a `Collective` turns a local value into an agreed
-value, and a `Fold` (in another file) carries state from step to step. Besides these four kinds, `Constant` and
-`Placeholder` are the leaves that maps and folds need. A node is immutable, typed at creation, and records the user's
-line that created it.
+A `Source` is a value that a step offers, a `Map` is a pure function, a `Collective` combines the values of all peers,
+and a `Fold` (in another file) carries state from step to step. Besides these four kinds, `Constant` and `Placeholder`
+are the leaves that maps and folds need. A node is immutable, typed at creation, and records the user's line that
+created it.
 
-A collective is *agreed*, and a source declares if it is agreed or *local*. Any other node is agreed if all its inputs
-are agreed, else local. A node is known *before* the gradient all-reduce if the node is no collective and all its inputs
-are known before the all-reduce.
+A node is *agreed* if its value is equal on all peers, else *local*. A collective is agreed, and a source declares its
+placement. Any other node is agreed if all its inputs are agreed. A node is known *before* the gradient all-reduce if
+the node is no collective and all its inputs are known before the all-reduce.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that turns a local value into an agreed one: a sum, a mean, a vector with one entry per peer, or a
-    "carry". A carry is a sum to which only rank 0 contributes, 1 or 0: a truth value that is exact on every peer."""
+    """A message that combines the peers' values to a value equal on all peers: a sum, a mean, a vector with an entry
+    per peer, or a "carry". A carry is a sum to which only rank 0 contributes, 1 or 0: an exact truth value."""
 
     reduction: Reduction
     operand: Signal

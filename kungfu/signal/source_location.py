@@ -43,8 +43,8 @@ def attributed_to(origin: str) -> Iterator[None]:
 
 
 def location_in_traceback(traceback: TracebackType | None) -> str:
-    """The ``file:line`` of the innermost user's frame in a traceback; empty if there is none. Frames in libraries and
-    in prebuilt policies are skipped, since the user does not edit these files."""
+    """The ``file:line`` of the innermost frame of the user's code in a traceback; empty if there is none. Frames in
+    libraries and in prebuilt policies are skipped, since the user does not edit these files."""
     found = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -55,7 +55,7 @@ def location_in_traceback(traceback: TracebackType | None) -> str:
 
 
 def location_in_frames(frames: Iterable[tuple[str, int]]) -> str:
-    """The ``file:line`` of the innermost user's frame among `frames`, given outermost first; empty if none."""
+    """The ``file:line`` of the innermost frame of the user's code; `frames` begin with the outermost; empty if none."""
     own = [
         f"{path}:{line}"
         for path, line in frames

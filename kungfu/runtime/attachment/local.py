@@ -84,7 +84,7 @@ class LocalAttachment(Attachment):
             tag: The name of the message in errors; equal on all peers.
 
         Returns:
-            Tensors of the dtypes and shapes of ``values``, agreed.
+            Tensors of the dtypes and shapes of ``values``, equal on all peers.
 
         Raises:
             UsageError: There are no tensors, or a dtype is not supported.
@@ -156,14 +156,14 @@ class LocalAttachment(Attachment):
             close(mesh)
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Limits the wait of an all-reduce, even one in progress, for a living peer; valid until the next ``open``.
+        """Limits how long an all-reduce, even the present one, waits for a living peer; valid until the next ``open``.
 
         Takes about a microsecond; has no effect if the attachment is closed.
         """
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The newest wait that `noted_after_s` counts as late; returned once, and only on the lowest waiting rank."""
+        """The newest wait for late peers, above `noted_after_s`; returned once, only on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late

@@ -59,7 +59,11 @@ class SilentRanks:
 
 
 class Attachment(Protocol):
-    """The graph's all-reduce and its connection to the peers of a view; the default methods are for a single peer."""
+    """An all-reduce in the graph, and the connection of this all-reduce to the peers of a view.
+
+    Methods marked *Graph* add ops to the graph; the runtime calls the methods marked *Host*, outside the graph. The
+    default methods are for a single peer.
+    """
 
     name: str
 
@@ -73,7 +77,7 @@ class Attachment(Protocol):
             tag: The name of the message; equal on all peers.
 
         Returns:
-            The sums in the order of ``values``, agreed.
+            The sums, in the order of ``values``; equal on all peers.
         """
 
     def all_reduce_with_norms(
@@ -86,7 +90,7 @@ class Attachment(Protocol):
 
         Returns:
             The sums; the squared norm of this peer's values before scaling, NaN if ``prescale`` is 0; and the squared
-            norm of the sums, agreed. If the last tensor is float32, the norm of the values replaces every
+            norm of the sums, equal on all peers. If the last tensor is float32, the norm of the values replaces every
             ``norm_placeholder()`` in that tensor before it is sent. An unwanted norm is minus infinity, at no cost.
         """
         from kungfu.runtime.attachment.norms import all_reduce_with_norms
@@ -132,7 +136,7 @@ class Attachment(Protocol):
         return
 
     def late(self) -> LateRanks | None:
-        """Host, any thread: a wait that has lasted several seconds so far; returned once, on one waiting peer only."""
+        """Host, any thread: a message that has waited for seconds so far; returned once, on one waiting peer only."""
         return None
 
     def silent(self) -> SilentRanks:

@@ -37,7 +37,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         step: The number of steps done.
         size: The number of peers.
         batch: The global batch size at the start of training, in samples.
-        terms: The terms in force.
+        terms: The settings of the view in force, such as the batch sizes.
         variables: All variables of the checkpoint.
         data: The position in the data.
         files: The size of each other file of the checkpoint, in bytes.

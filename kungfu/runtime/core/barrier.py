@@ -202,7 +202,7 @@ def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
 
 
 def _without_joiners(decision: Decision, *, preparing: bool) -> Decision:
-    """The decision without a change under way, since training ends: joiners on their way are dismissed."""
+    """Removes the pending change of membership from a decision, because training ends: joiners are dismissed."""
     terms = replace(decision.terms, target_size=0, leaving=())
     return replace(decision, terms=terms, prepare=decision.view.size if preparing else None)
 

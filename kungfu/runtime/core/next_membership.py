@@ -366,7 +366,7 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
 
 
 def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
-    """The terms, with any unreachable size marked as refused, and the size that the request can reach."""
+    """Returns the new terms and the nearest possible size; the terms mark a requested size out of reach as refused."""
     # A rule gives its limit. Hooks and requests from outside give none, so the limit in force remains.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
     terms = replace(terms, keep=request.keep, max_global_batch=most)

@@ -153,8 +153,8 @@ class Asked:
         by: The name of the rule, or the command from outside as the leading agent describes it.
         step: The step after which the request was made; for a request from outside, the step before the barrier.
         inputs: The values that the rule read, by name.
-        won: The candidates whose target was chosen, if the rule was merged from several rules.
-        lost: The candidates whose target was not chosen.
+        won: For a rule merged from the rules of several policies, the rules whose target was chosen.
+        lost: The merged rules whose target was not chosen.
         id: The id that a requester outside the training graph chose: a request with a known id has no effect. `AGENT`
             for the leading agent itself; empty for a rule or a hook.
         if_view: The version of the view in which the request is valid; other views refuse it. ``None`` for any view.

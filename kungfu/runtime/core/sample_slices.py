@@ -1,4 +1,4 @@
-"""The samples of a step, and the slice of each peer: pure arithmetic on one agreed position.
+"""The samples of a step, and the slice of each peer: pure arithmetic on the position in the data.
 
 All peers agree on the epoch and on the position in a permutation that seed and epoch determine. A step consumes the
 next ``global_batch_size`` samples (fewer at the end of an epoch), and every peer processes its slice of them. So an
@@ -18,7 +18,7 @@ from kungfu.runtime.core.view import spread
 
 @dataclass(frozen=True)
 class Position:
-    """The agreed position: ``offset`` samples of epoch ``epoch`` (from 0) are done."""
+    """The position in the data, equal on all peers: ``offset`` samples of epoch ``epoch`` (from 0) are done."""
 
     epoch: int
     offset: int
@@ -57,7 +57,7 @@ def slice_indices(
     """The indices of this peer's slice of the next step; may be empty if the step has fewer samples than peers.
 
     Args:
-        position: The agreed position.
+        position: The position in the data, equal on all peers.
         samples: The number of samples of an epoch.
         seed: The seed of the order of the samples; ``None`` keeps the order of the data.
         global_batch_size: The number of samples of a step over all peers.

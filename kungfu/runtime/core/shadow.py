@@ -16,7 +16,7 @@ _CLOSE = 1e-4  # relative tolerance: arithmetic differs in the last bits between
 
 @dataclass(frozen=True)
 class ShadowAsk:
-    """A shadow rule that fired after ``step``, and the number that it requests (NaN: none)."""
+    """The request of a shadow rule that fired after ``step``; ``value`` is the requested number, NaN for none."""
 
     rule: str
     step: int

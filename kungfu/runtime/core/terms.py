@@ -42,7 +42,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Terms:
-    """The agreed values of a view besides its members."""
+    """The settings of a view, equal on all peers: batch sizes, change under way, ramp, end of training."""
 
     global_batch_size: int = 0  # the samples of a step over all peers
     # The intended samples per step and peer; not an integer if the peers cannot share the batch evenly.
@@ -73,7 +73,7 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The batch from which rules on a rescale start, and its size; without a base, the present batch and size."""
+        """The global batch and the size from which rules on a rescale compute; by default, the present values."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 

@@ -2,12 +2,13 @@
 
 Each peer that lacks the state receives it from the *nearest* holders. Peers of one host share its memory, so peers
 with holders on their host receive slices from several of them, all at the same time. Between two hosts the peers would
-share the link, so a link carries one transfer at a time. Hence there are *turns*: in each turn, every host that holds
-the state sends it to the first peer of at most one host that lacks it. From the next turn on, that peer also sends the
-state: to the other peers of its host, and to further hosts. So the number of hosts with the state doubles every turn.
-If there are many holders, one peer receives slices from several of them.
+share the link, so a link carries one transfer at a time. Hence there are *turns*: in each turn, a host that holds the
+state sends it to at most one host without the state, and there to the first peer. From the next turn on, that peer also
+sends the state: to the other peers of its host, and to further hosts. So the number of hosts with the state doubles
+every turn. If there are many holders, one peer receives slices from several of them.
 
-Xie et al., *Elan*, section IV: from the nearest neighbour, in parallel over different links, in turns over one link.
+Xie et al., *Elan*, section IV, also transfer from the nearest neighbour, in parallel over different links, and in turns
+over one link.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _from(holders: Sequence[int], index: int) -> list[int]:
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
-    """The sources of each of ``count`` receiving hosts, from alternating hosts; no host serves two receiving hosts."""
+    """Deals the hosts that hold the state to ``count`` receiving hosts; lists the sources of each, by turns of host."""
     hosts = list(holders.values())
     rows = [zip_longest(*hosts[first::count]) for first in range(count)]
     return [[rank for row in group for rank in row if rank is not None] for group in rows]

@@ -25,7 +25,7 @@ _MARK = b"\x01"
 
 
 class JoinerPage:
-    """The page of one host; the memory is freed once no process has the page open.
+    """A memory page that shows the joiners of one host; the memory is freed once no process has the page open.
 
     Args:
         descriptor: The file descriptor of the memory, which the page owns; ``None`` for memory of this process alone.

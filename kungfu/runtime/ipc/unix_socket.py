@@ -83,7 +83,7 @@ def _connected(address: str, timeout_s: float) -> socket.socket | None:
 
 
 def addresses(job: str, name: str, *, secret: bytes) -> tuple[str, ...]:
-    """The addresses of ``name``, in order of preference; a listener uses the first free address.
+    """The Unix addresses at which ``name`` may listen, in order of preference; a listener uses the first free address.
 
     >>> len(addresses("job", "1-0", secret=b"a")[0])
     44

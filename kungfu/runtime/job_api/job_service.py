@@ -40,7 +40,7 @@ def from_request(request: Asked) -> pb.Asked:
 
 
 def to_request(message: pb.Asked) -> Asked:
-    """The request of a message; raises ``UsageError`` if the message has no id or an unknown kind."""
+    """Converts a message to a request; raises ``UsageError`` if the message has no id or is of an unknown kind."""
     # A repeated request is recognized by its id: without an id a repetition would be carried out again.
     if message.id in ("", AGENT):
         raise UsageError("the request has no id; give one that no other request has")

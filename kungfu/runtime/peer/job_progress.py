@@ -72,7 +72,7 @@ class PastPhases:
             return tuple(sorted(self._contents))
 
     def stream(self, number: int, context: Any) -> Iterator[pb.StateChunk]:
-        """Yields the packed result of a phase to another peer, in messages of one megabyte."""
+        """Yields the packed result of a phase in messages of one megabyte, which are sent to another peer."""
         content = self.content(number)
         # This peer has just joined, or the phase is not over.
         if content is None:
@@ -180,7 +180,7 @@ class DataPositionClient:
 
     @property
     def allowed_s(self) -> float:
-        """Seconds for which this peer may read after entering the view, while a step waits: 1/4 of the longest wait."""
+        """Seconds for which a step may wait for this peer to read data in a new view: 1/4 of the longest wait."""
         return self._settings.deadlines.longest_wait_s / 4
 
     def log_caught_up(self, batches: int, seconds: float) -> None:

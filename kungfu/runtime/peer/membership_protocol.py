@@ -171,7 +171,7 @@ class Membership(Protocol):
 class StandaloneMembership(Membership):
     """The membership of a program without a job: a view of size 1 that no request changes, with immediate barriers.
 
-    The view has version 0, for which the loader cuts its first batch, so that no batch is ever stale.
+    The view has version 0. The loader cuts its first batch for version 0 too, so no batch is ever stale.
     """
 
     view = View(0, (Peer(0, ""),))
@@ -205,5 +205,5 @@ class StandaloneMembership(Membership):
         return BarrierResult(before, replace(decided, terms=adjust(self.view, decided)), 0, sources=(0,))
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """Raises the error of the loss: without other peers, the program caused the error."""
+        """Raises the error of the loss: there are no other peers, so the program itself caused the error."""
         raise loss.error

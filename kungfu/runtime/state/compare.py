@@ -1,7 +1,7 @@
 """Compares the states of peers: checksums show which variables differ, and values show by how much.
 
-All bytes of each variable are compared after a rescale, and at a barrier held because checksums between two steps
-differed. At every other barrier only a sample is compared.
+All bytes of each variable are compared after a rescale, and at a barrier that is held because a comparison between two
+steps found different checksums. At every other barrier only a sample is compared.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ReplicatedState(StateMemory, Protocol):
         """The checksums of a part of every shared variable; successive values of ``turn`` cover all parts."""
 
     def values(self, indices: Sequence[int]) -> list[NDArray[np.generic]]:
-        """The values of the shared variables at these indices in the order of the digest, for reading."""
+        """The values of some shared variables, for reading; ``indices`` follow the order of the digest."""
 
     def assign(self, values: Mapping[int, NDArray[np.generic]]) -> None:
         """Assigns new values of the same shapes and dtypes to shared variables, by index."""
@@ -54,7 +54,7 @@ class TransferContext:
 
     Args:
         view: The view of the transfer.
-        me: This peer.
+        me: The rank and the credentials of this peer.
         sources: The ranks that hold the state from the start.
         deadline_s: The longest wait for another peer, in seconds.
         purpose: The name of this transfer within the view; empty for the transfer of the whole state.

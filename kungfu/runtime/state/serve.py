@@ -36,7 +36,7 @@ class StateServer:
 
     @contextmanager
     def offering(self, version: int, buffers: Buffers, ranks: Sequence[int], *, purpose: str = "") -> Iterator[None]:
-        """Serves ``ranks`` of a view, in this order, within the block; ``purpose`` is as in ``TransferContext``."""
+        """Within the block, serves the memory to ``ranks`` of a view, in this order; see ``TransferContext``."""
         self._set(_Served(version, purpose, buffers, list(ranks)))
         try:
             yield

@@ -91,8 +91,8 @@ class Fold(Signal):
     def before_step(self) -> Fold:
         """The value of this fold before the running step, known in time to travel on the gradient all-reduce.
 
-        The fold is still updated in every step of its gate; a reader sees its value one step later. In the first step,
-        the value is that of the initial state.
+        The fold is still updated in every step of its gate; a reader of this value sees the update in the next step.
+        In the first step, the value is that of the initial state.
 
         Raises:
             PolicyError: The fold converts its state on a rescale, so its value needs this step's size.
@@ -255,5 +255,5 @@ def _check_output(output: Signal, *, allowed: StateFields) -> None:
 
 
 def labelled(made: Fold, *, label: str) -> Fold:
-    """The fold with the label that readers of the plan see."""
+    """A copy of a fold with the name under which ``kungfu explain`` shows it."""
     return replace(made, recurrence=replace(made.recurrence, label=label))

@@ -49,7 +49,7 @@ class _Sample:
 def statistics_by_size(
     x: Signal, *, largest: int, forget_after: int | None, strike_all: Signal | None
 ) -> SizeStatistics:
-    """See `FoldMethods.statistics_by_size`."""
+    """The statistics of a signal's samples by cluster size; see `FoldMethods.statistics_by_size`."""
     if not is_whole_number(largest, least=1, most=9999):
         raise PolicyError(f"statistics_by_size({largest!r}): takes the largest size, a whole number from 1 to 9999")
     if forget_after is not None and (isinstance(forget_after, bool) or not forget_after >= 1):
@@ -102,7 +102,7 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
 
 
 def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
-    """The mean for each size; `number` counts the samples of the present size, including this step's."""
+    """The mean for each size; `number` is the number of samples of the present size, including this step's."""
 
     def update(means: Signal, value: Signal, counts: Signal, size: Signal, n: Signal) -> Signal:
         here = means[size]

@@ -85,7 +85,7 @@ def argmax(x: Any) -> Any:
 
 
 def of_present(reduction: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reduction of the entries that are not NaN; NaN if there is none."""
+    """Makes a kernel that applies ``reduction`` to the entries that are not NaN; its result is NaN if there is none."""
 
     def reduced(vector: Any) -> Any:
         present = vector[~np.isnan(vector)]

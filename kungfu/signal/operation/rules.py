@@ -45,18 +45,18 @@ TypeRule = Callable[[tuple[SignalType, ...]], Typing]
 
 
 def arithmetic(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for arithmetic on numbers; int64 mixed with float32 is promoted to float32."""
+    """The type rule for arithmetic on numbers; int64 mixed with float32 is promoted to float32."""
     return _elementwise(types, of=_promoted(types))
 
 
 def fractional(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for functions of numbers that are always computed in float32."""
+    """The type rule for functions of numbers that are always computed in float32."""
     _promoted(types)
     return _elementwise(types, of="float32")
 
 
 def integral(instead: str) -> TypeRule:
-    """The rule for whole numbers only; `instead` is the expression to write for other numbers a and b."""
+    """The type rule for whole numbers only; `instead` is the expression suggested for other numbers a and b."""
 
     def rule(types: tuple[SignalType, ...]) -> Typing:
         if any(one.dtype != "int64" for one in types):
@@ -73,33 +73,33 @@ division, remainder = integral("kf.ops.floor(a / b)"), integral("a - b * kf.ops.
 
 
 def comparison(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for comparing two numbers, or two truth values; the result is bool."""
+    """The type rule for comparing two numbers, or two truth values; the result is bool."""
     both_bool = all(one.dtype == "bool" for one in types)
     dtype: DType = "bool" if both_bool else _promoted(types)
     return Typing((dtype,) * len(types), SignalType("bool", _broadcast(types)))
 
 
 def order(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for an order comparison of two numbers; the result is bool."""
+    """The type rule for an order comparison of two numbers; the result is bool."""
     return Typing((_promoted(types),) * len(types), SignalType("bool", _broadcast(types)))
 
 
 def predicate(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for a predicate of a float32 number; the result is bool."""
+    """The type rule for a predicate of a float32 number; the result is bool."""
     _promoted(types)
     dtype: DType = "float32"
     return Typing((dtype,) * len(types), SignalType("bool", _broadcast(types)))
 
 
 def logic(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for logical operations, which accept truth values only."""
+    """The type rule for logical operations, which accept truth values only."""
     if any(one.dtype != "bool" for one in types):
         raise PolicyError("takes bool signals only; compare first, as in (x > 0) & (y < 1), with the brackets")
     return _elementwise(types, of="bool")
 
 
 def choice(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for a choice: a bool condition, then two numbers or two truth values to choose from."""
+    """The type rule for a choice: a bool condition, then two numbers or two truth values to choose from."""
     if types[0].dtype != "bool":
         raise PolicyError("the first argument decides and must be bool; compare first, as in kf.ops.where(x > 0, a, b)")
     rest = types[1:]
@@ -109,7 +109,7 @@ def choice(types: tuple[SignalType, ...]) -> Typing:
 
 
 def cast_to(dtype: DType) -> TypeRule:
-    """The rule for a cast to a dtype, from numbers or truth values of any shape except nests of gradients."""
+    """The type rule for a cast to a dtype, from numbers or truth values of any shape except nests of gradients."""
 
     def rule(types: tuple[SignalType, ...]) -> Typing:
         return Typing((types[0].dtype,), SignalType(dtype, _broadcast(types)))
@@ -121,33 +121,33 @@ def cast_to(dtype: DType) -> TypeRule:
 
 
 def vector_reduction(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for reducing a vector of numbers to a float32 scalar."""
+    """The type rule for reducing a vector of numbers to a float32 scalar."""
     _vector(types[0])
     _promoted(types)
     return Typing(("float32",), SignalType("float32"))
 
 
 def entry_index(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for finding an entry of a vector of numbers; the result is the index of the entry."""
+    """The type rule for finding an entry of a vector of numbers; the result is the index of the entry."""
     _vector(types[0])
     _promoted(types)
     return Typing(("float32",), SignalType("int64"))
 
 
 def vector_logic(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for reducing a vector of truth values to one truth value."""
+    """The type rule for reducing a vector of truth values to one truth value."""
     _flags(types[0])
     return Typing(("bool",), SignalType("bool"))
 
 
 def numbering(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for reducing a vector of truth values to a whole number."""
+    """The type rule for reducing a vector of truth values to a whole number."""
     _flags(types[0])
     return Typing(("bool",), SignalType("int64"))
 
 
 def entry(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for taking entries of a vector: one entry for an index, a vector of entries for a vector of indices."""
+    """The type rule for taking one entry of a vector by an index, or a vector of entries by a vector of indices."""
     vector, index = types
     _vector(vector)
     _whole(index)
@@ -155,7 +155,7 @@ def entry(types: tuple[SignalType, ...]) -> Typing:
 
 
 def scattered(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for replacing an entry, from a vector, an index, and the new value at that index."""
+    """The type rule for replacing one entry of a vector; the operands are the vector, an index and the new value."""
     vector, index, value = types
     _vector(vector)
     _whole(index)
@@ -167,7 +167,7 @@ def scattered(types: tuple[SignalType, ...]) -> Typing:
 
 
 def shifted(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for pushing a new entry into a vector of a fixed length."""
+    """The type rule for pushing a new entry into a vector of a fixed length."""
     vector, value = types
     if len(vector.shape) != 1 or not isinstance(vector.shape[0], int) or value.shape != SCALAR:
         raise PolicyError("takes a vector of a fixed length, as a fold's state can be, and a scalar")
@@ -177,20 +177,20 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
 
 
 def place_numbers(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for numbering the entries of a vector of any dtype; the result is the vector of their indices."""
+    """The type rule for the indices of a vector's entries, which may have any dtype; the result is a vector."""
     _vector(types[0])
     return Typing((types[0].dtype,), SignalType("int64", types[0].shape))
 
 
 def filled(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for repeating a scalar, given the number of peers, as a vector with one entry per peer."""
+    """The type rule for repeating a scalar in a vector with one entry per peer; an operand is the number of peers."""
     if types[0].shape != SCALAR:
         raise PolicyError("puts one number in every place; give a scalar")
     return Typing((types[0].dtype, "int64"), SignalType(types[0].dtype, VECTOR))
 
 
 def peers(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for the vector of ranks, given the number of peers."""
+    """The type rule for the vector of all ranks; the operand is the number of peers."""
     return Typing(("int64",), SignalType("int64", VECTOR))
 
 
@@ -198,14 +198,14 @@ def peers(types: tuple[SignalType, ...]) -> Typing:
 
 
 def nest_reduction(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for reducing one or two nests of gradients to a float32 scalar."""
+    """The type rule for reducing one or two nests of gradients to a float32 scalar."""
     _nests(types)
     dtype: DType = "float32"
     return Typing((dtype,) * len(types), SignalType(dtype))
 
 
 def nest_predicate(types: tuple[SignalType, ...]) -> Typing:
-    """The rule for a predicate of all gradients together; the result is bool."""
+    """The type rule for a predicate of all gradients together; the result is bool."""
     _nests(types)
     return Typing(("float32",), SignalType("bool"))
 

@@ -126,16 +126,16 @@ class JobController:
         return self.end_without_quorum(self.replicator.acknowledged_by)
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
-        """True if ``hosts`` may continue alone; before the first view a leader needs no other hosts.
+        """True if ``hosts`` may continue without the others; before the first view a leader needs no other hosts.
 
-        An uncommitted state without a view requires no other hosts either, since no agent can be elected under it.
+        An uncommitted state without a view requires no other hosts either: before the first view no agent is elected.
         """
         begun = [one for one in self._uncommitted if one.view is not None]
         return not begun or has_quorum(begun, hosts)
 
     def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:
-        """Returns the ending of this host's part of the job if ``hosts``, by default the reachable hosts, are no
-        quorum; else ``None``."""
+        """Returns the ending of this host's part of the job if ``hosts`` are not a quorum, else ``None``; ``hosts`` are
+        by default the reachable hosts."""
         hosts = self.replicator.reachable if hosts is None else hosts
         if self._is_quorum(hosts) or self.cluster.view is None:
             return None

@@ -204,7 +204,7 @@ class PeerClient:
         self, view: View, sources: Sequence[int], fields: pb.Admission, is_over: Callable[[Peer], bool],
         patience_s: float = math.inf,
     ) -> bool:  # fmt: skip
-        """Admits all peers to a view, with the other ``fields``; ``False`` if rank 0 does not prepare it in time."""
+        """Sends all peers their admission to a view, with ``fields`` added; False if rank 0 is not ready in time."""
         until, rank_0 = time.monotonic() + patience_s, view.peers[0]
 
         def is_too_late() -> bool:

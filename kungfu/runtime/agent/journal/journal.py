@@ -158,14 +158,14 @@ class Journal:
         self._conclude_gap(_event(name, merged(self._unrecorded.pop(name, None), ended)))
 
     def _conclude_gap(self, event: LoggedEvent) -> None:
-        """Records the gaps that are not recorded yet, and notifies people if they were notified of the loss."""
+        """Records the unrecorded gaps (missing lines); shows the end of a gap on the screen if its start was shown."""
         self._write_gaps()
         if self._is_notified:
             self._is_notified = bool(self._failing)
             self.notify(event)
 
     def _write_gaps(self) -> None:
-        """Records the gaps, if ``events.jsonl`` can be written."""
+        """Writes an event for each gap (missing lines of a file) to ``events.jsonl``, if that file can be written."""
         events = self._files["events"]
         while self._unrecorded and events.gap is None and events.is_open:
             name, gap = next(iter(self._unrecorded.items()))
@@ -174,7 +174,7 @@ class Journal:
                 self._unrecorded.pop(name, None)
 
     def append_to(self, file: LogFile, data: bytes) -> None:
-        """Appends to a file, and notes the beginning or the end of a gap."""
+        """Appends to a file, and notes the first failed write, or the first successful write after failures."""
         had_gap, ended = file.gap is not None, file.write(data)
         if ended is not None:
             self.on_gap_over(file, ended)

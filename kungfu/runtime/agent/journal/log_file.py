@@ -34,7 +34,7 @@ class LogGap:
 
 
 def merged(first: LogGap | None, second: LogGap) -> LogGap:
-    """Merges a gap of a file with an earlier gap that could not be recorded yet, if there is one."""
+    """Merges two gaps (missing lines) of a file: a new gap, and an earlier gap that is not recorded yet, if any."""
     return second if first is None else replace(first, until=second.until, lines=first.lines + second.lines)
 
 

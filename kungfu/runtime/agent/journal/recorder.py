@@ -157,7 +157,7 @@ def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
 
 @dataclass
 class _Counted:
-    """The steps since a signal's first number, the undefined steps among them, and both counts at the last check."""
+    """Counts the steps after a signal's first number, and the undefined steps among them, now and at the last check."""
 
     since: int
     steps: int = 0

@@ -34,7 +34,7 @@ class OutputLog(Protocol):
     """Receives the output of a peer; never raises ``OSError``, so that a full disk does not end a peer."""
 
     def write(self, data: bytes) -> object:
-        """Writes a line."""
+        """Writes a line of the peer's output."""
 
     def close(self) -> None:
         """Closes the log, because the output of the peer has ended."""

@@ -38,7 +38,7 @@ class _Standby:
 
     Args:
         process: The process; its output is not read yet.
-        line: The socket to the process's standard input; carries the process's ``LOADED``, and its peer's environment.
+        line: The socket to the process's standard input. The process sends ``LOADED``, and gets its peer's environment.
         environment: The environment in which the process loads.
         has_loaded: True if the process has loaded and waits.
     """

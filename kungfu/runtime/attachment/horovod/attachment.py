@@ -51,7 +51,7 @@ class HorovodAttachment(Attachment):
             tag: The name of the message; equal on all peers, and different for messages of different tensors.
 
         Returns:
-            Tensors of the dtypes and shapes of ``values``, agreed.
+            Tensors of the dtypes and shapes of ``values``, equal on all peers.
 
         Raises:
             UsageError: There are no tensors, a dtype is not supported, or Horovod cannot be loaded.
@@ -120,7 +120,7 @@ class HorovodAttachment(Attachment):
             stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The newest wait that `noted_after_s` counts as late; returned once, and only on the lowest waiting rank."""
+        """The newest wait for late peers, above `noted_after_s`; returned once, only on the lowest waiting rank."""
         if (stall := self._stall) is None:
             return None
         late, stall.late = stall.late, None

@@ -144,7 +144,7 @@ def start(
 
 @contextmanager
 def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[None]:
-    """Ends Horovod's waits during its start once ``given_up`` returns a reason."""
+    """Within the block, in which Horovod starts, ends its waits for other peers once ``given_up`` returns a reason."""
     over = threading.Event()
 
     def watch() -> None:

@@ -149,16 +149,16 @@ class Losses:
     raised: Mapping[int, Exit] = field(default_factory=dict)
 
     def with_failed(self, *peers: int) -> Losses:
-        """The losses with these failed peers; a peer with a notice was counted when the notice came."""
+        """Counts these peers as failed, except peers with a notice, which are counted as preempted already."""
         return replace(self, failures=self.failures + len({*peers} - self.noticed))
 
     def with_preempted(self, *peers: int) -> Losses:
-        """The losses with these preempted peers; a peer with a notice is not counted again."""
+        """Counts these peers as preempted, except peers with a notice, which are counted already."""
         news = {*peers} - self.noticed
         return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
 
     def with_ended(self, peer: int, code: int) -> Losses:
-        """The losses with a peer whose process has ended; an end by SIGTERM counts as a preemption."""
+        """Counts a peer whose process has ended as failed, or as preempted if SIGTERM ended the process."""
         return self.with_preempted(peer) if code in PREEMPTED else self.with_failed(peer)
 
 

@@ -250,7 +250,7 @@ def compare_waiting(cluster: Cluster) -> list[events.Command]:
 
 
 def fail_as_different(how: str) -> events.Fail:
-    """The end of a job whose peers run different programs."""
+    """The command that ends the job because its peers run different programs."""
     return events.Fail(-1, f"the peers of this job must run the same program: {how}", code=UNLIKE_CODE)
 
 

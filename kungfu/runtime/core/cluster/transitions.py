@@ -136,7 +136,7 @@ def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) ->
 
 
 def _forget_ended(cluster: Cluster) -> Cluster:
-    """Forgets the hosts and the reported exits of peers that neither run nor are in the view."""
+    """Forgets each peer that neither runs nor is in the view: the peer's host and the reported exit of its program."""
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
     exiting = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}

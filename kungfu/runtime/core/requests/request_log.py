@@ -158,7 +158,7 @@ def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
 
 
 def _digest(name: str) -> str:
-    """The line for an id. All lines have the same length, so that a search matches only at the beginning of a line."""
+    """A line for the text of forgotten ids. All lines are equally long, so a search matches whole lines only."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"
 

@@ -256,7 +256,7 @@ class BarrierProtocol:
             self.agent_client.record("events", DissentEvent(view=view.version, requests=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records requests that shadow rules made on some peers only; rank 0 records requests on which all agree."""
+        """Records the requests of shadow rules, which are never carried out, if only some peers made these requests."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}

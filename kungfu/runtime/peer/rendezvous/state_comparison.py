@@ -73,7 +73,7 @@ def rounding_event(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival
 
 
 def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.VariableGap]:
-    """The gaps of the variables that really differ, as protobuf."""
+    """The differences of variables as protobuf, without variables that turned out to be equal."""
     return [_from_gap(gap) for gap in gaps if gap.difference or not gap.is_rounding]
 
 
@@ -83,12 +83,12 @@ def turn_of(version: int, number: int) -> int:
 
 
 def _width(gap: pb.VariableGap) -> float:
-    """The difference of a gap, relative to the largest value."""
+    """The largest difference between two peers' values of a variable, relative to the largest value."""
     return float(gap.difference / gap.largest) if gap.largest else float(gap.difference > 0)
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """The first differing variable of each other part of the state, as text: it may be the cause (a learning rate)."""
+    """Names the first differing variable of each other part of the state; the cause may lie there (a learning rate)."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]
