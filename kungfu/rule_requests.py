@@ -102,7 +102,7 @@ def requests_of(
     """Yields the requests of fired rules to a barrier of ``view``, in the order of the policies.
 
     Args:
-        fired: The fired rules; acting rules only.
+        fired: The fired rules, without shadow rules.
         view: The view to which the ranks in the masks belong.
         call: Calls a hook, and returns its requests.
         speeds: Returns the speeds of peers by id, if measured. If the budget allows fewer replacements

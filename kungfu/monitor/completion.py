@@ -52,7 +52,7 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
         PolicyError: A number is out of range.
 
     Cost:
-        One float on the gradient all-reduce, no message.
+        One float on the gradient all-reduce, no additional message.
 
     On rescale:
         The throughput's average starts again.
@@ -79,7 +79,7 @@ def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
         PolicyError: The price is below 0 or not finite.
 
     Cost:
-        One float on the gradient all-reduce, no message; six floats of state.
+        One float on the gradient all-reduce, no additional message; six floats of state.
 
     On rescale:
         The sum is kept.

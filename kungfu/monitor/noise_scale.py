@@ -30,9 +30,9 @@ def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, ever
         PolicyError: The decay is out of range.
 
     Cost:
-        Three floats on the gradient all-reduce, no message; two norms of the gradients. The `local` attachment computes
-        the norms while it copies the gradients, at hardly any cost; with Horovod, and on a single peer, each norm is a
-        pass over the gradients.
+        Three floats on the gradient all-reduce, no additional message; two norms of the gradients. The `local`
+        attachment computes the norms while it copies the gradients, at hardly any cost; with Horovod, and on a single
+        peer, each norm is a pass over the gradients.
 
     On rescale:
         The averages are kept: `S` and ``|G|²`` do not depend on the number of peers.

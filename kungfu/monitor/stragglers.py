@@ -59,7 +59,7 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
         PolicyError: Alpha is out of range.
 
     Cost:
-        2 x size floats on the gradient all-reduce, two floats of state, no message.
+        2 x size floats on the gradient all-reduce, two floats of state, no additional message.
 
     On rescale:
         Each peer keeps its own average.
@@ -101,7 +101,7 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
 
     Cost:
         2 x size floats on the gradient all-reduce, half of them shared with `straggler_fractions`; two floats of state,
-        no message.
+        no additional message.
 
     On rescale:
         Each peer keeps its count, whatever its new rank.

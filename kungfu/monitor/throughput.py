@@ -26,7 +26,7 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
         PolicyError: The decay is out of range.
 
     Cost:
-        One float on the gradient all-reduce, no message.
+        One float on the gradient all-reduce, no additional message.
 
     On rescale:
         The average starts again.

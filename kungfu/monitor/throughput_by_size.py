@@ -74,8 +74,8 @@ def throughput_by_size(
         PolicyError: A number is out of range.
 
     Cost:
-        1 + 2 x size floats on the gradient all-reduce (shared with the stragglers' monitors), no message; 20 bytes of
-        state per entry.
+        1 + 2 x size floats on the gradient all-reduce (shared with the stragglers' monitors), no additional message;
+        20 bytes of state per entry.
 
     On rescale:
         The table is kept; the test for a change starts again.
@@ -133,7 +133,7 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
 
 
 def _before(flag: Signal) -> Signal:
-    """The truth value of a signal in the step before."""
+    """The value of a bool signal in the previous step."""
     made = fold(lambda state, now: (now, state[0]), (False, False), flag, output=lambda state: state[1])
     return labelled(made, label="before")
 

@@ -26,8 +26,8 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
         PolicyError: The decay is out of range.
 
     Cost:
-        Three floats on the gradient all-reduce (shared with the noise scale), no message; two norms of the gradients,
-        as for `gradient_noise_scale`.
+        Three floats on the gradient all-reduce (shared with the noise scale), no additional message; two norms of the
+        gradients, as for `gradient_noise_scale`.
 
     On rescale:
         The average is kept: the variance does not depend on the number of peers.

@@ -93,7 +93,7 @@ def job_seconds() -> Signal:
     A peer that becomes rank 0 started its clock later than its predecessor; the difference is added.
 
     Cost:
-        One float on the gradient all-reduce, two floats of state, no message.
+        One float on the gradient all-reduce, two floats of state, no additional message.
 
     On rescale:
         The count continues.

@@ -23,7 +23,7 @@ class Policy:
 
     Attributes:
         name: The name of the policy, used in errors and events.
-        body: The function.
+        body: The function, called at `attach`.
         origin: The user's ``file:line`` that defines the policy; for a prebuilt policy, the line that calls it.
         budget: The limit on how often the policy may change the cluster, if the job has no budget.
     """

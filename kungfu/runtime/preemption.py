@@ -80,7 +80,7 @@ class _PreemptionSignal:
             signal.set_wakeup_fd(current)
 
     def _forked(self) -> None:
-        """Restores the default in a forked child: its signals are no notices and must not reach the parent's socket."""
+        """Restores the default in a forked child: the child's signals must not reach the parent's socket."""
         if not self._over:
             self._over = True
             self._restore()

@@ -25,8 +25,9 @@ def fold_method(function: F) -> F:
 class FoldMethods:
     """The folds of one signal. A fold skips inputs that are not finite; with ``.sampled(n)`` it runs every n steps.
 
-    A fold has its signal's placement: agreed folds are sent to a peer that joins, local folds stay with their peer. On
-    a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No fold costs a message.
+    A fold of an agreed signal (equal on all peers) is agreed, and is sent to a peer that joins; a fold of a local
+    signal stays with its peer. On a rescale, `on_rescale` decides: "keep" the state, or "reset" it to its start. No
+    fold costs a message.
     """
 
     def _fold(self, kind: str, **options: Any) -> Fold:
@@ -133,7 +134,7 @@ class FoldMethods:
     ) -> Fold:
         """The last finite value seen in an `every`-th step, or while `when` is true: float32, NaN before the first.
 
-        With `every`, or with a `when` of step and size alone, this signal is computed only in the selected steps.
+        With `every`, or if `when` depends on step and size alone, this signal is computed only in the selected steps.
 
         Args:
             every: Steps between two values, at least 1.

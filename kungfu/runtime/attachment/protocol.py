@@ -26,7 +26,7 @@ def no_abandon_reason() -> PeerFailure | None:
 
 
 def check_rank(me: Credentials) -> None:
-    """Raises ``UsageError`` for a rank outside the size, or an empty secret."""
+    """Raises ``UsageError`` for a rank that is not in 0..size-1, or for an empty secret."""
     if not 0 <= me.rank < me.size or not me.secret:
         raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {me.rank}, size {me.size} was given")
 
@@ -127,7 +127,7 @@ class Attachment(Protocol):
         Raises:
             DeadlineExceeded: Some ranks did not connect; the error names them.
             PeerFailure: A peer closed its connection or does not know the secret, or ``abandoned`` returned a failure.
-            UsageError: The rank is outside the size, or the secret is empty.
+            UsageError: The rank is not in 0..size-1, or the secret is empty.
         """
         return
 

@@ -61,8 +61,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LossRecovery:
-    """The recovery of one peer from a loss: the ends of the lost peers by id, the error by which this peer noticed the
-    loss, and the rank whose state all peers adopt."""
+    """The recovery of one peer from a loss: a description of the end of each lost peer, by id, the error by which this
+    peer noticed the loss, and the rank whose state all peers adopt."""
 
     lost: Mapping[int, str]
     error: str
@@ -130,7 +130,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
 
 
 def with_requests(decision: Decision, merged: Sequence[request.Asked]) -> Decision:
-    """The decision with the requests from ``merge``: membership requests, settings, and superseded requests."""
+    """Adds the result of ``merge`` to a decision: membership requests, settings, and superseded requests."""
     chosen = [one for one in merged if not one.superseded_by]
     return replace(
         decision,

@@ -147,7 +147,7 @@ def named(peer: int, text: str, rank: int | None) -> str:
 
     Args:
         peer: The id of the peer; -1 for no peer.
-        text: The text.
+        text: The description of a failure.
         rank: The rank of the peer; ``None`` if the peer is not in the view.
 
     >>> named(3, "exit code 1", 2), named(4, "exit code 1", None), named(-1, "no host", None)
@@ -162,7 +162,7 @@ def headline(tail: Sequence[str]) -> str:
     """The last error in the last lines of a peer's output; '' if the lines contain no error.
 
     Args:
-        tail: The lines.
+        tail: The last lines of the output.
 
     >>> headline(["Traceback (most recent call last):", "ValueError: too wide", "bye"])
     'ValueError: too wide'

@@ -208,7 +208,7 @@ def _under_way(view: View, terms: Terms) -> int:
 
 
 def _without_lost(view: View, terms: Terms) -> Terms:
-    """The terms without lost peers that were to leave; a lost departing peer is not replaced again."""
+    """Removes lost peers from the peers to leave; a lost peer whose replacement has come needs no other replacement."""
     terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
     departing = tuple(peer for peer in terms.departing if view.rank_of(peer) is not None)
     if departing == terms.departing:

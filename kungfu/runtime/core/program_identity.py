@@ -1,8 +1,8 @@
 """The parts of a peer's program that must be the same on all peers, compared by hashes.
 
-Peers with different plans would compute different "agreed" numbers, and peers with different models cannot share one
-state. So each peer describes its program before the peer is admitted to a view. The agent compares the short digests
-of the descriptions. It fetches the parts only if two digests differ, to report the difference.
+Peers with different policies would compute different numbers where all need the same, and peers with different models
+cannot share one state. So each peer describes its program before the peer is admitted to a view. The agent compares the
+short digests of the descriptions. It fetches the parts only if two digests differ, to report the difference.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
 
 
 def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
-    """Describes the first part that only one program has: later differences follow from it, in dependency order."""
+    """Describes the first part that only one program has; parts follow their dependencies, so this is the cause."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
         # All displayed parts are equal; only parts derived from them differ.

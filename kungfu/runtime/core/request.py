@@ -135,7 +135,7 @@ class StopTraining(Struct, frozen=True, tag=True):
 
 
 class Retry(Struct, frozen=True, tag=True):
-    """A retry of the requests that were refused for lack of a slot, because a host with free slots has joined."""
+    """A request to try again what was refused for lack of a slot, because a host with free slots has joined."""
 
 
 Membership = Resize | Leave
@@ -149,7 +149,7 @@ class Asked:
     """A request with its origin, time and reason.
 
     Args:
-        what: The request.
+        what: The requested change.
         by: The name of the rule, or the command from outside as the leading agent describes it.
         step: The step after which the request was made; for a request from outside, the step before the barrier.
         inputs: The values that the rule read, by name.
@@ -236,7 +236,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
     """The request that supersedes ``one``; ``None`` if ``one`` can be carried out together with the others.
 
     Args:
-        one: The request.
+        one: The request that may be superseded.
         first: The first request with the same subject.
         outside: The newest request from outside that changes the membership, except notices.
         stop: The request that ends training.

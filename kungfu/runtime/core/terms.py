@@ -91,7 +91,7 @@ def meant_size(view: View, terms: Terms) -> int:
     """The number of peers of a view without its departing peers, which stay only until the joiners hold the state.
 
     Args:
-        view: The view.
+        view: The view whose peers are counted.
         terms: The terms of the view, which name the departing peers.
 
     >>> from kungfu.runtime.core.view import Peer

@@ -31,8 +31,8 @@ class JoinerPage:
         descriptor: The file descriptor of the memory, which the page owns; ``None`` for memory of this process alone.
 
     Attributes:
-        path: The path under which processes of the same user can open the page while its creator runs; empty if none
-            can.
+        path: The path under which processes of the same user can open the page while its creator runs; empty if no
+            other process can.
     """
 
     def __init__(self, descriptor: int | None) -> None:

@@ -82,7 +82,7 @@ class ExitReport:
     def _await_end(self, trains: threading.Thread) -> None:
         """Reports the end and withdraws once the main and the training thread have ended; other threads may still run.
 
-        Waits a second before it withdraws, because the main thread should stop Horovod's engine, and usually does so.
+        Withdraws a second later, unless the main thread has withdrawn: that thread should stop Horovod's engine.
         """
         for thread in (threading.main_thread(), trains):
             thread.join()

@@ -71,7 +71,7 @@ class FailedPeers:
         host is frozen or cut off may still train with this peer: only the agent's announcement reveals that failure.
 
         Args:
-            view: The view.
+            view: The view whose members count.
         """
         # Nothing was announced. This is the usual case, and must be fast: every training step calls this method.
         if not (self._gone or self._broken):

@@ -70,8 +70,8 @@ class Membership(Protocol):
             description: This peer's program. A program that differs from that of the others is not admitted: the agent
                 reports the difference and ends the process.
             machine: Threads and processor, as text; a difference between peers is only reported.
-            opening_terms: Makes the terms of the first view of a phase if this peer is its coordinator. Its arguments
-                are the view, and the size of the job including joiners on their way (0 if no joiners are on their way).
+            opening_terms: Makes the terms of the first view of a phase; called only on the coordinator of that view.
+                The arguments are the view, and the size of the job including joiners on their way (0 without joiners).
 
         Returns:
             The view of this peer and its terms, without an earlier decision.

@@ -35,8 +35,8 @@ def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonRea
 
     Raises:
         PeerFailure: A source is gone, or ``abandoned`` returned this failure.
-        DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Both errors name the rank, its
-            range of bytes, and the bytes received. After an error the state is neither the old nor the new one.
+        DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Like ``PeerFailure``, it names the
+            rank, the range of bytes, and the bytes received. After an error the state is neither the old nor the new.
 
     Cost:
         Additional memory: 4 MiB for each source on this host (at most four), or the messages in flight.

@@ -78,9 +78,9 @@ def receive_over_memory(
         on_open: Receives the function that ends the transfer early; returns False if the end was already requested.
 
     Raises:
-        DeadlineExceeded: The source did not listen, answer or send in time. Both errors name the rank, its range of
-            bytes, and the bytes received.
-        PeerFailure: The source closed the connection.
+        DeadlineExceeded: The source did not listen, answer or send in time.
+        PeerFailure: The source closed the connection. Both errors name the source's rank, its range of bytes, and the
+            bytes received.
     """
     with _connect(part, context, patience_s, on_open) as connection:
         # The transfer was cut while connecting.

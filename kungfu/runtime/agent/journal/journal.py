@@ -132,7 +132,7 @@ class Journal:
             self._conclude_gap(event)
 
     def close_file(self, file: LogFile) -> None:
-        """Closes a file; a gap at its end is final and is recorded."""
+        """Closes a file; lines that are missing at its end are final, and are recorded."""
         with self._lock:
             file.close()
             # The last lines of the file could not be written.
@@ -208,7 +208,7 @@ class Journal:
         return str(file.path.relative_to(self.folder))
 
     def _fitting(self, line: str) -> str | None:
-        """The line if it fits in the trace; else a line about the limit once, then ``None``."""
+        """The line if it fits in the trace; else a line about the limit, once; ``None`` after that."""
         left, self._trace_left = self._trace_left, self._trace_left - len(line.encode()) - 1
         # The first line that does not fit: the trace ends with a line about the limit.
         if self._trace_left < 0 <= left:

@@ -42,7 +42,7 @@ class LogFile:
     """Appends whole lines to a new file; only one thread at a time may use it.
 
     Args:
-        path: The file.
+        path: The path of the new file.
         clock: Returns the seconds since 1970.
         mark: Makes the line that is written in place of a gap; ``None`` for no line.
         head: The first line of the file, written together with the second.
@@ -94,7 +94,7 @@ class LogFile:
         return ended
 
     def end_gap(self, line: Callable[[LogGap], bytes]) -> LogGap | None:
-        """Ends a gap with a line about the gap and returns the gap; ``None`` if the line cannot be written now."""
+        """Ends a gap (missing lines) by writing a line about it; returns the gap, ``None`` if the write fails."""
         gap = self.gap
         if gap is None or not self.is_open or not self._is_due():
             return None

@@ -97,7 +97,7 @@ class HostRecorder:
         """Adds records of a peer or records forwarded by the leader; ignores a repeated message of a peer.
 
         Args:
-            records: The records.
+            records: Events, measured steps and lines of the trace, as their sender packed them.
             leads: True if this agent leads. Only the leader records undefined signals, and sends them to its followers.
         """
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()

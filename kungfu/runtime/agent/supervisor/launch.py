@@ -44,7 +44,7 @@ class PeerProcess:
     """A running peer under a dedicated parent process: see ``subreaper``.
 
     Args:
-        child: The subreaper.
+        child: The parent process of the peer, which runs ``subreaper``.
         control: The socket to the subreaper: sends signals, receives the peer's process id and exit code.
 
     Attributes:

@@ -62,7 +62,7 @@ class _TrainerFinder:
         self._trainers: dict[str, str] = internals["KERAS_TRAINERS"]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a module with a trainer class, with a loader that adds the check; ``None`` for other modules."""
+        """The spec of a module with a trainer class; its loader adds the ``fit`` check. ``None`` for other modules."""
         if name not in self._trainers:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)

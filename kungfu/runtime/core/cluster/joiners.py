@@ -33,7 +33,7 @@ def spawn(
     """Starts peers; a peer for which no host has a free slot counts as missing.
 
     Args:
-        cluster: The cluster.
+        cluster: The state of the job.
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
         host: The host on which the peers should run; ``None`` for the first host with a free slot, see `host_for`.

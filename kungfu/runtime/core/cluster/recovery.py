@@ -267,7 +267,7 @@ def _is_untouched(regrouping: Regrouping, view: View) -> bool:
 
 
 def kill_late_members(cluster: Cluster, now: float) -> Transition:
-    """Kills members that have not reported in time; members that an error names have less time."""
+    """Kills members that have not reported in time; members named by the error of another peer have less time."""
     regrouping = cluster.regrouping
     if regrouping is None or regrouping.formed is not None or not regrouping.reports:
         # No survivor waits for the reports of others.

@@ -32,7 +32,7 @@ def refusal_of(asked: request.Asked, context: AdmissionContext) -> str | None:
     """The reason to refuse this request, regardless of other requests; ``None`` if the job can accept it.
 
     Args:
-        asked: The request.
+        asked: The request, with its origin.
         context: The present state of the job.
 
     >>> from kungfu.runtime.core.view import Peer

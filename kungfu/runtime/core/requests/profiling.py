@@ -1,4 +1,4 @@
-"""The survey of a profile: the next size to measure, the measurements, and the end of the measurements of each size.
+"""The survey of a profile: the size to measure next, the measurements so far, and the completion of each size.
 
 A survey proceeds from the largest size down: a peer leaves at once, but a joiner takes seconds to get ready. So
 there are two waves of joiners (up to the largest size, and back to the initial size) instead of one for each size.
@@ -26,7 +26,7 @@ class TimedStep:
 
 @dataclass(frozen=True)
 class Point:
-    """The measurements of a size: ``samples`` and ``seconds``, each the sum of ``steps`` steps."""
+    """The measurements of a size: ``samples`` and ``seconds``, each summed over ``steps`` steps."""
 
     size: int
     steps: int = 0

@@ -82,7 +82,7 @@ class BarrierProtocol:
         """Holds the barrier with the other peers of ``view``; rank 0 concludes.
 
         Args:
-            view: The view.
+            view: The view whose peers hold the barrier.
             arrival: The arrival of this peer. Variables that differ by rounding only are set to rank 0's values.
             decision: Called on rank 0, once all have arrived and hold the same state.
 
@@ -242,7 +242,7 @@ class BarrierProtocol:
         return reply
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records which variables differed by rounding; the event is marked as repeated if all were named before."""
+        """Records which variables differed by rounding; the event is marked as repeated if all were named earlier."""
         if (event := rounding_event(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
             self.agent_client.record("events", msgspec.structs.replace(event, again=news <= self.reported_rounding))
