@@ -102,10 +102,11 @@ def at_least(*policies: Policy) -> Policy:
 def first(*policies: Policy) -> Policy:
     """Combines policies: for a setting that several of them set, the first policy that has a request decides.
 
-    An earlier policy has priority from its first request on, because requests remain valid.
+    An earlier policy has priority from its first request on, because requests remain valid. Everything else is as for
+    `at_most`.
 
     Args:
-        policies: At least two policies, the first with the highest priority. Everything else is as for `at_most`.
+        policies: At least two policies, the first with the highest priority.
     """
     return _combined("first", policies, choose=lambda one, other, now: _or(one, other))
 

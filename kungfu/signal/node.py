@@ -32,7 +32,7 @@ S = TypeVar("S", bound="Signal")
 
 
 class Condition(Protocol):
-    """A trigger, with a gate and a predicate, as an alternative to a bool signal in `Signal.hold`."""
+    """An alternative to a bool signal in `Signal.hold`: a trigger, which has a gate and a predicate."""
 
     @property
     def gate(self) -> Signal: ...

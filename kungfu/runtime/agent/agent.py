@@ -217,8 +217,8 @@ class Agent:
             self._context.recorder.event(devices, shown=True)
 
     def _record_exits(self) -> None:
-        """Records the ends of this host's peers that are not recorded yet when the job fails: such an end may be closer
-        to the root cause than the recorded failure."""
+        """Records, when the job fails, each still unrecorded end of a peer of this host: such an end may be closer to
+        the root cause than the recorded failure."""
         recorder, started = self._context.recorder, set(self._context.supervisor.started)
         with self._exited:
             self._exited.wait_for(lambda: started <= self._exits.keys(), timeout=_EXITS_WITHIN_S)

@@ -21,7 +21,7 @@ AbandonReason = Callable[[], PeerFailure | None]
 
 
 def no_abandon_reason() -> PeerFailure | None:
-    """The default `AbandonReason`: waits last until the deadline."""
+    """Returns no reason to end a wait early: the default `AbandonReason`, with which waits last until the deadline."""
     return None
 
 

@@ -24,7 +24,7 @@ class ShadowAsk:
 
 
 def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
-    """Describes, by rank, the requests since the last barrier that not all peers share; empty if all peers agree.
+    """Describes, by rank, each request that only some peers made since the last barrier; empty if all peers agree.
 
     Args:
         asked: The requests of shadow rules, by rank.

@@ -104,7 +104,7 @@ def _from(holders: Sequence[int], index: int) -> list[int]:
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
-    """Deals the hosts that hold the state to ``count`` receiving hosts; lists the sources of each, by turns of host."""
+    """Assigns each host that holds the state to one of ``count`` receivers; returns each receiver's sources."""
     hosts = list(holders.values())
     rows = [zip_longest(*hosts[first::count]) for first in range(count)]
     return [[rank for row in group for rank in row if rank is not None] for group in rows]

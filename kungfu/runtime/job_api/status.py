@@ -75,7 +75,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class RequestProgress:
-    """The progress of a request ``seconds`` after its submission; ``points`` are the points of a profile."""
+    """The progress of a request ``seconds`` after its submission; ``points`` are the measurements of a profile."""
 
     id: str
     words: str

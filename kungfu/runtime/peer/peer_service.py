@@ -28,7 +28,7 @@ WriteTrace = Callable[[float, str], str]
 
 
 def cannot_trace(seconds: float, folder: str) -> str:
-    """The `WriteTrace` of a program without a profiler."""
+    """Refuses to write a trace: the default `WriteTrace`, for a program without a profiler."""
     return "this peer cannot be traced"
 
 

@@ -87,7 +87,7 @@ class VariableGap:
 
 
 def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic]) -> VariableGap:
-    """The gap between two values of one variable.
+    """The difference between two peers' values of one variable.
 
     Args:
         index: The index of the variable.

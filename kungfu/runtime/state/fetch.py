@@ -39,7 +39,7 @@ def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonRea
             rank, the range of bytes, and the bytes received. After an error the state is neither the old nor the new.
 
     Cost:
-        Additional memory: 4 MiB for each source on this host (at most four), or the messages in flight.
+        Additional memory: 4 MiB for each source on this host (at most four); for other sources, the messages in flight.
     """
     with state.writable() as buffers:
         transfer = context.transfers(buffers.total_bytes)[context.me.rank]

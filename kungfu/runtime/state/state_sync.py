@@ -66,7 +66,7 @@ def sync_state(
 def _fetch_beside(
     state: ReplicatedState, context: TransferContext, *, attach: Callable[[], None], abandoned: AbandonReason
 ) -> None:
-    """Fetches the state in another thread while this thread attaches."""
+    """Fetches the state in another thread while this thread opens the attachment."""
     failed: list[PeerFailure] = []
 
     def abandon_reason() -> PeerFailure | None:

@@ -119,8 +119,8 @@ def fold(
     fixed length; it is agreed if all inputs are agreed.
 
     Args:
-        update: Called once, with placeholders; must be a pure dataflow of the vocabulary over these. Any other signal
-            that it needs must be an input.
+        update: Called once, with placeholders; returns a pure function of these, built from operations of `kf.ops`.
+            Any other signal that it needs must be an input.
         init: A number, a truth value or a `Filled` vector, or a tuple of these for several fields of state, which
             `update` then receives and returns as a tuple.
         *inputs: The signals that `update` sees after the state.
@@ -216,7 +216,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
 
 
 def _updates(given: object, *, fields: StateFields) -> StateFields:
-    """The traced next state, one signal per field; raises `PolicyError` if dtypes, shapes or the count differ."""
+    """The traced next state, one signal per field; raises `PolicyError` if a number, dtype or shape has changed."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
         raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")

@@ -34,7 +34,7 @@ class Operation:
         numpy: The NumPy kernel.
         tensorflow: The name of the TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.
         symbol: The Python operator, if there is one.
-        unit: The rule for the unit of the result from the units of the operands; empty if the operands imply no unit.
+        unit: A word for the derivation of the result's unit from the operands' units; empty if there is no unit.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Operation:
             raise PolicyError(f"{self.name}({given}): {error}") from None
 
     def evaluate(self, values: Sequence[Any], types: tuple[SignalType, ...]) -> Any:
-        """The result for these values by the NumPy kernel: a scalar or an array."""
+        """Applies the operation to these values by its NumPy kernel; returns a scalar or an array."""
         typing = self.typing(types)
         with np.errstate(all="ignore"):
             operands = [np.asarray(value, dtype) for value, dtype in zip(values, typing.operands, strict=True)]

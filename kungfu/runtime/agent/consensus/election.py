@@ -82,7 +82,7 @@ def elect(
 
     Returns:
         ``Elected`` if this agent leads now, ``NoQuorum`` if it must stop, ``None`` once another agent leads or
-        ``is_over``.
+        ``is_over`` returns True.
 
     Cost:
         Ends within twice ``--heartbeat`` of the start or of the last vote for another agent, and in any case within six

@@ -45,7 +45,7 @@ def lost_after_s(deadlines: Deadlines) -> float:
 
 @dataclass(frozen=True)
 class HostReported:
-    """The agent of ``host`` received this leader's first message; ``started`` lists all peers that it has started."""
+    """The agent of ``host`` received this leader's first message; ``started`` lists all peers started by this agent."""
 
     host: int
     started: tuple[int, ...]

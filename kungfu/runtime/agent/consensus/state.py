@@ -33,7 +33,7 @@ class JobSnapshot:
         addresses: The address of each peer, by its id.
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
-        incarnations: The incarnation of the last admitted agent of each host.
+        incarnations: The last admitted agent of each host, by a number drawn when that agent started.
     """
 
     cluster: Cluster

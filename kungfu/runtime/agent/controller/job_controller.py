@@ -36,7 +36,7 @@ class JobController:
     Attributes:
         cluster: The view, the processes and the hosts; replaced by each decision.
         last_events: The number of the last event that each host has reported.
-        incarnations: The incarnation of the last admitted agent of each host.
+        incarnations: The last admitted agent of each host, by a number drawn when that agent started.
         requests: The requests of people and schedulers.
     """
 
@@ -237,5 +237,5 @@ def root_cause(
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
-    """True if the end of this process may have caused other ends; before the first view, any end may be the cause."""
+    """True if the end of this process may have caused the end of others; before the first view, any end may have."""
     return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

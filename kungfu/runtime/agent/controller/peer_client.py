@@ -233,7 +233,7 @@ class PeerClient:
         self._in_thread(lambda: self._repeat(ask, peer, is_over))
 
     def _repeat(self, ask: Callable[[], Any], peer: Peer, is_over: IsOver) -> Any:
-        """Asks until there is an answer; returns ``None`` once ``is_over``. Only the first failure is reported."""
+        """Asks until there is an answer; returns ``None`` once ``is_over`` is true. Reports only the first failure."""
         pause_s, failed = _FIRST_PAUSE_S, False
         while not (is_over() or self._closed.is_set()):
             try:

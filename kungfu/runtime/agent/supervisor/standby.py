@@ -24,7 +24,7 @@ _READ_LATER = {STANDBY_KEY, ENVIRONMENT_KEY, "CUDA_VISIBLE_DEVICES"}
 
 
 def can_stand_by(command: Sequence[str]) -> bool:
-    """True if a command runs a Python script or module, so that its interpreter can be started in advance.
+    """True if a command runs a Python script or module: then its interpreter can be started in advance.
 
     >>> can_stand_by(["python", "train.py"]), can_stand_by(["bash", "run.sh"])
     (True, False)

@@ -108,7 +108,7 @@ class Hosts:
 
     @property
     def threads(self) -> int:
-        """The threads of a peer within an op, equal on all peers so that sums have one order; 0 if unknown."""
+        """The number of threads of an op, equal on all peers so that sums have one order; 0 if unknown."""
         return min(self.shares.values(), default=0)
 
     @property

@@ -42,7 +42,7 @@ class Rendezvous(Generic[Arrival, Result]):
 
         Args:
             size: The number of peers that meet.
-            deadline_s: Seconds.
+            deadline_s: The longest wait, in seconds.
             what: A description of the rendezvous, for errors.
             abandoned: Returns a ``PeerFailure`` once the wait is pointless; called every 0.2 s and at each ``wake``.
 
