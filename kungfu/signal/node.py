@@ -241,7 +241,7 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that combines the peers' values to a value equal on all peers: a sum, a mean, a vector with an entry
+    """A message that combines the peers' values into one, equal on all peers: a sum, a mean, a vector with an entry
     per peer, or a "carry". A carry is a sum to which only rank 0 contributes, 1 or 0: an exact truth value."""
 
     reduction: Reduction

@@ -136,7 +136,7 @@ class Attachment(Protocol):
         return
 
     def late(self) -> LateRanks | None:
-        """Host, any thread: a message that has waited for seconds so far; returned once, on one waiting peer only."""
+        """Host, any thread: a message that has been waiting for seconds; returned once, on one of the waiting peers."""
         return None
 
     def silent(self) -> SilentRanks:

@@ -135,7 +135,7 @@ class StopTraining(Struct, frozen=True, tag=True):
 
 
 class Retry(Struct, frozen=True, tag=True):
-    """A request to try again what was refused for lack of a slot, because a host with free slots has joined."""
+    """A request to retry each request refused for lack of a slot, because a host with free slots has joined."""
 
 
 Membership = Resize | Leave

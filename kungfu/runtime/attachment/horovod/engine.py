@@ -144,7 +144,7 @@ def start(
 
 @contextmanager
 def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[None]:
-    """Within the block, in which Horovod starts, ends its waits for other peers once ``given_up`` returns a reason."""
+    """Within the block, which starts Horovod, ends Horovod's waits for peers once ``given_up`` returns a reason."""
     over = threading.Event()
 
     def watch() -> None:

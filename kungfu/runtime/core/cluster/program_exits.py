@@ -80,7 +80,7 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
 
 
 def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
-    """Counts a lost peer as preempted, not as failed: its exit code, the sign of this, comes after its report."""
+    """Counts a lost peer as preempted, not as failed, when its exit code, which comes after its report, shows this."""
     losses = cluster.losses
     failures = losses.failures if peer in losses.noticed else max(0, losses.failures - 1)
     return replace(cluster, losses=replace(losses, failures=failures).with_preempted(peer))

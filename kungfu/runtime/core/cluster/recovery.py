@@ -227,7 +227,7 @@ def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
 
 
 def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tuple[int, ...]:
-    """The lost peers to replace: failed peers, then preempted peers. The first peers beyond a budget are left out."""
+    """The lost peers to replace, as far as the budgets of failed and of preempted peers allow; failed peers first."""
     lost, limits = list(lost), cluster.limits.replacements
     failed = tuple(peer for peer in lost if peer not in losses.noticed)
     preempted = tuple(peer for peer in lost if peer in losses.noticed)
