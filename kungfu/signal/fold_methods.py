@@ -1,4 +1,4 @@
-"""The methods of a signal that create folds."""
+"""The methods of a signal that create folds (signals with memory)."""
 
 from __future__ import annotations
 
