@@ -1,4 +1,4 @@
-"""Marks a monitor's signal with the monitor's name, so that a plan shows the monitor as one item."""
+"""Marks a monitor's signal with the monitor's name, so that ``kungfu explain`` shows the monitor as one item."""
 
 from __future__ import annotations
 

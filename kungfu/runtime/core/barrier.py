@@ -194,7 +194,7 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
 
 def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
-    """Clears outdated refusals: a `Retry` clears all, a request from outside only the refusal of replacements."""
+    """Clears outdated refusals: a `Retry` clears all, another request from outside only that of replacements."""
     if any(isinstance(one.what, request.Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and request.changes_membership(one) for one in requests)

@@ -107,12 +107,12 @@ class BarrierInput:
 
     @property
     def outside(self) -> Asked | None:
-        """The first request from outside; ``None`` if there is none."""
+        """The first request of a person, a scheduler or an agent; ``None`` if there is none."""
         return next((one for one in self.requests if one.is_outside), None)
 
     @property
     def exchanged(self) -> tuple[int, ...]:
-        """The peers whose exchange continues: any request from outside, except a notice, ends all exchanges."""
+        """The peers whose replacement continues: any request from outside, except a preemption notice, ends it."""
         what = None if self.outside is None else self.outside.what
         is_notice = isinstance(what, Leave) and what.when == "noticed"
         return self.terms.leaving if what is None or is_notice else ()
@@ -190,7 +190,7 @@ def _change_size(at: BarrierInput, target: int, *, asked: int, preparing: bool) 
 
 
 def _shrink(at: BarrierInput, target: int, *, preparing: bool) -> Decision:
-    """Removes peers at once, first the peers under exchange, which then need no replacements."""
+    """Removes peers at once, first the peers that are being replaced, which then need no replacements."""
     view, leaving = at.view, at.terms.leaving
     gone = at.leave_order(leaving)[: view.size - target]
     left = tuple(peer for peer in leaving if peer not in gone)
@@ -320,7 +320,7 @@ def _let_named_leave(at: BarrierInput) -> Decision:
 
 
 def _named(at: BarrierInput) -> _Named:
-    """The peers named by requests or under exchange; a peer that leaves now is not replaced."""
+    """The peers that requests name or that are being replaced; a peer that leaves now is not replaced."""
     view, lead, leaves = at.view, at.requests[0].what, [one.what for one in at.requests if isinstance(one.what, Leave)]
     of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
     given_notice = [peer for peer in view.ids if peer in of["noticed"]]

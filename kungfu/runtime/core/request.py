@@ -221,7 +221,7 @@ def _merge_order(asked: Asked) -> tuple[bool, ...]:
 
 
 def _changes_from_outside(asked: Asked) -> bool:
-    """True if a request from outside changes the membership; a notice does not count, since it has no conflicts."""
+    """True if a request from outside changes the membership, except a preemption notice, which has no conflicts."""
     is_notice = isinstance(asked.what, Leave) and asked.what.when == "noticed"
     return asked.is_outside and changes_membership(asked) and not is_notice
 

@@ -87,7 +87,8 @@ class FailedPeers:
 class NoticedLoss:
     """The state of this peer when it noticed the loss of others: error, steps done, terms in force, stage and digest.
 
-    The digest covers the state of this peer at that stage. See `kungfu.runtime.core.cluster.LossReport`.
+    A stage counts the exchanges after the last step, as in `kungfu.runtime.core.cluster.LossReport`; the digest covers
+    the state at that stage.
     """
 
     error: KungfuError

@@ -135,7 +135,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of peers so far, with notices and reported exits."""
+    """The losses of peers so far, with preemption notices and reported exits."""
 
     failures: int = 0  # the number of failed peers
     preemptions: int = 0  # the number of peers preempted by their platform
@@ -149,11 +149,11 @@ class Losses:
     raised: Mapping[int, Exit] = field(default_factory=dict)
 
     def with_failed(self, *peers: int) -> Losses:
-        """Counts these peers as failed, except peers with a notice, which are counted as preempted already."""
+        """Counts these peers as failed, except peers with a preemption notice, which are counted already."""
         return replace(self, failures=self.failures + len({*peers} - self.noticed))
 
     def with_preempted(self, *peers: int) -> Losses:
-        """Counts these peers as preempted, except peers with a notice, which are counted already."""
+        """Counts these peers as preempted, except peers with a preemption notice, which are counted already."""
         news = {*peers} - self.noticed
         return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
 

@@ -254,7 +254,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class ReleaseHost:
-    """Releases a host that was given notice and no longer runs a process."""
+    """Releases a host that got a preemption notice and no longer runs a process."""
 
     host: int
 

@@ -23,7 +23,7 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
 
 
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
-    """The number of slots of the members with a notice; the next view removes these members in any case.
+    """The number of slots of members with a preemption notice, which the next view removes in any case.
 
     The members in ``leaving`` leave only once their replacements have come, so their slots do not count."""
     going = cluster.losses.noticed & {*cluster.members} - {*leaving}
@@ -76,7 +76,7 @@ def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
 
 
 def release_empty_hosts(cluster: Cluster) -> Transition:
-    """Releases the hosts that were given notice and no longer run a process."""
+    """Releases the hosts that got a preemption notice and no longer run a process."""
     empty = sorted(host for host in cluster.hosts.leaving if not peers_on(cluster, host))
     if not empty:
         return cluster, []

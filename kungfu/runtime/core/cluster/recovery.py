@@ -214,7 +214,7 @@ def _number_coming(cluster: Cluster) -> int:
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The queue without joiners that would replace lost members with a notice: these are replaced as lost peers."""
+    """The queue without joiners for preempted members that are lost by now: these are replaced as lost peers."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 

@@ -121,7 +121,7 @@ def _react(cluster: Cluster, event: events.Event, now: float) -> Transition:
 
 
 def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> Transition:
-    """Handles a view that trains; requests the removal of members with a notice that could not be removed earlier."""
+    """Handles a view that trains; requests the removal of preempted members that could not be removed earlier."""
     left = _removed_peers(cluster, event.view)
     # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
@@ -158,7 +158,7 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
 
 
 def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
-    """Handles a notice to peers: members are asked to leave at the next barrier; for other peers, nothing is done."""
+    """Handles a preemption notice to peers: members are asked to leave at the next barrier; others are ignored."""
     losses = cluster.losses
     there = {*cluster.members, *cluster.between_phases}
     news = [peer for peer in peers if peer in there and peer not in losses.noticed]
@@ -218,13 +218,13 @@ def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
 
 
 def _removed_peers(cluster: Cluster, view: View) -> set[int]:
-    """The peers that a new view removes by a decision, and not because of a loss or a notice."""
+    """The peers that a new view removes by a decision, and not because of a loss or a preemption."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
     return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())
 
 
 def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
-    """Handles a notice to a host: its members are removed, and its joiners start elsewhere."""
+    """Handles a preemption notice to a host: its members are removed, and its joiners start elsewhere."""
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
         # The notice is repeated, or the host is lost.
         return cluster, []
