@@ -98,7 +98,7 @@ class _Signals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raises the first signal at once inside the ``with`` block; outside the block, signals are held back."""
+        """Within the block, raises the first signal as soon as it arrives; outside, signals are only remembered."""
         try:
             self._raises = True
             self._raise()

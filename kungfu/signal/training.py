@@ -146,7 +146,7 @@ class TrainingSignals:
     """
 
     step: Source
-    """Number of the running step, from 1 (int64, steps, agreed)."""
+    """Number of the running step, from 1 (int64, in steps, equal on all peers)."""
 
     size: Source
     """Peers in the view (int64, peers, agreed)."""
@@ -222,7 +222,7 @@ class TrainingSignals:
         """The number that the program's step publishes by ``training.publish(name, value)``, in the current step.
 
         For values that the user's model computes: an auxiliary loss, an accuracy, a statistic of the gradients. The
-        number is local; to make it agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or
+        number is local; for one number on all peers, write ``kf.ops.weighted_mean(x, training.samples)`` or
         ``kf.ops.all_reduce(x, "mean")``, which are sent with the gradients. On a peer without samples, or in a step
         without a call of ``publish``, the number is NaN, or 0 or false if it is not a float. Over micro-batches, floats
         are averaged, weighted by samples; for other dtypes, the last micro-batch with samples counts.
@@ -261,9 +261,9 @@ class TrainingSignals:
     def fed(self, name: str, *, unit: str = "", meaning: str = "") -> Fold:
         """The last number that the program fed by ``training.feed(name, value)`` between its steps, on rank 0.
 
-        For values that only Python knows: a price, a validation accuracy, the hour. Agreed: rank 0's number is sent
-        with the message of the next step, and stays valid until rank 0 is fed a new number. Gives a float32 scalar, NaN
-        before the first.
+        For values that only Python knows: a price, a validation accuracy, the hour. Every peer gets rank 0's number,
+        which is sent with the next step's message, and stays valid until rank 0 feeds another. It is a float32 scalar;
+        NaN until rank 0 has fed a first number.
 
         Args:
             name: Letters, digits and ``_``; not a name of the step's signals. All policies must declare it identically.
@@ -295,7 +295,7 @@ class TrainingSignals:
 
     @property
     def view_steps(self) -> Fold:
-        """Steps since the cluster last changed: 1 in the first step of a view (int64, steps, agreed).
+        """Steps since the cluster last changed: 1 in the first step of a view (int64, in steps, equal on all peers).
 
         A policy that decides by measurements can wait until the size is settled: ``.when(training.view_steps > 10)``.
 

@@ -134,7 +134,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
-    """Describes the guesses in the model of a job. ``sizes`` and ``batches`` are the values that the model reached."""
+    """Describes the guesses of a job's model, for the ``sizes`` and ``batches`` that occurred when the model ran."""
     seen = sorted(job.sizes)
     between = sorted({one for one in sizes if one not in seen and seen[0] < one < seen[-1]})
     above, below = sorted({one for one in sizes if one > seen[-1]}), sorted({one for one in sizes if one < seen[0]})
@@ -269,7 +269,7 @@ def _least_speed(steps: Sequence[RecordedStep]) -> float:
 
 
 def _slowest(jitter: float, size: int) -> float:
-    """The expected relative step time of the slowest of this many peers; measured steps already include this wait."""
+    """The step time of the slowest of ``size`` peers, relative to a peer's mean; measured throughputs contain it."""
     return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 
@@ -284,7 +284,7 @@ def _largest_draw(peers: int) -> float:
 
 
 def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
-    """Yields samples done and the gradient noise scale, averaged over `_WINDOW` steps; nothing without norms."""
+    """Yields the samples done and the gradient noise scale, averaged over `_WINDOW` steps, where norms are recorded."""
     local, mean = _NORMS
     pairs = []
     for one in steps:
@@ -305,7 +305,7 @@ def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
 
 
 def _followed(trace: Trace, name: str) -> Callable[[SimulatedStep], float]:
-    """A recorded source as a function of the samples done."""
+    """The recorded values of a source (a signal that rules read), as a function of the number of samples done."""
     pairs = []
     for one in trace.steps:
         value = _finite(one.agreed.get(name, one.local[0].get(name)), math.nan)

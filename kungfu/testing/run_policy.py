@@ -40,7 +40,7 @@ def run_policy(
     The decisions have no effect on recorded runs and arrays. `budget` is the job's budget of rescales.
 
     The decisions are in order, and include the decisions of shadow rules. On a model they also include the decisions of
-    rules on a rescale, under the step before the barrier, and `FiredRule.unmet` states why a decision had no effect.
+    on-rescale rules, under the step before the barrier, and `FiredRule.unmet` states why a decision had no effect.
     Raises `PolicyError` as `attach` does, and `UsageError` for a missing source.
 
     Examples:
@@ -100,7 +100,7 @@ def _steps(arrays: Mapping[str, Any]) -> int:
 
 
 def _size(arrays: Mapping[str, Any], index: int, own: set[str]) -> int:
-    """The number of peers of a step: the given size, else the length of the longest row."""
+    """The number of peers of a step: as given by ``size``, else the most values of a local source in this step."""
     if "size" in arrays:
         return int(arrays["size"][index])
     rows = [len(values[index]) for name, values in arrays.items() if name in own and _is_row(values[index])]

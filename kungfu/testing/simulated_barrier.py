@@ -1,4 +1,4 @@
-"""The barriers of a modelled job: as in a real job, they decide on the requests of rules one step later.
+"""The barriers of a modelled job: as in a real job, they decide on a rule's request one step after the rule fired.
 
 The code of real peers makes the requests and decides on them (``kungfu.rule_requests``, ``runtime.core.barrier``);
 only the peers, their preparation and the clock are modelled.
@@ -58,7 +58,7 @@ class SimulatedBarrier:
             fractions: The speed of each peer as a fraction of the median speed, in rank order; empty if not measured.
 
         Returns:
-            The rules on a rescale that fired, in the order of a real barrier.
+            The on-rescale rules that fired, in the order of a real barrier.
         """
         self.brought, offer = [], self._offer()
         if not self.posted and offer is None and not self.job.terms.departing:
@@ -80,7 +80,7 @@ class SimulatedBarrier:
                 self._answered(fired, rule_requests.call_last_hook(fired, fired.action, size=self.job.size))
 
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
-        """Decides on the requests and the offer, and carries out the decision."""
+        """Decides on the requests and on the offer of joiners, and carries out the decision."""
         self.job.clocks.after_barrier = True
         job = self.job
         view = View(job.view, tuple(_peer(number) for number in job.peers))
@@ -109,7 +109,7 @@ class SimulatedBarrier:
         return JoinerOffer(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
     def _adjusted(self, before: View, decision: Decision) -> Terms:
-        """The terms of a decision, with the settings that rules on a rescale and other rules request."""
+        """The terms of a decision, with the settings that on-rescale rules and other rules request."""
         job = self.job
         return with_settings(
             decision,
@@ -119,7 +119,7 @@ class SimulatedBarrier:
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
-        """The settings that rules on a rescale choose from the state at the barrier."""
+        """The settings that on-rescale rules choose from the state at the barrier."""
         job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
         step, epoch_samples = job.step - 1, job.model.start.epoch_samples
         sources = rule_requests.rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
@@ -128,7 +128,7 @@ class SimulatedBarrier:
         return [rule_requests.asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
-        """Applies the decided terms, enters the new view if there is one, and prepares missing peers."""
+        """Applies the decision: its settings, the new view if there is one, and the start of missing peers."""
         job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
         changed = view.version != before.version
         job.terms = terms

@@ -1,4 +1,4 @@
-"""A modelled job under way: its clocks, step times and hosts, and the sources that it offers to a policy in a step."""
+"""A modelled job under way: its clocks, step times and hosts, and the values that a policy reads in each step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Clocks:
     peer_s: float = 0.0  # summed over all peers, each from the barrier where it joined to the one where it left
 
     def stand(self, seconds: float, *, size: int) -> None:
-        """Adds seconds that pass for this many peers."""
+        """Adds a time during which ``size`` peers are in the job, training or not."""
         self.total_s += seconds
         self.peer_s += seconds * size
 

@@ -32,7 +32,7 @@ class RecordedStep:
         view: The version of the view in which the step was done.
         local: Each peer's local sources by name, in rank order, including local gradient reductions under names like
             ``norm_squared(grads)``.
-        agreed: The agreed sources by name, with the agreed gradient reductions.
+        agreed: The sources and gradient reductions that are equal on all peers, by name.
         fired: The rules that fired, each with the number that it requested.
     """
 

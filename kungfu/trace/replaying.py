@@ -144,7 +144,7 @@ def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
 def _beginning(
     trace: Trace, *, start: int, snapshots: Mapping[tuple[int, int], Snapshot]
 ) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
-    """The steps to replay with the run's own plan, and the snapshot before them; ``None`` if the run has none there."""
+    """The steps to replay with the run's own plan, and the snapshot before them, ``None`` if there is no snapshot."""
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for index, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))
@@ -220,7 +220,7 @@ def _restore(replaying: Replay, snapshot: Snapshot) -> None:
 
 
 def _held(snapshot: Snapshot, name: str) -> list[Any]:
-    """A field of a fold's state on every peer; only rank 0 records an agreed field."""
+    """A field of a fold's state on every peer; a field that is equal on all peers is recorded by rank 0 only."""
     agreed = snapshot.folds[0].get(name, math.nan)
     return [one.get(name, agreed) for one in snapshot.folds]
 

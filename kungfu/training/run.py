@@ -95,9 +95,9 @@ class Standing:
         rank: This peer's rank in its view; ``None`` once a decision has removed this peer.
         size: The size of the view.
         source: The rank from whose state all peers in this view continued.
-        terms: The terms in force.
+        terms: The values in force in the view besides its members, such as the batch size.
         is_in_job: True once this peer has entered a view; from then on, a step's message may carry a request.
-        stage: The stage between two steps; see `LossReport`.
+        stage: The number of the present pause between two steps, for reports of a loss; see `LossReport`.
         barrier_failure: The failure of the last barrier, kept until this peer has recovered from the failure.
     """
 
@@ -205,7 +205,7 @@ class Run:
 
     @property
     def terms(self) -> Terms:
-        """The terms in force."""
+        """The values in force in the view besides its members, such as the batch size."""
         return self.standing.terms
 
     @property

@@ -124,7 +124,7 @@ def ring_curve(communication: float, *, up_to: int = 64) -> Curve:
 
     Args:
         communication: c, the time of one exchange as a fraction of one GPU's compute, at least 0.
-        up_to: the largest number of GPUs for which the curve is stated, at least 1.
+        up_to: the largest number of GPUs of the curve, at least 1.
 
     >>> [round(rate, 2) for rate in ring_curve(0.05, up_to=4).rates]
     [1.0, 1.89, 3.37]

@@ -70,7 +70,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reduction(msgspec.Struct, kw_only=True):
-    """The fractions by which the first policy's figures are below the second's on one cluster; negative if above."""
+    """The fractions by which times under the first policy are below those under the second; negative if above."""
 
     gpus: int
     load: float | None
@@ -107,7 +107,7 @@ class SimulationReport(msgspec.Struct, kw_only=True):
 
 
 def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
-    """The reductions from the second policy to the first, for each cluster and load."""
+    """For each cluster and load, the relative reductions of times under the first policy, compared with the second."""
     found = []
     for ours, theirs in zip(runs[::2], runs[1::2], strict=True):
         before, after = theirs.summary, ours.summary

@@ -114,7 +114,7 @@ FRESH_SEEDS, FRESH_RUNS = 5, 400
 
 
 def outlook(simulator: Simulator, *, plan: AllocationPlan, first_seed: int) -> Outlook:
-    """The outlook of a plan, with seeds from ``first_seed`` on; a single run if nothing is random."""
+    """Draws fresh runs of a plan, with seeds from ``first_seed`` on; with one seed if nothing is random."""
     seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.is_random else 1))
     drawn = [sample(redrawn(simulator, samples=FRESH_RUNS, seed=seed), plan=plan) for seed in seeds]
     return Outlook(np.stack([each.ends[-1] for each in drawn]), np.stack([each.dollars for each in drawn]))

@@ -1,4 +1,4 @@
-"""The sharing of a stage's GPUs: trials at once and in a queue, and the number of instances."""
+"""The sharing of a stage's GPUs: the trials that train at once, the trials that wait, and the number of instances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def share(stage: Stage, *, gpus: int) -> Share:
     The remaining GPUs are idle.
 
     Args:
-        stage: The stage.
+        stage: the number of trials, and their work.
         gpus: the GPUs of the stage, at least 1.
 
     >>> share(Stage(trials=3, iterations=9), gpus=14), share(Stage(trials=32, iterations=1), gpus=24)
@@ -41,7 +41,7 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
     """The number of instances of a stage.
 
     Args:
-        stage: the stage.
+        stage: the number of trials, and their work.
         gpus: the GPUs of the stage.
         node: the GPUs of an instance.
         packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough instances that

@@ -68,7 +68,7 @@ class Injection:
     """The outcome of a fault.
 
     Args:
-        fault: The fault.
+        fault: The fault, as scheduled.
         at: The time at which the fault was carried out, in seconds since 1970; ``None`` if it was not carried out.
         step: The number of recorded steps at that time.
         peers: The ids of the peers that the fault hit.
@@ -96,14 +96,14 @@ def inject(
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Injection]:
-    """Injects faults one after the other and yields the outcome of each; ends when the job is whole again.
+    """Injects faults one after the other and yields the outcome of each; ends when the job has recovered.
 
     No further fault is carried out once the job fails to recover in time or has ended.
 
     Args:
         faults: The faults, in the order in which they are carried out.
         watcher: Follows the record of the job.
-        job: The job.
+        job: The job that receives the faults.
         limits: The limits of the injection.
         freezer: Freezes, slows and thaws processes.
         clock: Returns the time in seconds since 1970.
@@ -142,13 +142,13 @@ class _Injector:
         return self.hit_until.get(peer, 0.0) > now
 
     def _is_calm(self, job: Job, now: float) -> bool:
-        """True if the job is whole, no member is hit by a fault, and the job has trained since the last fault ended."""
+        """True if the job has its target size, no member is still hit, and a step ended after the last fault did."""
         # Steps reach the record late: a step recorded after a fault may have ended before the fault.
         is_hit = any(self._is_hit(peer, now) for peer in job.members)
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
 
     def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
-        """Waits for the moment of a fault; returns the obstacle, or an empty text and the joiners on their way. The
+        """Waits for the moment of a fault; returns the obstacle, empty if there is none, and the joiners under way. The
         schedule began after ``begun`` recorded steps, and the previous fault ended at time ``since``."""
         limits = self.limits
         before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s

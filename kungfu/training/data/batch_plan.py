@@ -30,7 +30,7 @@ class KeptRows:
     its missing rows are loaded.
 
     Cost:
-        The memory of four batches, two of which exist anyway; comparing indices takes some microseconds.
+        The memory of four batches, of which two would exist anyway, as they are loaded ahead; and some microseconds.
     """
 
     def __init__(self) -> None:

@@ -142,14 +142,14 @@ class DataCursor:
         self._recorded = 0  # the number of passed samples that need no event: recorded already, or read at once
 
     def follow(self, source: SampleSource) -> None:
-        """Makes the cursor follow the run through this source."""
+        """Tracks the run's position in this source from now on, unless its samples are loaded by index."""
         if isinstance(source, Stream):
             self._stream = source
         if isinstance(source, SequentialSource):
             self._partitions = source
 
     def reached(self, position: StepPosition) -> None:
-        """Advances after a step; joiners may request this position if every peer reads the data."""
+        """Records the position after a step; joiners request it if every peer reads all of the data."""
         if self._stream is not None:
             self._newest = Position(position.epoch, position.offset)
 

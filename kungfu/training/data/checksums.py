@@ -1,7 +1,7 @@
 """Checksums of samples, by which peers verify that they hold the same samples in the same order.
 
-Each peer computes the checksums from its local data, and the peers compare only these numbers. Checksums tolerate other
-rounding on another machine and, as far as targets identify the samples, random changes of inputs on each peer.
+Each peer computes the checksums from its local data, and the peers compare only these numbers. Checksums tolerate the
+different rounding of another machine, and, if the targets identify the samples, random augmentation of the inputs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def order_checksum(arrays: Any, targets: Any = None) -> int:
 
 
 def samples_checksum(batch: Any) -> int:
-    """A checksum that is equal for the same samples in the same order, despite random changes of inputs.
+    """A checksum that is equal for the same samples in the same order, even if their inputs are augmented at random.
 
     If the targets of a batch are too similar to identify its samples, inputs count as well.
     """

@@ -78,7 +78,7 @@ class Assignment:
         return cls(Position(epoch, 0), tuple(members), (None,) * len(members))
 
     def among(self, members: Sequence[int]) -> Assignment:
-        """The assignment in another view: parts of peers that left are returned, and new peers hold nothing."""
+        """The assignment in another view: parts of peers that left will be handed out again; new peers hold none."""
         if tuple(members) == self.members:
             return self
         had = dict(zip(self.members, self.held, strict=True))
@@ -126,7 +126,7 @@ class Partitions:
     Args:
         lengths: The number of rows of each partition.
         order: Returns the order in which the partitions of an epoch are handed out.
-        drops: True if an epoch ends before a step that would be smaller than the others.
+        drops: True if an epoch leaves out a last step with fewer samples than the others.
     """
 
     lengths: tuple[int, ...]

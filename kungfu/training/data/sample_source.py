@@ -218,7 +218,7 @@ def rows(array: NDArray[Any], indices: NDArray[np.int64]) -> Any:
 
 
 def _shareable(array: NDArray[Any]) -> bool:
-    """True for contiguous plain numbers in native byte order, without an accelerator; NumPy copies arrays with gaps."""
+    """True if TensorFlow can share the array's memory: contiguous numbers in native byte order, and no accelerator."""
     plain = array.dtype.kind in "biuf" and array.dtype.isnative and array.itemsize <= 8
     return plain and array.flags.c_contiguous and array.flags.aligned and not _has_accelerator()
 

@@ -1,8 +1,8 @@
-"""The order in which peers use samples: one small interface, and the serial order.
+"""The order in which peers use samples: the interface of a sampler, and the serial order.
 
-The step itself guarantees that each sample is used exactly once: it compares a batch's stamp with the agreed position.
-A sampler only selects the samples of a slice, in the loading thread, ahead of the step. So a sampler may block that
-thread, for example while it requests a partition, and may select samples for a predicted slice that is never used.
+The step itself guarantees that each sample is used exactly once: it refuses a batch that was cut for another position.
+A sampler only selects the samples of a step, in the loading thread, before that step. So a sampler may block that
+thread, for example while it requests a partition, and may select samples for a predicted step that never runs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class SerialSampler:
-    """Permutes the samples of each epoch; a step uses the next samples from one agreed position in the permutation.
+    """Permutes the samples of each epoch; each step takes the next samples of the permutation.
 
     The rest of an epoch is always contiguous in the permutation, so one number describes the progress of all peers.
 

@@ -50,7 +50,7 @@ def average(
         waited: The seconds that the earlier messages of this step took, from `average_before_last`.
 
     Returns:
-        The means (agreed) in a nest like ``gradients``; zeros for every micro-batch but the last.
+        The means, equal on all peers, in a nest like ``gradients``; zeros for every micro-batch but the last.
 
     Raises:
         UsageError: All gradients are ``None``, a sparse gradient is too large, the loss is not a scalar, or XLA
@@ -89,10 +89,10 @@ def average(
 def average_to_conclude(
     averaging: Averaging, gradients: Any, *, loss: Any, waited: Sequence[Any] = ()
 ) -> tuple[Any, Callable[[], Any]]:
-    """Averages like `average`, but leaves concluding the policies to the caller, after a further message of the step.
+    """Averages like `average`, but the caller evaluates the policies' folds and rules, after a further message.
 
     Returns:
-        The means in a nest like ``gradients``; and a function that concludes the policies, which the caller calls after
+        The means in a nest like ``gradients``; and the function that evaluates the folds and rules, to be called after
         the step's last message.
 
     Raises:
@@ -112,7 +112,7 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
         number: The index of this average in the step, from 1.
 
     Returns:
-        The means (agreed) in a nest like ``gradients``; and the seconds for which this peer waited for the message.
+        The means, equal on all peers, in a nest like ``gradients``; and the seconds for which this peer waited.
 
     Raises:
         UsageError: See `average`.
@@ -125,7 +125,7 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
 
 
 def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:
-    """Graph: concludes the policies from the message; returns the means."""
+    """Graph: evaluates the policies' folds and rules after the message; returns the means."""
     outcome = sent.conclude()
     # These policies send no messages: the update need not wait for the policies.
     if not averaging.program.plan.exchanges:

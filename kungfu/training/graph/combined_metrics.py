@@ -196,7 +196,7 @@ class CombinedMetrics:
     # ---- in a step -------------------------------------------------------------------------------------------------
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states with which the metrics start this step; ``anew`` is True (agreed) if an epoch begins."""
+        """Graph: the states with which the metrics start this step; ``anew``, equal on all peers: an epoch begins."""
         return [one for group in self._groups for one in group.start(anew)]
 
     @contextmanager
@@ -234,7 +234,7 @@ class CombinedMetrics:
             group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
-        """Assigns totals, by default the epoch's totals so far, to the metrics: validation may have changed these."""
+        """Assigns ``totals`` to the metrics, by default the epoch's totals: validation may have changed the metrics."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
         self.assign([one for group in self._groups for one in group.cut([next(given) for _ in group.totals])])
 

@@ -47,7 +47,7 @@ def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], A
 
 @dataclass(frozen=True)
 class GradientMessage:
-    """The received message of a step: the means, the sums of totals, and a function that concludes the policies."""
+    """A received message: the means, the sums of totals, and ``conclude``, which evaluates folds and rules."""
 
     means: Sequence[Any]
     sums: Sequence[Any]
@@ -206,7 +206,7 @@ def _time_after(gradients: Sequence[Any]) -> Any:
 
 
 def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expected: Any, now: Any) -> dict[str, Any]:
-    """The numbers known before the message, by source: local, or agreed since the last barrier."""
+    """The sources known before the message, by name: values of this peer, and values that all peers share."""
     graph_state, limits = averaging.graph_state, averaging.limits
     busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
     return {
@@ -279,7 +279,7 @@ def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
 
 
 def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
-    """The agreed numbers that follow from the message, by source, such as the mean loss over all samples."""
+    """The sources known after the message, by name; equal on all peers, such as the mean loss over all samples."""
     graph_state = averaging.graph_state
     posts, changes = (tf.cast(tf.round(extras[place]), tf.int64) for place in (2, 3))
     with tf.control_dependencies([graph_state.posts.everywhere.assign(posts)]):

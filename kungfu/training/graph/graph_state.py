@@ -39,7 +39,7 @@ def _moment(name: str) -> tf.Variable:
 
 @dataclass(frozen=True)
 class ProgressVariables:
-    """The progress of training, agreed and replicated.
+    """The progress of training; equal on all peers, and a part of the replicated state.
 
     Args:
         step: The number of steps done.
@@ -49,7 +49,7 @@ class ProgressVariables:
         batch: The size of the first batch, in samples: with a loader, of the whole step; otherwise, of rank 0 alone.
         trained: The number of samples in all steps so far.
         epochs: The number of passes of the loader over its data; 0 without a loader.
-        drops: 1 if an epoch ends before a step that would be smaller, else 0.
+        drops: 1 if an epoch leaves out a last step with fewer samples than the others, else 0.
     """
 
     step: tf.Variable = field(default_factory=partial(_integer, "kungfu/step"))
@@ -93,7 +93,7 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """This peer's rank in its view, and the terms of the view that the graph needs. ``exchanged``: the number of peers
+    """This peer's rank in its view, and the view's sizes and batch for the graph. ``exchanged``: the number of peers
     that leave as soon as their replacements have joined, or have received the state. ``host_joiners``: the number of
     joiners starting on this host."""
 
@@ -256,7 +256,7 @@ class Outcomes:
         return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing, nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
-        """Graph: stores the outcome of the rules for which ``standing`` (bool, one per rule) is True."""
+        """Graph: stores an outcome; ``standing`` (bool, one per rule) is True for each rule that may count as fired."""
         self.fired.assign(tf.logical_and(outcome.fired, standing))
         self.targets.assign(outcome.targets)
         if self.masks.shape[0]:
@@ -281,7 +281,7 @@ class RuleOutcomes:
         return cls((even, odd), shadows)
 
     def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
-        """Graph: stores, for the barrier, the outcome in ``step`` of the rules for which ``standing`` is True."""
+        """Graph: keeps the outcome of step ``step`` for the barrier; ``standing``: True for each rule to keep."""
 
         def kept(place: Outcomes) -> Any:
             place.assign(outcome, standing=standing)

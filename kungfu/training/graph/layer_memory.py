@@ -64,7 +64,7 @@ class AddedSums:
         return added
 
     def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: adds the sums of all peers' additions to the variables."""
+        """Graph: adds to each variable the sum of all peers' additions to it."""
         for variable, total in zip(self.variables, sums, strict=True):
             variable.assign_add(tf.reshape(total, variable.shape), read_value=False)
 
@@ -110,8 +110,8 @@ class LayerMemory:
         return cls(remembered)
 
     def share(self, trace: StepTrace, known: Iterable[Any] | None = None) -> None:
-        """Prepares the memory for a job, before its step is traced. ``known``: the variables of the model and its
-        metrics, if no other variable may depend on samples."""
+        """Prepares the memory for a job, before its step is traced. ``known``: the variables of the model and of its
+        metrics, if the program has no other variables that may depend on samples; else ``None``."""
         self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.reduction == "sum"])
         self.known = None if known is None else {id(one.value.handle) for one in known}
         if self.sums.variables:

@@ -212,7 +212,7 @@ class FedValues(_DeclaredValues):
             write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:
-        """Graph: by name, the number that no message has carried yet, or NaN; and the argument for `carry`."""
+        """Graph: the fed numbers for the next message by name, NaN if there is no new one; and `carry`'s argument."""
         # No policy is fed: the step needs no op.
         if not self._names:
             return {}, None

@@ -41,7 +41,7 @@ class BatchRollback:
 
     @property
     def is_needed(self) -> bool:
-        """True if the step touches any variable that must be restored."""
+        """True if the step uses a variable that must be restored after a call without samples."""
         return bool(self._handles)
 
     def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
@@ -73,7 +73,7 @@ class BatchRollback:
 
 @dataclass(frozen=True)
 class StepParts:
-    """The parts of the step."""
+    """The parts from which a step is compiled, besides the user's function."""
 
     graph_state: GraphState
     trace: StepTrace  # of the user's function
@@ -137,7 +137,7 @@ class CompiledStep:
         return [one for one in self._traced.captured_inputs if is_variable(one)]
 
     def traces(self) -> int:
-        """The number of traces of the step or of the user's function inside the step, whichever is larger."""
+        """The number of times that the step or the user's function in it was traced, whichever is larger."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
@@ -272,7 +272,7 @@ class CompiledStep:
 
 
 def _batched(tensors: Sequence[Any]) -> Any | None:
-    """The first tensor that has a first dimension (its length is the number of samples); ``None`` without one."""
+    """The first tensor that is not a scalar: the length of its first dimension is the number of samples."""
     return next((tensor for tensor in tensors if tensor.shape.rank), None)
 
 
@@ -289,7 +289,7 @@ def sample_count(tensors: Sequence[Any]) -> int:
 
 @lru_cache(maxsize=64)
 def _constant(micro: tuple[int, int, int]) -> Any:
-    """The micro-batch as a cached tensor: a new tensor costs as much as the rest of a call, and most are equal."""
+    """The micro-batch as a tensor; cached, since most calls pass the same one, and a new tensor doubles their cost."""
     return tf.constant(micro, tf.int64)
 
 
@@ -312,7 +312,7 @@ def _is_offered(graph_state: GraphState, *, every: int) -> tf.Tensor:
 
 
 def _advance(graph_state: GraphState) -> None:
-    """Graph: counts the step, and advances the agreed position by the samples of all peers."""
+    """Graph: counts the step, and advances the job's position in the data by the samples of all peers."""
     progress = graph_state.progress
     progress.step.assign_add(1)
     graph_state.view.steps.assign_add(1)

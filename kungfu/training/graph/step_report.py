@@ -73,7 +73,7 @@ class PlannedEpochs:
     Attributes:
         samples: The number of samples in an epoch.
         epochs: The number of epochs.
-        drops: True if an epoch ends before a step that would be smaller.
+        drops: True if an epoch leaves out a last step with fewer samples than the others.
         done_before: The number of epochs that the program counts before the first epoch of this run, such as
             ``initial_epoch`` of ``fit``.
         fit: The number of this ``fit`` in the program, from 1; 0 if the program has a custom loop.

@@ -1,6 +1,6 @@
 """The variables of a training run, grouped by how peers share their values.
 
-*Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds; equal on all peers, part of the digest,
+*Shared*: weights, optimizer slots, progress, folds (memories of policies) that are equal on all peers; in the digest,
 and sent to a joiner. *Averaged*: floating-point statistics of the data in a layer (BatchNorm); local between barriers,
 averaged at barriers. *Of rank 0*: layers' variables declared as such (`kungfu.training.graph.layer_memory`); local
 between barriers, which assign rank 0's values. *Local*: the states of seed generators, derived from the job's seed and
@@ -167,7 +167,7 @@ class TrainingState:
             write_variable(shared[index], value)
 
     def rescaled(self) -> None:
-        """Resets the folds that declare ``reset``; called on every peer of a new view before digests are compared."""
+        """Resets the policies' folds that declare a reset on rescale; called in a new view, before the digests."""
         self._on_rescaled()
 
     def _shared_memory(self) -> Buffers:
@@ -193,7 +193,7 @@ _PARTS = 4  # parts of a 64-bit digest: squares of 16 bits can be summed over ma
 def differing_variables(
     variables: Sequence[tf.Variable], *, size: int, total: Callable[[Sequence[Any]], Sequence[Any]]
 ) -> list[int]:
-    """The indices of the variables that are not bitwise equal on all ``size`` peers; agreed.
+    """The indices of the variables that are not bitwise equal on all ``size`` peers; the same on every peer.
 
     Numbers ``x`` of ``n`` peers are equal exactly if ``n * sum(x**2) == sum(x)**2`` (Cauchy and Schwarz). Every peer
     evaluates this equation from the same two sums.

@@ -134,7 +134,7 @@ def finish(run: Run) -> None:
 
 
 def ask(run: Run) -> None:
-    """Requests a barrier after the next step, on rank 0. `join` repeats a request made before the first step."""
+    """Requests, on rank 0, a barrier after the next step; before this peer is in a view, `join` does this later."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
@@ -198,7 +198,7 @@ def ask_for_departures(run: Run) -> None:
 
 
 def _put_in_force(run: Run, terms: Terms) -> None:
-    """Puts terms in force on this peer."""
+    """Applies terms on this peer: the batch size, the ramp of the learning rate, and the terms that the graph reads."""
     rate, progress = run.rate, run.graph_state.progress
     # A rule has set the learning rate: begins a new ramp, counted in its unit.
     if rate is not None and terms.ramp != run.terms.ramp:
@@ -268,7 +268,7 @@ def _posted(run: Run) -> list[FiredRule]:
 
 
 def _speeds(run: Run) -> dict[int, float]:
-    """The agreed speeds of peers by id, as fractions of the median speed; empty if no policy measures the speeds."""
+    """The speeds of the peers by id, as fractions of the median speed; empty if no policy measures the speeds."""
     if run.plan.straggler_fractions is None:
         return {}
     step_record, ids = run.graph_state.metrics.step_record, run.membership.view.ids
@@ -291,7 +291,7 @@ def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action:
 
 
 def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
-    """The terms of a decision, on the coordinator, with the settings that a rescale implies and that rules request."""
+    """The terms of a decision, on the coordinator, with the settings that on-rescale rules and other rules request."""
     graph_state, rate = run.graph_state, run.rate
     position = RunPosition(
         steps=run.steps(),
@@ -330,7 +330,7 @@ def _on_scale(run: Run, asked: Asked) -> Asked:
 
 
 def _first_terms(run: Run, size: int) -> Terms:
-    """The terms of the first view; the batch size stems from rank 0's state, so that all peers agree on the size."""
+    """The terms of the first view; the batch size is computed from rank 0's state, so that all peers have the same."""
     # Without a loader each peer has as many samples as rank 0; a resumed checkpoint contains a batch size in force.
     batch, checkpoints, rate = int(read_variable(run.graph_state.progress.batch)), run.checkpoints, run.rate
     whole = batch * size if run.declared.batch is None else checkpoints.batch_in_force(batch)
@@ -341,7 +341,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms of a phase, with the lasting terms of the previous phase if this peer took part in that phase."""
+    """The first terms (batch, target size, ramp) of a phase; others continue from ``before``, the previous phase's."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

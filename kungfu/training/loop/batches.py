@@ -1,6 +1,6 @@
 """The loader: declares the data of a run's loop, then yields one batch for each call of the step.
 
-A batch is this peer's share of a step, cut at the agreed position and stamped with it. The step checks this stamp, and
+A batch is this peer's share of a step, cut at the job's position and stamped with it. The step checks this stamp, and
 refuses a batch that was cut for another position. A separate thread loads the predicted next batches while a step runs.
 """
 
@@ -42,7 +42,7 @@ _Wanted = SimpleQueue[tuple[Any, "Future[Any]"] | None]
 
 
 def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
-    """Declares that the batches of this run come from the loader, in micro-batches if the plan cuts shares."""
+    """Declares that this run's batches come from the loader, in micro-batches if the plan limits a peer's share."""
     run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
     if declared.batch is not None:
         raise UsageError(
@@ -157,9 +157,9 @@ def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:
 
 
 class Prefetch(Generic[Key]):
-    """Loads the requested key, then up to two keys ahead, as predicted by ``following``, all in one thread.
+    """Loads the batch with the requested key, then up to two batches whose keys ``following`` predicts; in one thread.
 
-    If a key other than the predicted key is requested, the predicted loads are discarded.
+    If another key than the predicted one is requested, the batches loaded ahead are discarded.
     """
 
     def __init__(self, load: Callable[[Key], Any], *, following: Callable[[Key], Key | None]) -> None:
@@ -172,12 +172,12 @@ class Prefetch(Generic[Key]):
         atexit.register(self.close)  # a thread killed by Python inside TensorFlow would change the exit code
 
     def get(self, key: Key) -> Any:
-        """Waits until the user's code has loaded the key; returns the result of ``load``, or raises the error."""
+        """Returns the batch with this key, once it is loaded; raises the error if the user's code fails to load it."""
         self._ask_first(key)
         return self._guesses.popleft()[1].result()
 
     def is_loaded(self, key: Key, within_s: float) -> bool:
-        """True if a key is loaded, or fails to load, within this many seconds; pass the same key to `get` next."""
+        """True if the loading of this key's batch ends within this many seconds; pass the same key to `get` next."""
         self._ask_first(key)
         return bool(wait([self._guesses[0][1]], within_s).done)
 
@@ -188,7 +188,7 @@ class Prefetch(Generic[Key]):
             self._ask(key)
 
     def run_ahead(self, key: Key) -> None:
-        """Starts loading the keys after ``key``, which is in use."""
+        """Starts loading the batches that follow the batch with this key, which is in use."""
         newest: Key | None = self._guesses[-1][0] if self._guesses else key
         while len(self._guesses) < _AHEAD:
             newest = self._following(newest) if newest is not None else None

@@ -149,7 +149,7 @@ class HostNotes:
         self._compares = False  # True if the current step compares checksums
 
     def before_step(self, here: StepPosition, *, looped: bool) -> None:
-        """Updates the notes before the step at this position; ``looped`` is True if a graph loop calls the step."""
+        """Writes the values for the step at this position; ``looped`` is True if a loop in the graph calls the step."""
         self._read_registered(compared=self._is_compared(here))
         self.offer_checksum(here)
         self.note_joiners(looped=looped)
@@ -178,7 +178,7 @@ class HostNotes:
             write_variable(self._view.host_joiners, joiners)
 
     def offer_checksum(self, here: StepPosition) -> None:
-        """Adds a checksum of all agreed variables to the step's message at every ``compare_every``-th step."""
+        """Adds, at every ``compare_every``-th step, a checksum of the shared variables to the step's message."""
         # Only the last micro-batch of a share sends the message; the first micro-batch's offer remains valid.
         if here.micro:
             return

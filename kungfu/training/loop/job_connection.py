@@ -169,7 +169,7 @@ class JobConnection:
         return self.phase_result()
 
     def phase_result(self) -> bytes | None:
-        """The result of the current phase, if the phase is over in the job or in the resumed run; else ``None``."""
+        """The result of the current phase, if the job or the resumed run has already finished it; else ``None``."""
         number, membership = self.phase, self.membership
         if self.resumed is not None and self.resumed[1].phase > number:
             return self._kept(number, (self.resumed[0] / phase_file(number)).read_bytes())

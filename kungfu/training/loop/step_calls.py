@@ -121,7 +121,7 @@ class StepCalls:
         return self.run.trace.gate is None or self.position().version > 0
 
     def mark(self, name: str, *, averages: int) -> None:
-        """Declares the function of this name as the step; see ``Training.step``."""
+        """Declares the function called ``name`` as the step; see ``Training.step``."""
         declared = self.run.declared
         if declared.step is not None:
             raise UsageError(
@@ -299,7 +299,7 @@ class StepCalls:
             self._exits.left_loop()
 
     def finish(self, between_steps: Callable[[], object] = lambda: None) -> None:
-        """Ends training on this peer, once; ``between_steps`` runs in each view that reaches the last barrier."""
+        """Ends training on this peer, once; in every view that it is in until then, ``between_steps`` runs first."""
         if self.is_finished:
             return
         self.is_finished, run = True, self.run

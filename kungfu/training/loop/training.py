@@ -488,7 +488,7 @@ class Training:
         self._calls.finish()
 
     def traces(self) -> int:
-        """The number of traces of the step so far, including nested functions; stays 1 when peers join or leave."""
+        """The number of times that TensorFlow has traced the step; it stays 1 when peers join or leave."""
         return self._calls.traces()
 
 

@@ -177,12 +177,12 @@ class CheckpointManager:
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
-        """The global batch size of the first step: the checkpoint's, if that run also began with ``batch``."""
+        """The global batch size to start with: the checkpoint's, if the run that wrote it also began with ``batch``."""
         resumed = self._resumed
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
     def continued(self, terms: Terms) -> Terms:
-        """Adds the lasting part of the resumed checkpoint's terms to the first terms of this run."""
+        """This run's first terms, with the resumed checkpoint's ramp, limits, and base of the batch size added."""
         resumed = self._resumed
         if resumed is None:
             return terms

@@ -55,7 +55,7 @@ _LIBRARIES = ("keras", "tensorflow", "kungfu")
 
 @dataclass(frozen=True)
 class _Path:
-    """A path in a program, as shown and as compared; ``order`` maps layers' names to their indices."""
+    """The path of an entry: ``shown`` in errors, and ``decides`` for comparing; ``order``: layers' indices by name."""
 
     shown: str
     decides: str

@@ -91,7 +91,7 @@ class PeerGroup:
 
 
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Reads the program's values, agrees on values with the other peers, and returns changed values to the program.
+    """Reads the program's values, synchronises them with the other peers, and sets those that changed in the program.
 
     Args:
         registry: The registered values of this peer.
@@ -99,7 +99,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         peers: The peers of the view, which all call this function now.
 
     Returns:
-        By name, the gaps between this peer's shared values and the agreed values, if only rounding differed (`gap_of`).
+        By name, the differences between this peer's shared values and the common values, if due to rounding only.
 
     Raises:
         UsageError: A shared value differs by more than rounding between peers of the previous view.
@@ -135,7 +135,7 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
 
 
 def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Assigns the source's or rank 0's shared values; returns the gaps of values that differed by rounding only.
+    """Assigns the source's or rank 0's shared values; returns this peer's differences, if due to rounding only.
     ``UsageError`` if a value differs by more, although no hook of the source set it and this peer did not just join."""
     agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}

@@ -275,7 +275,7 @@ class Registry:
             mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
 
     def restore(self) -> None:
-        """Returns mirrored values to the program if they differ from the values last read."""
+        """Sets the program's values from their mirrors, where a mirror differs from the value last read."""
         for one in self._mirrored.values():
             array = one.mirror.numpy()
             # Compared bitwise, so that an unchanged NaN is not set again at every barrier.

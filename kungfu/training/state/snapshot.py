@@ -36,7 +36,7 @@ class TrackedTree:
             return [None if one is None else tf.identity(one.read_value()) for one in self.variables]
 
     def copy_with(self, values: Sequence[Any]) -> Any:
-        """A ``tf.train.Checkpoint`` with the structure of the root and with these values."""
+        """A ``tf.train.Checkpoint`` with the structure of this tree and with these values."""
         with tf.device("/CPU:0"):
             nodes = [
                 tf.train.Checkpoint() if value is None else tf.Variable(value, trainable=False) for value in values

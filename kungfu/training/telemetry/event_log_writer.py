@@ -215,7 +215,7 @@ class EventLogWriter:
             self._record("metrics", partial(metrics_line, time.time(), metrics))
 
     def measured(self, loss: float, *, step: int) -> None:
-        """Checks the agreed loss of a step: the first and the last step with a non-finite loss are reported.
+        """Reports the first and the last of consecutive steps with a non-finite mean loss of all peers.
 
         An alternating loss is reported at most once in a hundred steps.
         """

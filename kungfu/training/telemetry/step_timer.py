@@ -42,7 +42,7 @@ class Durations:
         self._longest = max(self._longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """The shortest duration in seconds that ``percent`` % of all (above 0, up to 100) do not exceed; or NaN."""
+        """The shortest duration, in seconds, that ``percent`` % (above 0) of all durations do not exceed; or NaN."""
         wanted, seen = percent / 100 * self._counts.total(), 0
         for place in sorted(self._counts):
             seen += self._counts[place]
@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers for this peer, in seconds, from the end of the step before to the end of the next."""
+    """The seconds that a loss of peers costs this peer, from the end of its last step before to that of the next."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again
@@ -109,8 +109,8 @@ class Downtime:
 class StepTimer:
     """Measures steps from end to end, including the program's work between steps.
 
-    Barriers are counted separately. Barriers that change the view are also counted as stops, as are losses of peers,
-    from step to step: see `Downtime`. The methods follow the run: a view is entered, steps end in the view, a barrier
+    Barriers are counted separately. A stop is a barrier that changes the view, or a loss of peers; the stop for a loss
+    lasts from step to step: see `Downtime`. The methods follow the run: a view is entered, steps end in it, a barrier
     begins and ends, a loss is noticed, and the recovery enters the next view.
 
     Args:
@@ -149,7 +149,7 @@ class StepTimer:
         self._adjust()
 
     def arrived(self) -> None:
-        """Begins a barrier; the step before the barrier is done, whatever the barrier's result."""
+        """Notes the beginning of a barrier, which is also the end of a step, even if the barrier fails."""
         self._arrived = self._clock()
 
     def held(self, seconds: float, *, changed: bool) -> None:
@@ -181,7 +181,7 @@ class StepTimer:
         return self._stop.seconds
 
     def stop(self) -> Downtime:
-        """The cost of the last loss; includes the step after the loss once that step has ended."""
+        """The cost of the last loss of peers; includes the step after the loss once that step has ended."""
         return self._stop
 
     def stepped(self) -> None:
@@ -219,7 +219,7 @@ class StepTimer:
         return 0.0 if math.isnan(all_s) else all_s
 
     def _count(self) -> None:
-        """Adds the noted steps to the counts and the window of the view."""
+        """Adds the durations noted since the last call to the counts and to the view's recent durations."""
         view, noted = self._view, self._noted
         for seconds in noted:
             self._took["step_s"].add(seconds)

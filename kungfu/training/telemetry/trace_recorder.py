@@ -71,7 +71,7 @@ class TraceRecorder:
         return self._layout.line(self._step_record.row(packed))
 
     def step_ended(self, *, after: int) -> None:
-        """Ends a step in the same view, and takes a snapshot if one is due."""
+        """Handles the end of a step after which the view is the same: takes a snapshot of the folds if one is due."""
         if after % SNAPSHOT_EVERY == 0 and self._rank is not None:
             self._snapshot(after, self._rank)
 

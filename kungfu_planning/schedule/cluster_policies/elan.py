@@ -86,7 +86,7 @@ def _admitted(running: Admission, *, pending: Ints, depth: int) -> Admission:
 
 
 def _overtaken(running: Admission, *, head: int, behind: Ints, depth: int) -> Admission:
-    """The running jobs, and later jobs that neither delay a refused head nor raise the mean completion time."""
+    """Admits later jobs that neither delay the refused head of the queue nor raise the mean completion time."""
     fitting = behind[running.context.workload.min_gpus[behind] <= running.spare]
     for job in fitting[:depth].tolist():
         # In this order: most jobs are refused because running jobs would lose more, and few would delay the head.
@@ -96,11 +96,11 @@ def _overtaken(running: Admission, *, head: int, behind: Ints, depth: int) -> Ad
 
 
 class Admission:
-    """A set of running jobs, and the decision which further jobs may start.
+    """The running jobs, and the test whether a further job may start.
 
     Args:
         running: the running jobs, with their present GPUs.
-        context: curves and size of the cluster.
+        context: the curves of the jobs, and the size of the cluster.
         exact_up_to: the largest number of running jobs whose future is simulated exactly; futures of more jobs are
             estimated.
     """
@@ -123,7 +123,7 @@ class Admission:
         return self.context.fewest(job) <= self._free or self._future.pays(job)
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
+        """True if starting ``job`` now delays the time at which ``head`` can start on its fewest GPUs."""
         return self._future.delays(job, head=head)
 
     def joined(self, job: int) -> Admission:

@@ -28,7 +28,7 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class JobLadder:
-    """A job's ladder of saved time and its throughput by GPUs, and the number of GPUs beyond which no GPU helps."""
+    """The saved time per GPU of a job (see `Ladders`), its throughput by GPUs, and the most GPUs that help the job."""
 
     steps: list[float]
     rates: list[float]
@@ -37,7 +37,7 @@ class JobLadder:
 
 @dataclass(frozen=True)
 class ForecastContext:
-    """The constants of a simulation: the jobs, their ladders of saved time, and the cluster.
+    """The constants of a simulation: the jobs, the time that each further GPU saves them, and the cluster.
 
     Each job has its throughput on the requested GPUs, its whole work, and its minimum number of GPUs.
     """
@@ -51,7 +51,7 @@ class ForecastContext:
     gpus: int
 
     def ladder(self, job: int) -> JobLadder:
-        """The ladder of a job; jobs with equal ladders share one object."""
+        """The time that each further GPU saves a job (see `JobLadder`); jobs with equal values share one object."""
         return self.job_ladders[job]
 
     def fewest(self, job: int) -> int:
@@ -64,7 +64,7 @@ class ForecastContext:
 
 
 def prepared(workload: Workload, gpus: int) -> ForecastContext:
-    """The context of a simulation, with a ladder of saved time for each job."""
+    """The context of a simulation, with the time that each further GPU saves each job."""
     ladders = build_ladders(
         workload.rates, kind=workload.kind, fewest=workload.min_gpus, most=workload.max_gpus, gain=saved_time
     )
@@ -147,7 +147,7 @@ class EstimatedFuture:
 
     Args:
         shared: the running jobs, with all GPUs shared.
-        context: curves and size of the cluster.
+        context: the curves of the jobs, and the size of the cluster.
     """
 
     def __init__(self, shared: RunningJobs, *, context: ForecastContext) -> None:
@@ -166,7 +166,7 @@ class EstimatedFuture:
         return sooner_s <= waiting_s * ROUNDING
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
+        """True if starting ``job`` now delays the time at which ``head`` can start on its fewest GPUs."""
         wanted = self._context.fewest(head)
         return self.joined(job)._openings.first_s(wanted) > self._openings.first_s(wanted) * ROUNDING
 
@@ -195,7 +195,7 @@ class EstimatedFuture:
     def _shared_with(self, running: RunningJobs, *, job: int) -> RunningJobs:
         """The running jobs and ``job`` after all GPUs are shared among them.
 
-        The search for the share of ``job`` begins where its steps fall below the least step taken now. That point is
+        The search for the share of ``job`` begins at the GPUs that each save it `_least_step` or more. This number is
         closer to the result than the job's fewest GPUs, and leads to the same result.
         """
         more = joined(running, job=job, context=self._context)
@@ -207,7 +207,7 @@ class EstimatedFuture:
 
     @cached_property
     def _least_step(self) -> float:
-        """The smallest of all steps taken; infinite if all jobs have their minimum number of GPUs."""
+        """The least time that any job's last GPU saves; infinite if all jobs have their minimum number of GPUs."""
         ladders, now = self._context.ladders, self._now
         return float((now.work * ladders.steps[ladders.row[now.jobs], now.held - 1]).min(initial=np.inf))
 

@@ -27,7 +27,7 @@ class ExactFuture:
 
     Args:
         running: the running jobs, with their present GPUs.
-        context: curves and size of the cluster.
+        context: the curves of the jobs, and the size of the cluster.
     """
 
     def __init__(self, running: RunningJobs, *, context: ForecastContext) -> None:
@@ -48,7 +48,7 @@ class ExactFuture:
         return self._joined(self._moments[0], job=job).sum_of_ends_s(limit_s=limit_s) <= limit_s
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
+        """True if starting ``job`` now delays the time at which ``head`` can start on its fewest GPUs."""
         wanted = self._context.fewest(head)
         limit_s = self._opening(wanted).now_s * ROUNDING
         sooner = self._joined(self._moments[0], job=job)
@@ -164,7 +164,7 @@ class _Moment:
             self._work = [max(work, LEAST_WORK) for work in self._work]
 
     def _entries(self) -> tuple[list[Any], ...]:
-        """The lists that have an entry for each job."""
+        """The lists of this moment that have one entry per running job."""
         return (
             self._jobs, self._ladders, self._work, self._held, self._rates, self._top_rates, self._next, self._last
         )  # fmt: skip

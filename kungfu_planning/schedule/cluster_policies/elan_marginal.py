@@ -36,7 +36,7 @@ class MarginalFuture:
 
     Args:
         shared: the running jobs, with all GPUs shared.
-        context: curves and size of the cluster.
+        context: the curves of the jobs, and the size of the cluster.
     """
 
     def __init__(self, shared: RunningJobs, *, context: ForecastContext) -> None:
@@ -59,14 +59,14 @@ class MarginalFuture:
     def pays(self, job: int) -> bool:
         """True if the running jobs together lose at most the time that ``job`` gains by starting now.
 
-        Otherwise ``job`` would wait for the first end after which its fewest GPUs are free, and run as fast then as
-        now. A job that gives up GPUs runs slower until that end, or until one of the two jobs ends earlier.
+        Without that start, ``job`` waits for the first end after which its fewest GPUs are free, and runs as fast as
+        now. A running job that gives up GPUs is slower until that end, or until it or ``job`` ends earlier.
         """
         wait_s = self._openings.first_s(self._context.fewest(job))
         return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING
 
     def delays(self, job: int, *, head: int) -> bool:
-        """True if starting ``job`` now delays the time when the fewest GPUs of ``head`` are free."""
+        """True if starting ``job`` now delays the time at which ``head`` can start on its fewest GPUs."""
         share, wanted = self._share(job), self._context.fewest(head)
         limit_s = self._openings.first_s(wanted) * ROUNDING
         held = share if self._run_s(job) > limit_s else 0
@@ -111,7 +111,7 @@ class MarginalFuture:
         return self._frees[count, moment_s]
 
     def _givers(self, count: int) -> Collection[_Taken]:
-        """The last GPU taken from each running job that gives up some of ``count`` GPUs."""
+        """For each running job that must give up GPUs when ``count`` are taken, the last GPU that is taken from it."""
         if count > len(self._takes):
             self._taken(count - 1)
         return {each.at: each for each in self._takes[: max(0, count)]}.values()

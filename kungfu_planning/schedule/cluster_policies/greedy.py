@@ -36,9 +36,9 @@ def saved_time(rates: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Ladders:
-    """``steps[row, p]`` is the smallest gain from a job's fewest GPUs up to p + 1; -inf if a step is excluded.
+    """The gains of further GPUs: ``steps[row, p]`` is the least gain of the GPUs from a job's fewest up to p + 1.
 
-    Below the fewest, the value is +inf: these GPUs are never taken away.
+    -inf marks GPUs without gain, or above the job's most; +inf marks the job's fewest, which are never taken away.
     """
 
     steps: Floats
@@ -55,7 +55,7 @@ class Climbers:
 
 
 def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: Gain) -> Ladders:
-    """The ladders of jobs; jobs with the same curve, ``fewest`` and ``most`` share a row.
+    """The `Ladders` of jobs; jobs with the same curve, ``fewest`` and ``most`` share a row.
 
     Args:
         rates: throughput, one row per curve, column p for p GPUs.

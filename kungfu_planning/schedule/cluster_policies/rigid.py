@@ -114,13 +114,13 @@ def easy_backfill() -> ClusterPolicy[None]:
 
 
 def shadow_time(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shadow:
-    """The shadow time of a head that requests more than ``free`` GPUs, given the ends of running jobs.
+    """The shadow time of the head of the queue, which requests more GPUs than are free, from the running jobs' ends.
 
     Args:
         ends_s: Ends of the running jobs, seconds.
         sizes: GPUs of each running job.
         free: GPUs that are free now.
-        wanted: GPUs of the head, more than are free.
+        wanted: GPUs that the head of the queue requests, more than are free.
 
     >>> shadow_time(np.array([10.0, 5.0]), sizes=np.array([3, 1]), free=0, wanted=2)
     Shadow(time_s=10.0, spare=2)
@@ -157,7 +157,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
 
 
 def _admit(jobs: Ints, *, sizes: Ints, in_time: npt.NDArray[np.bool_], free: int, spare: int) -> Ints:
-    """Admits jobs in order if they fit into the free GPUs and, unless they end in time, into the spare GPUs."""
+    """Admits, in order, jobs that fit into the free GPUs, and that end in time or also fit into the spare GPUs."""
     chosen = []
     for job, size, early in zip(jobs.tolist(), sizes.tolist(), in_time.tolist(), strict=True):
         if size <= free and (early or size <= spare):

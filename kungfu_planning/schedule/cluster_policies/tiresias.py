@@ -119,7 +119,7 @@ def halved(workload: Workload, *, jobs: Ints) -> Ints:
 
 
 def _ladders(workload: Workload) -> Ladders:
-    """2n ladders for n jobs: job j grows from its requested size on ladder j, from half that size on ladder n + j."""
+    """The `Ladders` of n jobs, in 2n entries: job j grows from its requested size in entry j, from half in n + j."""
     half = halved(workload, jobs=np.arange(len(workload.gpus)))
     return build_ladders(
         workload.rates,
@@ -143,7 +143,7 @@ def _placed(state: State, *, queues: Queues, ladders: Ladders, pending_over: int
 
 
 def _grown(state: State, *, queues: Queues, held: Ints, ladders: Ladders, shrinks: npt.NDArray[np.bool_]) -> Ints:
-    """The sizes after rule R2, computed from the planned sizes with the jobs' present GPUs as the guess."""
+    """The sizes after rule R2 grows the planned sizes; the greedy search begins at the jobs' present GPUs."""
     order = np.lexsort((queues.job, queues.level))
     jobs = queues.job[order]
     row = ladders.row[jobs + shrinks[order] * len(state.workload.gpus)]

@@ -92,9 +92,9 @@ than the second is missing. The second is larger, so that the wake-up for a move
 
 
 def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
-    """The time at which the next job exhausts its quantum or its patience, rounded up to whole seconds from now.
+    """The time at which the next job uses up its quantum, or has waited until its promotion, in whole seconds from now.
 
-    The rounding is that of the published simulator, which uses whole seconds.
+    Seconds are rounded up, as in the published simulator, which uses whole seconds.
     """
     # The next job to be demoted, at the rate at which it receives service.
     sinks = (held > 0) & (queues.level < len(levels.quanta))

@@ -224,7 +224,7 @@ def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _Curve
 def _check_lookup(
     columns: Columns, *, measured: MeasuredCurves | None, scaling: BatchScaling, path: str | Path
 ) -> None:
-    """Refuses tables that no column looks up, since the jobs would silently scale perfectly."""
+    """Refuses throughput tables that the trace's columns do not refer to, since its jobs would then scale perfectly."""
     if measured is None:
         if scaling == "hybrid":
             raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")

@@ -1,7 +1,7 @@
-"""Finds the effects of a step other than on variables; a trial run of the step must omit these effects.
+"""Finds a step's side effects, except those on variables; a trial run of the step must omit them.
 
-Prints and summaries are traced inside a condition. Calls into Python are answered by zeros during the trial run. If the
-graph contains any other op with an effect, the step has no trial run.
+Prints and summaries are traced inside a condition. In the trial run, each call into Python returns zeros. If the graph
+contains any other op with a side effect, the step has no trial run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of a graph and of its functions: calls into Python, and the types of other ops with an effect."""
+    """The side effects of a graph and its functions: calls into Python, and the types of other ops that have any."""
 
     calls: tuple[tf.Operation, ...]
     others: tuple[str, ...]
@@ -103,7 +103,7 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
-    """Replaces calls into Python by zeros in the shapes known to the graph; an open first dimension is ``samples``."""
+    """Within the block, calls into Python return zeros in the shapes of the graph; ``samples``: an open dimension."""
     kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
     replace_python_functions(answers)
