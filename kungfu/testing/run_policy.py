@@ -75,12 +75,12 @@ def _given(plan: CompiledPolicies, arrays: Mapping[str, Any]) -> Iterator[FiredR
 
 
 def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iterator[ArrayStep]:
-    """Yields the local sources of each step, in rank order, and its agreed sources.
+    """Yields the sources of each step: the local ones by rank, and the agreed ones, which are equal on all peers.
 
     Agreed sources are sequences with one value per step. Local sources have, for each step, one value per peer or one
     value for all peers; the names `declared` by policies are local. Defaults: steps are counted from 1, nothing is
-    pending or was refused, the size of a step is the length of its longest row, the maximum size is the largest size of
-    any step, and the samples per epoch are unknown. Raises `UsageError` for sequences whose lengths do not match.
+    pending or was refused, a step has as many peers as its longest local source, the maximum size is the largest of
+    all sizes, and the samples per epoch are unknown. Raises `UsageError` for sequences whose lengths do not match.
     """
     steps, own = _steps(arrays), {name for name in arrays if _is_local(name, declared)}
     sizes = [_size(arrays, index, own) for index in range(steps)]

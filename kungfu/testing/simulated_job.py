@@ -61,7 +61,7 @@ def _draws(speeds: PeerSpeeds, peer: int) -> Iterator[float]:
 
 @dataclass
 class SimulatedHosts:
-    """The places of the peers and joiners of a modelled job."""
+    """The hosts of a modelled job, and the host and slot of each peer and joiner."""
 
     hosts: HostSlots
     places: dict[int, Place] = field(default_factory=dict)  # by the id of the peer
@@ -197,7 +197,7 @@ class SimulatedJob:
 
 
 def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
-    """The agreed sources of the next step."""
+    """The sources of the next step that are equal on all peers, by name."""
     start, batch, position = job.model.start, job.terms.global_batch_size, job.position
     return {
         "step": job.step,
@@ -227,7 +227,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
 
 
 def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str, Any]]:
-    """The local sources of each peer in the next step, in rank order; for ``busy`` see `busy_seconds`."""
+    """For each rank, the peer's own sources of the next step, by name; for ``busy`` see `busy_seconds`."""
     position = job.position
     noise = job.model.noise_by_step(position)
     joiners = job.hosts.joiners_beside(job.peers, job.joiners)

@@ -37,8 +37,8 @@ def header_line(
 
 def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
     """The format of a step line, which contains one peer's share of a step. Each value is either the output of
-    `json_literal`, or an entry of ``CONVERSIONS``, which ``%`` replaces by a number. Only rank 0 writes the ``agreed``
-    sources and the numbers that the ``fired`` rules requested."""
+    `json_literal`, or an entry of ``CONVERSIONS``, which ``%`` replaces by a number. Only rank 0 writes the sources
+    ``agreed``, which are equal on all peers, and the numbers that the rules in ``fired`` requested."""
     parts = [_entries(position), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
         parts.append(f'"agreed":{{{_entries(agreed)}}}')

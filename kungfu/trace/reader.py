@@ -56,7 +56,7 @@ class Snapshot:
         after: The number of the step; 0 for a snapshot before the first step.
         view: The version of the view that runs the next step.
         peers: The ids of the view's peers, in rank order.
-        folds: For each rank, the fields of its local folds by name; for rank 0, also the fields of the agreed folds.
+        folds: For each rank, the fields of its local folds by name; for rank 0, also those of all other folds.
     """
 
     after: int

@@ -46,7 +46,7 @@ class RunSettings:
         limits: The minimum and maximum number of peers.
         phase: The number of the job's phase; 0 if the job is not divided into phases.
         steps_before: The number of steps done in earlier phases.
-        terms_before: The terms at the end of the previous phase; ``None`` if this peer took no part in that phase.
+        terms_before: The terms (batch size, ramp) at the end of the previous phase; ``None`` if this peer took no part.
         compare_every: The number of steps between two checksums of the state in messages; 0 for none.
         exits: Reports how the program ends; ``None`` in a program that runs alone.
         is_newest: Returns True until another run begins in this process.

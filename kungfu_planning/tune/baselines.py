@@ -171,7 +171,7 @@ def _fastest_size(simulator: Simulator, *, stage: int, sizes: Iterable[int]) -> 
 
 
 def best_naive(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
-    """The cheapest plan of k GPUs for every trial in every stage (k = 1, 2, ...) that meets the deadline.
+    """The cheapest plan that meets the deadline, if every trial has the same number of GPUs, k, in every stage.
 
     The cluster shrinks with the number of trials, but trials never grow, so that a long last stage is slow or requires
     a huge first stage.

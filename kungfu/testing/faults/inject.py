@@ -229,7 +229,7 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
     """The reason why a fault would certainly end the job; empty if the job may survive the fault.
 
     Args:
-        what: The fault.
+        what: The action of the fault.
         job: The job according to its record.
         peers: The peers that the fault hits.
         living: The members that no earlier fault has killed and no fault freezes or slows at present.
@@ -287,7 +287,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     """The ids of the peers that a fault hits; for a fault on hosts, all peers that these hosts have started.
 
     Args:
-        what: The fault.
+        what: The action of the fault.
         job: The job according to its record.
         coming: The joiners on their way when the moment came; they count as joiners even after they have joined.
 

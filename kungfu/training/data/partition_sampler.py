@@ -153,7 +153,7 @@ class Partitions:
         )
 
     def step(self, before: Assignment, batch: int) -> tuple[list[list[Part]], Assignment]:
-        """The parts of each member in a step of at most ``batch`` samples, and the assignment after the step."""
+        """The parts that each member reads in a step of at most ``batch`` samples, and the assignment after it."""
         step_samples = min(batch, self.samples - before.position.offset)
         after, of_members = before, []
         for rank, count in enumerate(spread(step_samples, len(before.members))):

@@ -43,7 +43,7 @@ _ADDITIVE = tuple(
 
 @dataclass(frozen=True)
 class PeerShare:
-    """Graph: a peer's part in a step."""
+    """Graph: a peer's number of samples in a step, its rank, and the size of its view."""
 
     samples: Any  # float32
     rank: Any

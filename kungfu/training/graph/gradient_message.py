@@ -1,8 +1,8 @@
 """Builds the message of a step in the graph; it carries the gradients, the policy's floats and requests for a barrier.
 
-The policy's local signals are computed before the message; the agreed signals, folds and rules after the message. A
-rule that fires only *posts* a request. The request rides on the next step's message, and after that step's update all
-peers run the barrier. The barrier also answers the rules that fire in this next step.
+The policy's local signals are computed before the message. The signals that are equal on all peers, the folds and the
+rules follow after it. A rule that fires only *posts* a request: the request rides on the next step's message, and after
+that step's update all peers run the barrier. The barrier also answers the rules that fire in this next step.
 """
 
 from __future__ import annotations

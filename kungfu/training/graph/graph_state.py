@@ -228,7 +228,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of the rules of a step: see `kungfu.compiler.Outcome`."""
+    """The decisions of a step's rules, and the values they read, as variables; see `kungfu.compiler.Outcome`."""
 
     fired: tf.Variable
     targets: tf.Variable

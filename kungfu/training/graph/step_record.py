@@ -218,7 +218,7 @@ class StepRecord:
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
-        """Name, index and type of each watched value; an integer has a second entry, with all its digits."""
+        """Name, index and type of each watched value; an integer has a second entry that keeps all digits."""
         kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
         return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 

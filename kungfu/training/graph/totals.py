@@ -45,7 +45,7 @@ class SentTotals:
         return replace(sent, others=attachment.all_reduce(given, prescale=whole, order=order, tag="totals")[:-1])
 
     def received(self, extras: Any) -> tuple[Any, list[Any]]:
-        """Graph: splits values received with the gradients into the values before the totals, and the totals' sums."""
+        """Graph: splits values received with the gradients: returns those before the totals, and the totals' sums."""
         if not self.shapes:
             return extras, list(self.others)
         at = tf.size(extras) - sum(map(_elements, self.shapes))

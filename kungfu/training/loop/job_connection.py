@@ -51,7 +51,7 @@ class JobConnection:
     Attributes:
         phase: The number of the phase under way on this peer, or of the last phase; 0 before the first phase.
         several: True if another phase may follow, as after each ``fit`` of Keras.
-        terms: The terms in force at the end of the last phase on this peer.
+        terms: The values, such as the batch size, in force at the end of the last phase on this peer.
         steps: Returns the number of steps done.
         trained: The number of samples in all steps of earlier phases.
         run: The name of the job; after a phase on this peer, the name of the job that ran the phase.

@@ -138,7 +138,7 @@ def _regroup(run: Run, failure: KungfuError) -> None:
 
 
 def _registered_before(run: Run, *, gives: bool) -> int | None:
-    """The step before which registered values were read, if all peers continue with the values of a new joiner."""
+    """If all peers continue with a new joiner's values, the step before which its registered values were read."""
     pending = run.pending.sync
     is_new = pending is not None and pending.loads_values and run.registry.has_agreed_values
     return run.state.registered_before() if is_new and gives else None

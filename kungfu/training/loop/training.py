@@ -333,7 +333,7 @@ class Training:
             With ``max_local_batch_size``, a second copy of the gradients.
 
         On rescale:
-            All peers follow one agreed position, so no sample is lost or repeated when peers join or leave.
+            All peers follow the same position, so no sample is lost or repeated when peers join or leave.
         """
         plan = make_batch_plan(
             data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, readers=readers,
@@ -346,7 +346,7 @@ class Training:
         """Adds further state of the program to the training state, under a unique name.
 
         The value is part of checkpoints. Peers synchronise it before the step that follows a barrier: ``get`` is called
-        then, and ``set`` if the agreed value differs. Call this method between ``attach`` and the first step, in the
+        then, and ``set`` if the common value differs. Call this method between ``attach`` and the first step, in the
         same order on all peers.
 
         Args:
@@ -400,7 +400,7 @@ class Training:
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
         """Requests a checkpoint of the whole training state, at the barrier after the next step.
 
-        Variables, optimizers' slots, agreed folds, averaged statistics, the learning rate's ramp, seeds, the position
+        Variables, optimizers' slots, shared folds, averaged statistics, the learning rate's ramp, seeds, the position
         in the data and registered values are written to ``path/step-N``, in the format of a ``tf.train.Checkpoint``
         with ``model`` and ``optimizer``; ``path/latest`` names the newest checkpoint. Only rank 0's call has an effect,
         and rank 0 writes while all peers train; other peers may call this method too.

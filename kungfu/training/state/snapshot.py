@@ -125,7 +125,7 @@ class StateSnapshot:
 
 
 def entries(variables: Mapping[str, Any]) -> Iterator[VariableEntry]:
-    """The manifest's entries for variables, or for their values."""
+    """The entries for these variables in a manifest; ``variables`` may also map the names to values."""
     for name, one in variables.items():
         yield VariableEntry(name, tuple(one.shape), one.dtype.name, zlib.crc32(one.numpy().tobytes()))
 

@@ -268,7 +268,7 @@ class EventLogWriter:
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
     def _no_longer(self, result: BarrierResult) -> list[Asked]:
-        """The requests of the change under way that this barrier's requests replace."""
+        """The requests of an unfinished change of membership that this barrier's requests replace."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
         # Nothing was under way, or it has ended.
@@ -285,7 +285,7 @@ class EventLogWriter:
         return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
-        """The requests of the change under way that continue, without those that this barrier's requests replace."""
+        """The requests of an unfinished change of membership that remain valid after this barrier's requests."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # The change has ended.

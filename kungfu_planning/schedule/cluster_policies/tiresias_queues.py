@@ -26,7 +26,7 @@ class Levels:
 
     Args:
         quanta: GPU seconds, increasing; there is one more queue than quanta.
-        starvation: the promotion factor K, above 0; ``None`` never promotes.
+        starvation: K, above 0: a job that has waited K times as long as it ran is promoted; ``None``: no job is.
     """
 
     quanta: tuple[float, ...] = PAPER_QUANTA

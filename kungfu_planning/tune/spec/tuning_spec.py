@@ -181,7 +181,7 @@ def _field(location: tuple[int | str, ...]) -> FieldInfo:
 
 
 def _section(location: tuple[int | str, ...]) -> type[Section]:
-    """The model of the mapping at ``location``."""
+    """The pydantic model that describes the mapping at ``location``."""
     model: type[Section] = Document
     for step in location:
         field = model.model_fields.get(str(step))

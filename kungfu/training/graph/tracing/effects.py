@@ -58,7 +58,7 @@ class EffectGate:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """A context in which TensorFlow's functions for prints and summaries add the condition, in this thread."""
+        """Within the block, prints and summaries that this thread traces become conditional: they run if `is_open`."""
         with ExitStack() as undo:
             for module, name in effect_op_makers():
                 plain = getattr(module, name)
