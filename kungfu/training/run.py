@@ -71,7 +71,7 @@ class Declared:
         accumulation: The accumulation of micro-batches, if there are any.
         metrics: The metrics of the program's loop.
         data: The facts about the loader's data that must be equal on all peers and in a resumed run.
-        planned: The epochs of the loader.
+        planned: The number and size of the loader's epochs.
         described: Further settings that must be equal on all peers, as text.
         has_loop_state: True if a kungfu loop sends further values to peers, besides the registered values; the loop
             reports when these values have arrived.

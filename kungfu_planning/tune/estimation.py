@@ -92,7 +92,7 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
 
 
 def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Seconds:
-    """The completion times of ``runs`` drawn runs of a plan, fewer for very large searches: (runs,) seconds."""
+    """The completion times of ``runs`` drawn runs of a plan (fewer if the search is very large): (runs,) seconds."""
     return np.asarray(sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1])
 
 

@@ -61,7 +61,7 @@ def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
     with the same draws.
 
     Args:
-        latency: the law.
+        latency: the mean and standard deviation of the law, before truncation.
         uniform: shares in [0, 1), of any shape.
 
     Returns:

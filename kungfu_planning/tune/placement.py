@@ -87,7 +87,7 @@ def place(
     Args:
         allocation: the GPUs of each trial.
         last: the present placement.
-        nodes: the present nodes.
+        nodes: the names of the present nodes, and the GPUs of each.
         reserved: trials that must not be displaced.
 
     Returns:
@@ -166,7 +166,7 @@ def _units(gpus: int, *, node_gpus: int) -> list[int]:
 
 
 def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]] | None:
-    """The node with the least free space that is enough for ``unit`` without displacing a trial."""
+    """The fullest node on which ``unit`` GPUs are free, and no trial to displace; None if there is no such node."""
     fits = [node for node, free in room.free.items() if node not in used and len(free) >= unit]
     return (min(fits, key=lambda node: len(room.free[node])), []) if fits else None
 
@@ -174,7 +174,7 @@ def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]
 def _cleared(
     room: _Room, *, unit: int, used: set[str], allocation: Allocation, below: int
 ) -> tuple[str, list[str]] | None:
-    """The node with the most room that can be cleared for ``unit``, and the trials to displace."""
+    """The node with the most free GPUs on which displacing trials frees ``unit`` GPUs, and the trials to displace."""
     for node in sorted(room.free, key=lambda name: -len(room.free[name])):
         tenants = {
             trial: sum(slot.node == node for slot in slots)
@@ -188,7 +188,7 @@ def _cleared(
 
 
 def _fewest(tenants: Mapping[str, int], *, needed: int) -> list[str] | None:
-    """The smallest set of tenants with ``needed`` GPUs in total: the largest first, the last as small as possible."""
+    """A small set of tenants that hold ``needed`` GPUs in total: the largest first, the last as small as possible."""
     going: list[str] = []
     left = sorted(tenants, key=lambda trial: (tenants[trial], trial))
     while needed > 0 and left:
@@ -248,8 +248,8 @@ def shrink(placement: TrialPlacement, *, nodes: Nodes, keep: int, reserved: Coll
     chosen (ties: the fewest moved GPUs). Otherwise the nodes with the fewest trials are released.
 
     Args:
-        placement: the present placement.
-        nodes: the present nodes.
+        placement: the present GPUs of each trial.
+        nodes: the names of the present nodes, and the GPUs of each.
         keep: the number of nodes to keep.
         reserved: trials that must not move.
 

@@ -31,7 +31,7 @@ class Simulator:
     Two plans are compared with the same draws, and the same seed gives the same result.
 
     Args:
-        experiment: the stages of the job.
+        experiment: the stages of the search.
         scaling: the scaling curve of a trial.
         cloud: the provider.
         samples: the number of drawn runs per estimate, at least 1; ignored if nothing is random, as one run is exact.
@@ -122,7 +122,7 @@ def _generator(seed: int, *, kind: int, stage: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class StageTraining:
-    """A stage's ``seconds`` from the first iteration to the end of the synchronisation, and its ``gpu_s``: (runs,)."""
+    """The training of a stage, by run: ``seconds`` including the synchronisation, and ``gpu_s``, its GPU seconds."""
 
     seconds: Seconds
     gpu_s: Seconds
@@ -179,7 +179,7 @@ def trial_times(simulator: Simulator, *, stage: int, gpus_per_trial: int) -> Sec
 
 
 def stage_training(simulator: Simulator, *, stage: int, gpus: int) -> StageTraining:
-    """The training of stage ``stage`` on ``gpus`` GPUs."""
+    """The seconds and GPU seconds of the training of stage ``stage`` on ``gpus`` GPUs."""
 
     def compute() -> StageTraining:
         # Trials that do not run at once form chains; the slowest chain ends the stage.

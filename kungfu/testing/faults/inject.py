@@ -104,7 +104,7 @@ def inject(
         faults: The faults, in the order in which they are carried out.
         watcher: Follows the record of the job.
         job: The job that receives the faults.
-        limits: The limits of the injection.
+        limits: The time limits of the injection, and the faults that it may carry out.
         freezer: Freezes, slows and thaws processes.
         clock: Returns the time in seconds since 1970.
         pause: Sleeps for a number of seconds.

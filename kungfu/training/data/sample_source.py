@@ -73,7 +73,7 @@ class Records:
     """A sequence with one record per sample, such as a file name, each converted to a nest of arrays by ``load``.
 
     Args:
-        records: The sequence.
+        records: The sequence, whose items ``load`` converts.
         load: Makes a sample from a record.
         readers: The number of threads that call ``load`` at once.
     """

@@ -154,7 +154,7 @@ def _gradient_norms(
     """Graph: the gradient norms that this step's policies need, without the factor ``loss_scale``.
 
     Args:
-        program: The policies.
+        program: The policies, as functions that build ops.
         gradients: This peer's dense tensors, before they are averaged.
         sources: The sources known before the message; the gates of the norms are evaluated with them.
         samples: The number of this peer's samples; if 0, its gradients belong to another peer's sample, and their norm

@@ -119,7 +119,7 @@ class LayerMemory:
         trace.undone = self.undone
 
     def knows(self, variables: Iterable[tf.Variable]) -> None:
-        """Adds variables that are replicated with the training state to the known variables."""
+        """Adds variables to the known ones of `share`, because they are replicated with the training state."""
         if self.known is not None:
             self.known |= {id(one.handle) for one in variables}
 
@@ -142,7 +142,7 @@ class LayerMemory:
         """Tracing: ids of the handles of variables to which the step assigns equal values on all peers.
 
         Args:
-            trace: The trace of the step.
+            trace: The last trace of the step's function.
             equal: The ids of the handles of variables that are equal on all peers, including some in this memory.
 
         Raises:

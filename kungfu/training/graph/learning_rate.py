@@ -25,7 +25,7 @@ class _Factored(keras.optimizers.schedules.LearningRateSchedule):
         return self.schedule(step) * tf.cast(self.factor.read_value(), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
-        """Serialises the user's schedule alone: the factor belongs to the run."""
+        """The config of the user's schedule alone, without the factor, which belongs to the run."""
         return dict(self.schedule.get_config())
 
 
@@ -38,7 +38,7 @@ class LearningRateControl:
     """Lets rules control an optimizer's learning rate; a schedule remains active as the base of that rate.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer whose learning rate is set.
         factored: The optimizer's schedule with the factor of this run; ``None`` without a schedule.
         left: The factor that the previous run left on that schedule.
     """
@@ -66,7 +66,7 @@ class LearningRateControl:
         return float(self._ramp.numpy()[1]) * self._base()
 
     def ramp_start(self) -> float:
-        """The start value of a ramp that begins now: the rate in force, or the schedule's factor."""
+        """The start of a ramp that begins now: the learning rate in force, or with a schedule the factor on it."""
         return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
 
     def on_scale(self, rate: float) -> float:

@@ -197,7 +197,7 @@ class CompiledStep:
         After a barrier that failed, or ended training, the remaining steps of the loop do nothing and return zeros.
 
         Args:
-            tensors: The batch.
+            tensors: The tensors of the batch.
             failed: Raises the failure of a barrier, which ends the loop with an error; the graph itself cannot raise.
             offer: Adds a checksum to the message of the coming step, or removes the checksum.
             offer_every: N: ``offer`` is called before every N-th step, and before the step that follows each of these
@@ -298,7 +298,7 @@ def _shown(shape: Any) -> str:
 
 
 def _begin(parts: StepParts, samples: Any) -> None:
-    """Graph: begins a step with this peer's number of samples, clears published values, and updates the rate."""
+    """Graph: begins a step with this peer's sample count, clears published values, and updates the learning rate."""
     metrics = parts.graph_state.metrics
     metrics.samples.assign(tf.cast(samples, tf.float32))
     metrics.published.clear()

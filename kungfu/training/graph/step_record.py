@@ -55,7 +55,7 @@ _STEPS, _SAMPLES, _LOSS = 0, _INPUTS - 4, _INPUTS - 3
 
 
 def given_numbers(packed: Sequence[float]) -> MessageNumbers:
-    """Host: the inputs at the front of a packed record."""
+    """Host: the inputs of the derived sources, read from the front of a packed record."""
     return MessageNumbers(*[*packed[:_SAMPLES], packed[_SAMPLES:_INPUTS]])
 
 

@@ -73,7 +73,7 @@ def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[An
     A step is not run if it has an effect that can be neither omitted nor undone, such as writing a file.
 
     Args:
-        compiled: The step.
+        compiled: The compiled step of the run.
         attachment: The attachment of this peer, which this function closes.
         tensors: The batch of the first call.
         effects: The effects of the user's function.

@@ -35,7 +35,7 @@ _MAY_CHANGE = ("weights", "validation")
 
 @dataclass(frozen=True)
 class TrainedObjects:
-    """The trained objects, with the job's ``seed`` and this peer's number in the job, ``peer``."""
+    """The model and the optimizers of a run, the job's ``seed``, and this peer's number in the job, ``peer``."""
 
     model: Any
     optimizers: Sequence[Any]
@@ -59,7 +59,7 @@ class CheckpointManager:
     request, so that if rank 0 is lost, the new rank 0 writes the checkpoints that did not reach the disk.
 
     Args:
-        trained: The trained objects.
+        trained: The model and its optimizers, with the job's seed and this peer's number.
         registry: The registered values of the program.
         settings: The folder of checkpoints, the number to keep, and the checkpoint to resume.
         record: Records an event in a stream.

@@ -203,7 +203,7 @@ class StepTimer:
         view.ended = now
 
     def summary(self) -> dict[str, Any]:
-        """Counts and percentiles of ``step_s``, ``barrier_s`` and ``stop_s``, in seconds, within 1 %."""
+        """Counts and percentiles of ``step_s``, ``barrier_s`` and ``stop_s``, in seconds; the error is at most 1 %."""
         self._count()
         if self._loss is not None:  # no step followed the loss
             self._took["stop_s"].add(self._loss.stop(None).seconds)

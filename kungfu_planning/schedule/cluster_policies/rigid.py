@@ -25,7 +25,7 @@ def free_gpus(state: State) -> int:
 
 
 def fifo() -> ClusterPolicy[None]:
-    """Starts the job at the head of the queue while that job fits; no job overtakes the head. No preemption.
+    """Starts jobs in order of arrival, until one does not fit into the free GPUs; no job overtakes it. No preemption.
 
     Cost:
         Amortised constant work per job, and one prefix sum over the waiting jobs.

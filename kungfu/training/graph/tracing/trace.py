@@ -148,7 +148,7 @@ class StepTrace:
         return "" if before is None or (before[0] is not graph and before[1] == where) else before[1]
 
     def captured(self) -> set[int]:
-        """The ids of the handles used so far, from the graph under construction up to the function's graph."""
+        """The ids of the variables' handles that the function has used so far, also in graphs nested in its graph."""
         if tf.executing_eagerly():
             return set()
         graph = tf.compat.v1.get_default_graph()
