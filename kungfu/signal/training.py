@@ -146,7 +146,7 @@ class TrainingSignals:
     """
 
     step: Source
-    """Number of the running step, from 1 (int64, in steps, equal on all peers)."""
+    """Number of the running step, from 1 (int64, steps, agreed)."""
 
     size: Source
     """Peers in the view (int64, peers, agreed)."""

@@ -269,7 +269,7 @@ def _least_speed(steps: Sequence[RecordedStep]) -> float:
 
 
 def _slowest(jitter: float, size: int) -> float:
-    """The step time of the slowest of ``size`` peers, relative to a peer's mean; measured throughputs contain it."""
+    """The step time of the slowest of ``size`` peers, relative to the mean; recorded steps include this factor."""
     return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 

@@ -30,7 +30,7 @@ class KeptRows:
     its missing rows are loaded.
 
     Cost:
-        The memory of four batches, of which two would exist anyway, as they are loaded ahead; and some microseconds.
+        The memory of four batches (two exist anyway, being loaded ahead), and some microseconds to compare indices.
     """
 
     def __init__(self) -> None:

@@ -330,7 +330,7 @@ def _on_scale(run: Run, asked: Asked) -> Asked:
 
 
 def _first_terms(run: Run, size: int) -> Terms:
-    """The terms of the first view; the batch size is computed from rank 0's state, so that all peers have the same."""
+    """The terms of the first view; the batch size is computed from rank 0's state, so that it is the same on all peers."""
     # Without a loader each peer has as many samples as rank 0; a resumed checkpoint contains a batch size in force.
     batch, checkpoints, rate = int(read_variable(run.graph_state.progress.batch)), run.checkpoints, run.rate
     whole = batch * size if run.declared.batch is None else checkpoints.batch_in_force(batch)
@@ -341,7 +341,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms (batch, target size, ramp) of a phase; others continue from ``before``, the previous phase's."""
+    """The first terms of a phase: batch size, ramp and target size start anew; others continue from ``before``."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

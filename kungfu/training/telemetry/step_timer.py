@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The seconds that a loss of peers costs this peer, from the end of its last step before to that of the next."""
+    """The cost of a loss of peers, in seconds: from the end of this peer's step before to that of its step after it."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again

@@ -26,7 +26,7 @@ class Levels:
 
     Args:
         quanta: GPU seconds, increasing; there is one more queue than quanta.
-        starvation: K, above 0: a job that has waited K times as long as it ran is promoted; ``None``: no job is.
+        starvation: K, above 0; a job that has waited K times as long as it ran is promoted. ``None`` never promotes.
     """
 
     quanta: tuple[float, ...] = PAPER_QUANTA

@@ -58,7 +58,7 @@ class EffectGate:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Within the block, prints and summaries that this thread traces become conditional: they run if `is_open`."""
+        """Within the block, prints and summaries that this thread traces become conditional on ``is_open()``."""
         with ExitStack() as undo:
             for module, name in effect_op_makers():
                 plain = getattr(module, name)
@@ -103,7 +103,7 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
-    """Within the block, calls into Python return zeros in the shapes of the graph; ``samples``: an open dimension."""
+    """Within the block, calls into Python return zeros in the graph's shapes; ``samples``: an open first dimension."""
     kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
     replace_python_functions(answers)
