@@ -97,7 +97,7 @@ class Standing:
         source: The rank from whose state all peers in this view continued.
         terms: The values in force in the view besides its members, such as the batch size.
         is_in_job: True once this peer has entered a view; from then on, a step's message may carry a request.
-        stage: 0 in a failed barrier, 1 after a step, and one more for each exchange since; see `LossReport`.
+        stage: 0 in a failed barrier, 1 after a step; each exchange since adds 1 at its start and 1 at its end.
         barrier_failure: The failure of the last barrier, kept until this peer has recovered from the failure.
     """
 

@@ -330,7 +330,7 @@ def _on_scale(run: Run, asked: Asked) -> Asked:
 
 
 def _first_terms(run: Run, size: int) -> Terms:
-    """The terms of the first view; the batch size is computed from rank 0's state, so that it is the same on all peers."""
+    """The terms of the first view; the batch size comes from rank 0's state, so that it is the same on all peers."""
     # Without a loader each peer has as many samples as rank 0; a resumed checkpoint contains a batch size in force.
     batch, checkpoints, rate = int(read_variable(run.graph_state.progress.batch)), run.checkpoints, run.rate
     whole = batch * size if run.declared.batch is None else checkpoints.batch_in_force(batch)

@@ -299,7 +299,7 @@ class StepCalls:
             self._exits.left_loop()
 
     def finish(self, between_steps: Callable[[], object] = lambda: None) -> None:
-        """Ends training on this peer, once; ``between_steps`` runs before the last barrier, again in each further view."""
+        """Ends training on this peer, once; ``between_steps`` runs before the last barrier, and again after a loss."""
         if self.is_finished:
             return
         self.is_finished, run = True, self.run
