@@ -47,7 +47,7 @@ class SimulatedBarrier:
     unmet: dict[tuple[str, int], str] = field(default_factory=dict)  # why a decision had no effect, by rule and step
     # The peers that a rule marked and may replace within its budget, by rule and step.
     ranks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
-    brought: list[FiredRule] = field(default_factory=list)  # the rules on a rescale that fired at this barrier
+    brought: list[FiredRule] = field(default_factory=list)  # the on-rescale rules that fired at this barrier
 
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
         """Holds a barrier after a step if requests, joiners or departures are pending; else posts the fired rules.

@@ -119,8 +119,8 @@ def read_throughputs(path: str | Path, *, measured_only: bool = False) -> Measur
         measured_only: True if batches and sizes that were not measured are refused.
 
     Raises:
-        UsageError: The folder has no tables, or a cell is a hole, a zero or no number; the message has file, line and
-            column.
+        UsageError: The folder has no tables, or a cell is a hole (empty between two numbers), zero, or not a number; the
+            message has file, line and column.
     """
     path = Path(path)
     try:

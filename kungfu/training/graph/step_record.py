@@ -3,7 +3,7 @@
 The variable is *packed*: it omits sources that are derived from other sources. From the packed numbers the host
 computes the *row*, with a number for every column, when the row is needed.
 
-As nodes of the graph the derived sources would cost every step some forty microseconds, whether a policy uses them or
+As nodes of the graph the derived sources would cost every step about 40 microseconds, whether a policy uses them or
 not. The sources that a policy uses are in the graph too, in `kungfu.training.graph.gradient_message`; both results are
 bitwise equal.
 """
@@ -283,7 +283,7 @@ def pack_scalars(numbers: Sequence[Any]) -> Any:
 
     Cost:
         One node. Without the native library, with TensorFlow's ops, each number costs the step a read, a cast and a
-        part of a stack: some 2 microseconds, and twice that while training occupies the caches.
+        part of a stack: about 2 microseconds, and twice that while training occupies the caches.
     """
     # The native library is missing: this machine has no compiler.
     if not is_available():

@@ -1,6 +1,6 @@
 """Reports a step to the host, in one row of numbers that the step returns; computes how much of a run is left.
 
-Reading a variable costs Python some 30 microseconds, ten times that while training occupies the caches, so the host
+Reading a variable costs Python about 30 microseconds, ten times that while training occupies the caches, so the host
 reads none between two steps. The row is valid until the next step, or until the host itself changes a variable.
 """
 

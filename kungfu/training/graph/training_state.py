@@ -27,7 +27,7 @@ from kungfu.training.graph.variable_io import read_variable, write_variable
 
 @dataclass(frozen=True)
 class StateClasses:
-    """The variables of a run by class and name, in the same order on all peers."""
+    """The variables of a run by name, in four classes of sharing; in the same order on all peers."""
 
     shared: Mapping[str, tf.Variable]
     averaged: Mapping[str, tf.Variable]
@@ -46,7 +46,7 @@ def classify(
     *,
     reductions: Mapping[int, LayerReduction] = MappingProxyType({}),
 ) -> StateClasses:
-    """Sorts the variables of a Keras model, its optimizers, and kungfu's shared variables (``agreed``) by class;
+    """Sorts the variables of a Keras model and its optimizers, and kungfu's shared ones (``agreed``), into classes;
     ``reductions`` maps the ids of layers' variables to their declared aggregation."""
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]

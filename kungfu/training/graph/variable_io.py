@@ -1,7 +1,7 @@
 """Reads and writes variables from outside the graph, including variables that a traced function uses.
 
 A variable's ``assign`` and ``numpy`` take three times as long as the underlying ops, and at a barrier all peers wait
-for some thirty such calls. Variables of a graph are addressed by the handles that the graph captures. The graph's list
+for about thirty such calls. Variables of a graph are addressed by the handles that the graph captures. The graph's list
 of variables is incomplete: it contains the variables that are read, but not a variable that is only assigned.
 """
 

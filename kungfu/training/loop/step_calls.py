@@ -333,7 +333,7 @@ class StepLog:
         self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
 
     def record_view(self) -> None:
-        """Records the current view in the trace, in case the view has changed."""
+        """Records the current view in the trace, if the view has changed."""
         run = self._run
         if self._recorder is not None:
             version = int(read_variable(self._graph_state.view.version))

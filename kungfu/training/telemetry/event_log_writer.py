@@ -29,8 +29,8 @@ class EventLogWriter:
     """Writes the events of a run, and a line of metrics per step.
 
     Only rank 0 writes events that all peers know, so the journal contains each event once. The other peers remember
-    these events in case they become rank 0. A change of the membership is written after the first step of the new view,
-    with the cost of the change.
+    these events until one of them becomes rank 0. A change of the membership is written after the first step of the new
+    view, with the cost of the change.
 
     Args:
         record: Receives the name of a stream and an entry for this stream.

@@ -23,7 +23,7 @@ class Durations:
     """Durations counted in bins that grow by 2 %, so that a percentile is accurate within 1 % (and 1 us).
 
     Cost:
-        Half a microsecond for each duration; a week of steps fills some hundred bins.
+        Half a microsecond for each duration; a week of steps fills a few hundred bins.
 
     >>> took = Durations()
     >>> for milliseconds in range(1, 101):
@@ -59,7 +59,7 @@ class Durations:
         return {"count": count, **marks, "max": round(self._longest, 6)}
 
 
-# Steps are first only noted, and then counted in groups of this size, as an evaluation costs some 30 microseconds.
+# Steps are first only noted, and then counted in groups of this size, as an evaluation costs about 30 microseconds.
 _LOOK_EVERY = 32
 
 
@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers, in seconds: from the end of this peer's step before to that of its step after it."""
+    """The cost of a loss of peers, in seconds, from the end of the last step before the loss to that of the next."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again

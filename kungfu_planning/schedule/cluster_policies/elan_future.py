@@ -2,7 +2,7 @@
 
 A future is simulated completion by completion, and only as far as a question requires. The computation of a sum of
 completion times ends once the sum must exceed its limit. From the moment when all jobs can have all GPUs that help
-them, the rest of the sum is a formula. Vectors are lists of some dozens of numbers, for which plain loops are faster
+them, the rest of the sum is a formula. Vectors are lists of a few dozen numbers, for which plain loops are faster
 than NumPy.
 """
 

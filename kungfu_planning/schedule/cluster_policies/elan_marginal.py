@@ -73,7 +73,7 @@ class MarginalFuture:
         return self._free_at(limit_s, share - self._free) - held < wanted
 
     def _share(self, job: int) -> int:
-        """The GPUs of ``job`` if it starts now, as `greedy.fill_gpus` shares them."""
+        """The number of GPUs that ``job`` gets if it starts now, by the rule of `greedy.fill_gpus`."""
         if job not in self._shares:
             steps, work = self._context.ladder(job).steps, self._context.whole_work(job)
             gpus = self._context.fewest(job)
