@@ -119,8 +119,8 @@ def read_throughputs(path: str | Path, *, measured_only: bool = False) -> Measur
         measured_only: True if batches and sizes that were not measured are refused.
 
     Raises:
-        UsageError: The folder has no tables, or a cell is a hole (empty between two numbers), zero, or not a number; the
-            message has file, line and column.
+        UsageError: The folder has no tables, or a cell is a hole (empty between two numbers), zero, or not a number;
+            the message has file, line and column.
     """
     path = Path(path)
     try:
@@ -171,7 +171,7 @@ def _read_table(path: Path) -> dict[int, Curve]:
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines that are not empty, with their numbers."""
+    """The non-empty lines of a table, each with its line number."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             return [(line, cells) for line, cells in enumerate(csv.reader(lines, strict=True), start=1) if cells]

@@ -196,7 +196,7 @@ def summary(result: SimulationResult, *, by: By = "size") -> Summary:
 
 
 def _groups(result: SimulationResult, *, by: By) -> dict[str, npt.NDArray[np.bool_]]:
-    """The mask of the members of each group, by name."""
+    """For each group, by name, a mask that is True for the jobs of the group."""
     size = np.array([job.gpus * job.duration_s for job in result.jobs])
     if by == "size":
         return {name: (size >= low) & (size < high) for name, (low, high) in SIZE_CLASSES.items()}

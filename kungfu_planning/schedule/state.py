@@ -116,7 +116,7 @@ class ClusterPolicy(Generic[Memory]):
 
 
 def stateless(name: str, *, decide: Callable[[State], SchedulePlan]) -> ClusterPolicy[None]:
-    """A policy without memory, from a function of the state that returns a plan."""
+    """Makes a policy without memory from ``decide``, which maps the state to a plan."""
     return ClusterPolicy(name, lambda _workload, _gpus: None, lambda state, memory: (decide(state), memory))
 
 

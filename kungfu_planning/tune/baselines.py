@@ -119,7 +119,7 @@ def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> E
 
 
 def fastest(simulator: Simulator, *, search: Search) -> Estimate:
-    """The fastest plan: each stage at its fastest size, or the fastest static plan if growth costs more time.
+    """The fastest plan: each stage at its fastest size, or the fastest static plan if growth costs more than it saves.
 
     If more GPUs never slow an iteration, no plan can be faster, except through random set-up times.
     """

@@ -251,7 +251,7 @@ _SURVIVOR, _OTHER, _IDLE = "#3a9d5d", "#7da7d9", "#eeeeee"
 
 
 def draw_comparison(found: Sequence[Comparison]) -> Figure:
-    """A figure with one row per experiment: the best static cluster left, the plan right, on the same scales.
+    """A figure with a row per experiment: the best static cluster on the left, the plan on the right, on equal scales.
 
     The trial that survives to the end is green; idle GPUs are grey. The titles show means over all drawn runs, and
     the boxes show the first run.

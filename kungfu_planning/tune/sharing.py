@@ -21,7 +21,7 @@ class Share:
 
 
 def share(stage: Stage, *, gpus: int) -> Share:
-    """The fair share of a stage: ``floor(gpus / trials)`` GPUs per trial, or one GPU each for ``gpus`` trials.
+    """The fair share of a stage: ``floor(gpus / trials)`` GPUs per trial; if that is 0, one GPU for each running trial.
 
     The remaining GPUs are idle.
 

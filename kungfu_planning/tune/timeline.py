@@ -27,7 +27,7 @@ class StageUsage:
 
 @dataclass(frozen=True)
 class Box:
-    """A trial's training in a stage of the first drawn run, on ``gpus`` GPUs from number ``first_gpu``."""
+    """A trial's training in a stage of the first drawn run, on ``gpus`` GPUs, the first with number ``first_gpu``."""
 
     trial: int
     first_gpu: int

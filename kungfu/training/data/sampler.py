@@ -44,7 +44,7 @@ class StepSlice:
 
 
 class Sampler(Protocol):
-    """Selects the samples of each slice."""
+    """An order of samples: selects the samples of each peer in each step."""
 
     @property
     def samples(self) -> int:

@@ -183,7 +183,7 @@ class Stream:
             self._chunks.popleft()
 
     def _read_on(self, end: int) -> None:
-        """Reads one more batch, after beginning the reading of the epoch with sample ``end - 1`` if necessary."""
+        """Reads one more batch; first begins the reading of the epoch that has sample ``end - 1``, if necessary."""
         reading = 0 if self._is_endless else (end - 1) // self.samples
         # For a joiner or a resumed run, the samples in between are not needed.
         if self.can_seek and (self._readings <= reading or self._next < self._reached):

@@ -196,7 +196,7 @@ class CombinedMetrics:
     # ---- in a step -------------------------------------------------------------------------------------------------
 
     def start(self, anew: Any) -> list[Any]:
-        """Graph: the states with which the metrics start this step; ``anew``, equal on all peers: an epoch begins."""
+        """Graph: the states with which the metrics start this step; ``anew``: True on all peers if an epoch begins."""
         return [one for group in self._groups for one in group.start(anew)]
 
     @contextmanager

@@ -291,7 +291,7 @@ class RuleOutcomes:
         tf.cond(tf.equal(step % 2, 0), lambda: kept(even), lambda: kept(odd))
 
     def of_step(self, step: int) -> Outcomes:
-        """The outcomes of this step; it must be one of the last two steps."""
+        """The outcomes of a step, which must be one of the last two."""
         return self.posted[step % 2]
 
 

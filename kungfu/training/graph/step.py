@@ -141,7 +141,7 @@ class CompiledStep:
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
-        """Returns the result of the user's function and the report of the step; ``micro`` is laid out as ``WHOLE``."""
+        """The result of the user's function, and the report of the step; ``micro`` has the form of `WHOLE`."""
         rollback = self._parts.rollback
         # The sample belongs to another peer: this peer's local variables must not count it.
         is_undone = rollback.is_needed and (micro[2] or not sample_count(tensors))

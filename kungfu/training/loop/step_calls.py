@@ -86,7 +86,7 @@ def is_stale(stamp: Stamp, here: StepPosition) -> bool:
 
 
 class StepCalls:
-    """The calls of a run's step."""
+    """Makes the calls of a run's step, and does the work around them."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stamps, self.step_log = run, Stamps(), StepLog(run)
@@ -286,7 +286,7 @@ class StepCalls:
         return ""
 
     def _recover(self, error: BaseException, *, where: str = "") -> None:
-        """Continues without the lost peers; raises any other error."""
+        """Continues without the lost peers if ``error`` is a loss of peers; raises any other error."""
         self._position = None
         recovery.recover(self.run, error, where=where)
         self.step_log.record_view()

@@ -101,7 +101,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
 
 
 def with_shares(jobs: Sequence[ClusterJob], *, shares: tuple[float, float] | None) -> tuple[ClusterJob, ...]:
-    """The jobs with limits as shares of their requests; unchanged if ``shares`` is None."""
+    """The jobs with limits at these shares of the GPUs that each requests; unchanged if ``shares`` is None."""
     if shares is None:
         return tuple(jobs)
     return with_limits(jobs, min_share=shares[0], max_share=shares[1])

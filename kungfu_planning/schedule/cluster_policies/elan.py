@@ -32,7 +32,7 @@ _SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the t
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """The limits of a decision's cost: the numbers of running jobs forecast exactly, and of later jobs tried."""
+    """Limits on a decision's cost: the most running jobs forecast exactly, and the most later jobs tried."""
 
     exact_up_to: int
     depth: int
@@ -112,7 +112,7 @@ class Admission:
         self._free = context.gpus - int(running.held.sum())
 
     def has_room(self, job: int) -> bool:
-        """True if ``job`` would fit with every running job on its fewest GPUs."""
+        """True if ``job`` and the running jobs, each on its fewest GPUs, fit into the cluster."""
         return self.context.fewest(job) <= self.spare
 
     def admits(self, job: int) -> bool:

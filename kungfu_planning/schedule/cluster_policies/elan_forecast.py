@@ -133,7 +133,7 @@ class Openings(NamedTuple):
 
     @classmethod
     def of(cls, left_s: Floats, held: Ints, *, gpus: int) -> Openings:
-        """The openings of jobs with these seconds to their ends, in a cluster of ``gpus``."""
+        """The openings of jobs that hold ``held`` GPUs and end in ``left_s`` seconds, in a cluster of ``gpus``."""
         order = np.argsort(left_s, kind="stable")
         return cls(left_s[order], gpus - int(held.sum()) + np.cumsum(held[order]))
 

@@ -1,4 +1,4 @@
-"""The estimated rest of a schedule of many running jobs for Elan's admission, without a second sharing.
+"""An estimate of the rest of a schedule with many running jobs, for Elan's admission; GPUs are not shared again.
 
 Starting a job takes GPUs from running jobs, always the GPU that saves the least time; of several hundred jobs, few lose
 a GPU. The time that these jobs lose is compared with the time that the starting job gains. This comparison is of first

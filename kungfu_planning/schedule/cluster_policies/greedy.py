@@ -116,7 +116,7 @@ class _Hand:
 
 
 def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
-    """The greedy allocation of ``total`` GPUs, with each job's fewest guaranteed; the same for any ``start``.
+    """The greedy allocation of ``total`` GPUs, with each job's fewest guaranteed; independent of ``start``.
 
     Args:
         climbers: the jobs; the sum of their fewest GPUs is at most ``total``.

@@ -80,7 +80,7 @@ def queued(
 
 
 def placed_first_fit(sizes: Ints, *, gpus: int) -> Ints:
-    """The sizes of the requests that first fit serves, and 0 for the others."""
+    """The size of each request that first fit serves, and 0 for each request that it skips."""
     return np.where(first_fit_mask(sizes, free=gpus), sizes, 0)
 
 

@@ -61,7 +61,7 @@ class StepTrace:
 
     @contextmanager
     def average(self) -> Iterator[None]:
-        """Surrounds the code that builds an average: variables first used there are kungfu's."""
+        """Surrounds the code that builds an average: variables first used in the block count as kungfu's."""
         self.averages += 1
         if self.is_last_average and self.declared_averages > 1:
             self._moved_early = self.captured()
@@ -130,7 +130,7 @@ class StepTrace:
 
     @contextmanager
     def ours(self) -> Iterator[None]:
-        """Surrounds kungfu's additions to the user's function: variables first used there are kungfu's."""
+        """Surrounds kungfu's additions to the user's function: variables first used in the block count as kungfu's."""
         before = _ids(_captured())
         try:
             yield
