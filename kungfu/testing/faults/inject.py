@@ -142,7 +142,7 @@ class _Injector:
         return self.hit_until.get(peer, 0.0) > now
 
     def _is_calm(self, job: Job, now: float) -> bool:
-        """True if the job has settled (see `Job.is_whole`), no member is still hit, and a step ended after the last fault."""
+        """True if the job is whole (see `Job`), no member is still hit, and a step ended after the last fault did."""
         # Steps reach the record late: a step recorded after a fault may have ended before the fault.
         is_hit = any(self._is_hit(peer, now) for peer in job.members)
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
