@@ -33,7 +33,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kungfu.training.loop.training import Training
 
 BLOCK, FEATURES = 5, 512
 DEADLINE_S = 600.0
@@ -152,7 +155,7 @@ class Beside:
         self.first._run.membership.record(stream, fields)
 
 
-def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
+def beside(first: Training, given: Sequence[Any], *, name: str) -> Training:
     """Another run without a record, for the same model in the same job; the name "unfused" disables fused ops."""
     import tensorflow as tf
 
@@ -163,6 +166,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.training.graph.layer_memory import LayerMemory
     from kungfu.training.graph.tracing.effects import EffectGate
     from kungfu.training.graph.tracing.trace import StepTrace
+    from kungfu.training.loop.step_calls import StepCalls
     from kungfu.training.loop.training import Training
     from kungfu.training.run import Declared, Pending, Standing
     from kungfu.training.telemetry.event_log_writer import EventLogWriter
@@ -172,7 +176,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     with tf.device("/CPU:0"):
         program = lower(plan) if name == "unfused" else fused(lower(plan))
         graph_state = GraphState.of(plan)
-    membership = Beside(first, attachment, name)
+    membership: Any = Beside(first, attachment, name)  # the parts of a membership that a run without losses calls
     run = replace(
         first._run,
         graph_state=graph_state,
@@ -189,7 +193,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         standing=Standing(),
         pending=Pending(),
     )
-    return Training(run)
+    return Training(StepCalls(run))
 
 
 def timed(act: Callable[[], object]) -> float:

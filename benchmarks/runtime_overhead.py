@@ -97,9 +97,11 @@ class Unstamped:
 def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Callable[[Any], Iterator[Any]]) -> Any:
     """Traces the step of another run in the same job, without stamps and records; returns it with its batches."""
     from kungfu.training.graph.step_record import StepRecord
+    from kungfu.training.loop.step_calls import StepCalls
+    from kungfu.training.loop.training import Training
 
-    run = beside(first, [], name=name)
-    run = type(run)(replace(run._run, timer=SimpleNamespace(stepped=lambda: None, entered=lambda: None)))
+    untimed: Any = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
+    run: Any = Training(StepCalls(replace(beside(first, [], name=name)._run, timer=untimed)))
     run._calls.step_log.log = lambda report: []
     run._calls.stamps = Unstamped(run._calls.stamps.of([]))
     step, own = marked(run, model, optimizer), batches(run)
