@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Prints the table and draws the plot; returns the exit code."""
+    """Compares the runs of a command line: prints the table and draws the plot; returns the exit code."""
     if len(given.folders) < 2:
         raise UsageError(f"{given.folders[0]}: one run is compared with nothing; give two folders or more")
     if given.loss is not None and not math.isfinite(given.loss):
@@ -137,7 +137,7 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     """Reads a run; for a repeated step, the last line counts.
 
     Raises:
-        UsageError: There is no record of this version, or the record has no step.
+        UsageError: The record is missing, is of another version, or has no step.
     """
     events = read_events(folder).events
     job = fold(events)
@@ -193,7 +193,7 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
 
 
 def _reached(compared: ComparedRun, goal: float | None) -> Mapping[str, float] | None:
-    """The cost of reaching a loss, by unit; ``None`` if the run never reached it."""
+    """The seconds, steps, samples and peer-seconds until a run reached the loss ``goal``; ``None`` if it never did."""
     there = np.flatnonzero(compared.loss <= (-math.inf if goal is None else goal))
     return {unit: float(values[there[0]]) for unit, values in compared.over.items()} if there.size else None
 

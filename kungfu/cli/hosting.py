@@ -65,7 +65,7 @@ def read_hosting(
     """The hosts that a command line names; without ``--hosts``, only this machine at a loopback address.
 
     Raises:
-        UsageError: The hosts cannot form a job of this many peers with this attachment.
+        UsageError: The hosts cannot form a job of up to ``maximum`` peers with the attachment, or the options conflict.
     """
     # On one machine nothing is shared with other hosts, so a random secret for this job is enough.
     if given.hosts is None:

@@ -174,14 +174,14 @@ def _is_confirmed(prechecked: Sequence[PrecheckedFault], folder: Path, status: J
 
 @dataclass(frozen=True)
 class _SteeredJob:
-    """The job in ``folder``; ``watcher`` follows the record there, or another host's record if ``is_watched``."""
+    """The job in ``folder``; ``watcher`` follows the record in it, or another host's record if ``is_watched``."""
 
     folder: Path
     watcher: JobWatcher
     is_watched: bool
 
     def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
-        """Submits a request; raises ``KungfuError`` if the request is refused."""
+        """Submits a request to the job; raises ``KungfuError`` if the job refuses the request."""
         from kungfu.runtime.job_api.client import connected
 
         with connected(self._answering()) as job:
@@ -196,11 +196,11 @@ class _SteeredJob:
         return not self.is_watched and not is_running(read_job_file(self.folder))
 
     def file(self) -> JobFile:
-        """The job file of the kungfu-run on this host; once that process has ended, of the watched host's."""
+        """The job file of this host's kungfu-run or, once that process has ended, of the watched host's kungfu-run."""
         return read_job_file(self._answering())
 
     def _answering(self) -> Path:
-        """The folder of the kungfu-run on this host; once a fault has ended that process, of the watched host's."""
+        """The folder of this host's kungfu-run or, once a fault has ended it, the folder of the watched host's kungfu-run."""
         watched = self.watcher.folder
         is_elsewhere = self.is_watched and (watched / JOB_FILE).exists()
         return watched if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder
@@ -232,7 +232,7 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
 
 
 def _job_file(job: _SteeredJob) -> JobFile:
-    """The file of a job; once the record has an end, waits for the exit code, which kungfu-run writes last."""
+    """Reads the job file; if the job's record is over, waits for the exit code, which kungfu-run writes last."""
     content, deadline = job.file(), time.monotonic() + _CLEARED_WITHIN_S
     while job.is_over() and is_running(content) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

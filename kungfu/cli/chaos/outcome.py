@@ -227,7 +227,7 @@ def _result(
 
 
 def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
-    """The time at which the first step with every expected peer ended, after a fault."""
+    """The time, in seconds since 1970, when the job first completed a step with every expected peer after a fault."""
     job, earliest = Job(), max(one.at or math.inf, one.until)
     stamped: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
     for at, moment in sorted([*stamped, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
@@ -321,7 +321,7 @@ def _details(report: ChaosReport) -> list[str]:
 
 
 def _states(views: Sequence[ViewCheck]) -> str:
-    """The comparisons of the peers' states after changes of the membership."""
+    """A line on the comparisons of the peers' states after changes of the membership."""
     compared = [one for one in views if one.digests != "one peer"]
     rounded = [str(one.version) for one in compared if one.digests == "equal after rounding"]
     if not views:

@@ -51,7 +51,7 @@ def precheck(
     is_watched: bool,
     within_s: float,
 ) -> list[PrecheckedFault]:
-    """Previews each fault as if its moment were now, after the earlier resizes but without the earlier losses.
+    """Previews each fault on the present job, assuming the earlier resizes of the schedule, but not the earlier losses.
 
     Args:
         faults: The faults of the schedule, in order.

@@ -56,7 +56,7 @@ class SampleCheck:
 
 
 def trace_offset(folder: Path) -> int:
-    """A byte offset in a run's trace a few steps before the newest step, which a fault may follow at once."""
+    """A byte offset a few steps before the end of a run's trace, so that a check also covers an immediate fault."""
     try:
         return max(0, (folder / "trace.jsonl").stat().st_size - _BEFORE_BYTES)
     # The run has no trace, or has not begun to write it.
@@ -97,7 +97,7 @@ def _step(line: bytes) -> tuple[int, CountedStep] | None:
 
 
 def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
-    """Checks that each step began at the end of the previous one, and that no step exceeded its epoch.
+    """Checks that each step began at the end of the previous one, and that no step went beyond the end of its epoch.
 
     Args:
         steps: The recorded steps, in order.

@@ -88,7 +88,7 @@ def fitted(line: str, *, width: int | None, style: str = "") -> Text:
 
 
 def _lost(raised: Mapping[int, str], folder: Path) -> list[str]:
-    """The last line of the summary, if exceptions of the program ended peers."""
+    """The summary's last line if exceptions of the program ended peers: the peers' number and the first exception."""
     if not raised:
         return []
     peer, error = next(iter(raised.items()))

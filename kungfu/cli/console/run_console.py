@@ -65,7 +65,7 @@ class EventLines:
                 self._print_line(line)
 
     def print_due(self) -> None:
-        """Prints the held settings once the oldest has waited for `HOLD_S` seconds; later settings are held again."""
+        """Prints the held settings if the oldest one has waited for `HOLD_S` seconds; later settings are held anew."""
         with self._lock:
             if self._held and self._clock() - self._held_since >= HOLD_S:
                 self._print_held()
@@ -146,7 +146,7 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Paints once; returns False if the stream no longer has a reader; the job then continues without a screen.
+        """Paints once; False if the stream has lost its reader, in which case the job continues without a screen.
 
         Output to a file on a full disk appears once the disk has room again.
         """

@@ -58,20 +58,20 @@ class ScreenState:
         self._job = Job()
 
     def add_line(self, line: OutputLine) -> None:
-        """Adds a line to show."""
+        """Adds a line of output, to be shown with the next update."""
         with self._lock:
             self._lines.append(line)
             self._added += 1
         self._changed.set()
 
     def event(self, event: LoggedEvent) -> None:
-        """Updates the job from an event."""
+        """Updates the present job with an event."""
         with self._lock:
             self._job = self._job.after(event)
         self._changed.set()
 
     def step(self, figures: Mapping[str, Any]) -> None:
-        """Updates the job from the measurements of a step."""
+        """Updates the present job with the measurements of a step."""
         with self._lock:
             self._job = self._job.after_step(figures)
         self._changed.set()
@@ -101,7 +101,7 @@ class ScreenState:
 
 
 def activity_words(job: Job) -> str:
-    """Describes the activity of a job, apart from its steps."""
+    """Describes the present activity of a job: starting, getting ready, training, or continuing after training."""
     # The programs continue after training, and may train again in a new phase.
     if job.finished:
         return "training is over, the program continues"
@@ -168,7 +168,7 @@ def _slowest(speeds: Mapping[int, float]) -> Iterator[tuple[str, str]]:
 
 
 def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = "") -> Text:
-    """Joins pieces into lines without splitting a piece; rich would break a line at any space, even a non-breaking one.
+    """Joins pieces into lines and splits no piece; the library rich would break at any space, even a non-breaking one.
 
     Args:
         pieces: The pieces; a piece wider than the terminal gets a separate line, which the terminal breaks.

@@ -35,7 +35,7 @@ class Finding:
     host: str = ""
 
     def as_remark_if(self, is_scarce: bool, advice: str) -> Finding:
-        """The finding, as a remark with advice if a resource is scarce; else unchanged."""
+        """The finding as a remark with ``advice`` if a resource ``is_scarce``; otherwise the unchanged finding."""
         return replace(self, severity="remark", advice=advice) if is_scarce else self
 
 

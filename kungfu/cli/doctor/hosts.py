@@ -132,7 +132,7 @@ def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
 
 
 def compared(hosts: Sequence[Host], own: HostFacts, answers: Mapping[int, HostAnswer]) -> Iterator[Finding]:
-    """The findings from the answers of the other hosts."""
+    """The findings on the reachability, the versions and the clock of each other host, from that host's answer."""
     for number, answer in sorted(answers.items()):
         host = hosts[number]
         yield _reach(host, answer)

@@ -27,7 +27,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding]:
-    """The findings of this machine.
+    """The findings about this machine.
 
     Args:
         slots: The number of peers that the machine must have room for.

@@ -1,8 +1,8 @@
 """Tries TensorFlow, the native op and Horovod in a separate process, since each of them may crash.
 
 ``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each step as soon as its result is known. A processor
-without TensorFlow's instructions ends the process with SIGILL; a library of another version ends it with an error or a
-crash. The last printed line shows which step failed.
+without TensorFlow's instructions ends the process with SIGILL; a library of an incompatible version ends the process
+with an error or a crash. The last printed line shows which step failed.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def draw_curve(
 
     Args:
         panel: The panel to draw in.
-        x: The x values of the points; a point's value applies to the range before the point.
+        x: The x values of the points; the value of a point applies from the x of the previous point to its own x.
         curve: The curve to draw.
         color: The color of line and band.
         line: The smoothed line, if the values jump from step to step; ungrouped values are then drawn pale.
@@ -115,7 +115,7 @@ def draw_curve(
 
 
 def _lonely(values: Series) -> list[int]:
-    """The indices of known values with unknown values on both sides: a line has no second point to reach them."""
+    """The indices of known values with unknown values on both sides: a line between points would not show them."""
     known = np.pad(~np.isnan(values), 1)
     return [*map(int, np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:]))]
 
@@ -169,7 +169,7 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
 
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
-    """Labels each line of a change on the side of the larger size, where there is room below the curve."""
+    """Writes the pause of each membership change at its line, on the larger size's side, where the curve leaves room."""
     rescales = [event for topic in CHANGES for event in run.happened(topic)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if event.after > event.before else "right"
@@ -179,7 +179,7 @@ def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
 
 
 def fit_axis(panel: Any, values: Series) -> None:
-    """Makes the axis logarithmic if the values require it."""
+    """Makes the y axis logarithmic for positive values over a wide range; else starts at 0 if no value is negative."""
     known = values[np.isfinite(values)]
     if known.size and known.min() > 0 and known.max() / known.min() > _DECADES:
         panel.set_yscale("log")
@@ -189,14 +189,14 @@ def fit_axis(panel: Any, values: Series) -> None:
 
 
 def smoothed(values: Series, group: Series) -> Series:
-    """The typical value around each point, from points with the same `group` only, so that jumps stay sharp."""
+    """The typical value around each point, taken only from points of the same ``group``, so that jumps stay sharp."""
     # The points at which the group changes; unknown groups (NaN) count as one group.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
     return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])
 
 
 def _typical(values: Series, *, among: int) -> Series:
-    """The median of the known values among the `among` points around each point; this removes single outliers."""
+    """The median of the known values in a window of ``among`` points around each point; removes single outliers."""
     count, reach = len(values), among // 2
     typical = np.empty(count)
     padded = np.pad(values, reach, constant_values=math.nan)
@@ -230,7 +230,7 @@ def changing_signals(run: RecordedRun) -> tuple[str, ...]:
 
 
 def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The requested signals, else the first of `changing_signals`; ``UsageError`` for unknown or too many signals."""
+    """The signals in ``asked``, or if None the first of `changing_signals`; ``UsageError`` if unknown or too many."""
     if asked is None:
         return changing_signals(run)[:_USUAL]
     names = tuple(dict.fromkeys(asked))
@@ -271,7 +271,7 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
 
 
 def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, colour: str) -> list[float]:
-    """Marks the values of a signal that rules used, according to their events; returns these values."""
+    """Marks the values of a signal that rules used, as recorded in the rules' events; returns these values."""
     seen = [(event, finite_number(event.saw.get(name))) for event in events]
     points = [(event.step, value) for event, value in seen if value is not None]
     if not points:

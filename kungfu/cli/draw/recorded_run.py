@@ -53,7 +53,7 @@ class RecordedRun:
         return self.figures.curve(name)
 
     def happened(self, *topics: Topic) -> list[Any]:
-        """The events of some topics within the drawn steps."""
+        """The events of the given topics within the drawn steps."""
         first, last = self.steps[0], self.steps[-1]
         return [event for event in of_topics(self.events, *topics) if first <= event.step <= last]
 

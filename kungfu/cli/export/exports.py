@@ -96,7 +96,7 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
 
 @contextmanager
 def exporting(exports: Exports, record: Path, *, report: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
-    """Starts the exports, yields those that receive events and steps, and ends all; a failure never ends the job."""
+    """Starts the exports, yields the listeners for events and steps, and ends the exports; no failure ends the job."""
     listeners: list[RecordListener] = []
     with ExitStack() as opened:
         if (target := exports.tensorboard_run(record)) is not None:

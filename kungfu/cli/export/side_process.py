@@ -28,10 +28,10 @@ class SideProcess:
         name: The prefix of the process's remarks.
         module: The Python module to run.
         arguments: The arguments of the module.
-        subject: The name, in messages, of the output that stops if the process ends before the job.
+        subject: The name of the output, for the message that this output ends because the process ended before the job.
         end_within_s: Seconds that the process may take after the end of the job.
         report: Called with remarks for the user, from another thread.
-        late: The remark if the process takes longer; empty for none.
+        late: The remark if the process takes longer than ``end_within_s``; empty for none.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def _numbers(row: Mapping[str, Any]) -> Scalars:
 
 
 def _text(event: LoggedEvent) -> str:
-    """An event in the words of ``kungfu why``; empty for an event without a line there."""
+    """The text of an event in the words of ``kungfu why``; empty for an event that ``kungfu why`` omits."""
     if event.topic in ("rescale", "recovery"):
         return "\n".join([event.headline(), *(f"- {one}" for one in event.details())])
     return event.one_line()

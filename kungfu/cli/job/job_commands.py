@@ -1,4 +1,7 @@
-"""``kungfu status``, ``resize``, ``scale-out``, ``scale-in``, ``migrate``, ``checkpoint``, ``profile``, ``stop``."""
+"""The ``kungfu`` commands that query, change or stop a running job.
+
+Commands: ``status``, ``resize``, ``scale-out``, ``scale-in``, ``migrate``, ``checkpoint``, ``profile``, ``stop``.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
 
 
 def read_measured(folder: Path) -> MeasuredRun:
-    """The measurements in the record in ``folder``; if the record cannot be read, only a note on the reason."""
+    """Reads the measurements from the record in ``folder``; on failure, the result has only a note with the reason."""
     try:
         events = read_events(folder).events
         spans = _spans_by_size(events, newest_step(folder))
@@ -146,7 +146,7 @@ class SpeedsBySize:
             self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds the next step."""
+        """Adds the next step of the run to the sums of its size."""
         size, batch, speed = row.get("size"), finite_number(row.get("batch")), finite_number(row.get("samples_per_s"))
         self._since, self._size = (0 if size != self._size else self._since + 1), size
         if isinstance(size, int) and batch and speed and speed > 0 and self._since >= _WARM_UP_STEPS:

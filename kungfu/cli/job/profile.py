@@ -104,7 +104,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _draw(measures: Sequence[Measure]) -> bytes:
-    """A PNG of throughput and efficiency; the dotted line is perfect scaling from the best size."""
+    """A PNG of throughput and efficiency; the dotted line is the highest throughput per peer times the size."""
     canvas = blank_figure(7.0, 4.2)
     left: Any = canvas.subplots()
     right = left.twinx()

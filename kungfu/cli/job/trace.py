@@ -68,7 +68,7 @@ def _chosen(folder: Path, peers: Sequence[int] | None) -> list[PeerStatus]:
 
 
 def _write_trace(peer: PeerStatus, *, seconds: float, folder: Path, secret: str) -> str:
-    """Writes the trace of a peer; returns the error, or an empty text."""
+    """Makes a peer write its trace; returns the error as text, which is empty on success."""
     request = pb.TraceRequest(seconds=seconds, folder=str(folder))
     try:
         with rpc.connect(peer.address, secret=secret) as channel:

@@ -31,7 +31,7 @@ class JobControl:
         self._folder, self._feed = folder, feed
 
     def knows(self, secret: str) -> bool:
-        """True if this is the job's secret; raises ``UsageError`` if the job's file cannot be read."""
+        """True if `secret` is the job's secret; raises ``UsageError`` if the job's file cannot be read."""
         expected = read_job_file(self._folder).secret
         # A job that is over has no secret, so no value matches.
         return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())

@@ -49,7 +49,7 @@ class DecisionFeed:
         self._runs: dict[tuple[str, str], tuple[int, events.SetEvent | events.SettingRun | None]] = {}
 
     def add(self, event: events.LoggedEvent, job: Job) -> None:
-        """Adds an event, given the job after that event; an event that another event describes better gets no item."""
+        """Adds an item for an event, unless another event's item covers the event; `job` is the job after the event."""
         closed = [one for one in job.decisions if one.outcome is event]
         for decision in closed:
             self._close(decision)

@@ -62,7 +62,7 @@ class UpdateLog:
         self._wake = wake
 
     def publish(self, update: str) -> None:
-        """Adds an update, as JSON."""
+        """Adds an update, given as JSON, and wakes the readers of the log."""
         with self._lock:
             self._newest += 1
             self._updates.append(self._framed("update", update, self._newest))
@@ -110,7 +110,7 @@ class WakeUp:
             self._loop.call_soon_threadsafe(self._wake)
 
     def next(self) -> asyncio.Event:
-        """The event that the next wake-up sets; get it before looking for updates, so that no update is missed."""
+        """The `asyncio.Event` that the next wake-up sets; to miss no update, get this event before looking for one."""
         return self._event
 
     def _wake(self) -> None:

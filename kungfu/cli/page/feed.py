@@ -103,7 +103,7 @@ class PageFeed:
     # ---- beside the record -------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        """The state of the job from its file and its status, with remarks for the page."""
+        """The job's state from the job file and from the answer to a status request, with remarks for the page."""
         remarks: list[str] = []
         job = self._job_file(remarks)
         running = job is not None and is_running(job)

@@ -56,7 +56,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _waits(timeout_s: float) -> bool:
-    """Waits and returns False: only a signal ends the page, since users may still look at a finished job."""
+    """Sleeps ``timeout_s`` seconds and returns False: only a signal ends the page, as users may view a finished job."""
     time.sleep(timeout_s)
     return False
 

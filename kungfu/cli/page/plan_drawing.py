@@ -1,4 +1,4 @@
-"""The layout of a plan's graph: nodes in columns, from the sources of a step to the rules."""
+"""The layout of a plan's graph in columns: nodes without inputs in the first column, rules in the last."""
 
 from __future__ import annotations
 

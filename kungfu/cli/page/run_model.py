@@ -1,4 +1,4 @@
-"""The state of a run for its page: a first document and then changes; plain values, no I/O."""
+"""The state of a run for its page, as plain values: first a whole document, then documents of changes; no I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunModel:
     """A run as a document, built from the lines of the record; returns the whole document or its changes.
 
     The keys of a document are ``run`` (name, state, newest step), ``curves`` (see `Curves`), ``items`` (see
-    `DecisionFeed`), ``peers``, and the keys of `put`; a document of changes has only the changed keys.
+    `DecisionFeed`), ``peers``, and the keys passed to `put`. A document of changes has only the changed keys.
 
     Attributes:
         job: The job according to the record so far.
@@ -93,7 +93,7 @@ class RunModel:
         return changed
 
     def _newest(self) -> Document:
-        """The newest known figures; a figure that a step lacks keeps its earlier value."""
+        """The newest known value of each displayed figure; a figure that a step lacks keeps its earlier value."""
         newest: Document = {name: self.job.known[name] for name in _NEWEST if name in self.job.known}
         # The smaller last step of an epoch does not count as the batch.
         if known := self._curves.newest.get("batch"):
@@ -121,7 +121,7 @@ def peer_rows(job: Job) -> list[Document]:
 
     Returns:
         For each peer its ``id``, ``rank``, ``host`` by name, ``pid``, ``state``, the time ``since`` which it has this
-        state (in seconds since 1970), ``speed`` as a fraction of the median peer's, and ``is_slow``; None if unknown.
+        state (in seconds since 1970), ``speed`` as a fraction of the median, and ``is_slow``. Unknown values are None.
     """
     running = [one for one in job.peers.values() if one.state != "ended"]
     running.sort(key=lambda one: (one.rank is None, one.rank or 0, one.id))
@@ -143,7 +143,7 @@ def as_text(value: Any) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """A value of the document with its very long texts shortened, as these would fill the page; a plan stays whole."""
+    """Shortens very long texts in a value, since such texts would fill the page; the texts of a plan stay whole."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):

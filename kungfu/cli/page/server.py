@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 1
 
 
 class QuietConnections:
-    """Ends connections without a request in progress: after a time, or the oldest ones if there are too many.
+    """Ends connections that have no request in progress: after a time limit, or the oldest if there are too many.
 
     Args:
         connections: The open connections of uvicorn.

@@ -41,7 +41,7 @@ class Forecast:
 
     @property
     def peer_seconds(self) -> float:
-        """The estimated seconds of all peers together; pauses that the policy does not affect use the average size."""
+        """The estimated seconds of all peers; pauses that the policy does not affect count at the average size."""
         if self.run is None or not self.run.seconds:
             return 0.0
         return self.run.peer_seconds * (1 + self.job.other_s / self.run.seconds)
@@ -65,7 +65,7 @@ def forecast(plan: CompiledPolicies, trace: Trace, events: Iterable[LoggedEvent]
 
 
 def _samples_guessed(trace: Trace, job: RecordedJob) -> Iterator[str]:
-    """A remark if the policy reads the planned number of samples of the job, and the model uses another number."""
+    """A remark if the policy reads the job's planned number of samples, but the model uses the recorded number."""
     first = trace.steps[0].agreed
     planned, left = first.get("job_samples"), job.samples + int(first.get("samples_done", 0))
     of_the_model = f"on the model it has those of the record, {job.samples:,}"
@@ -149,7 +149,7 @@ def _table(estimate: Forecast, run: SimulatedRun) -> Table:
 
 
 def _changes(run: SimulatedRun) -> Iterator[str]:
-    """The decisions, with repeated decisions in one line."""
+    """Yields a line per rule: the number of its decisions, and the values and steps of the first few decisions."""
     by_rule: dict[str, list[FiredRule]] = {}
     for one in run.decisions:
         by_rule.setdefault(one.rule, []).append(one)

@@ -110,7 +110,7 @@ def _asked(decision: FiredRule) -> str:
 
 
 def _happened(event: LoggedEvent) -> str:
-    """Describes an event of the run, without the inputs that the row already shows."""
+    """Describes an event of the run without the rule's inputs, which the same row shows with the replayed request."""
     if isinstance(event, DecisionEvent):
         return f"wanted {counted(event.asked, 'peer')}; {event.done}"
     if isinstance(event, CalledEvent):
@@ -121,7 +121,7 @@ def _happened(event: LoggedEvent) -> str:
 
 
 def _collapsed(rows: Iterable[TimelineRow]) -> list[TimelineRow]:
-    """Joins consecutive equal requests of a rule into one line, unless the run has an entry for one of them."""
+    """Joins consecutive rows with equal requests of a rule; rows that show a decision of the run stay separate."""
     newest: dict[str, int] = {}  # by rule, the index of its newest request
     kept: list[TimelineRow] = []
     for row in rows:

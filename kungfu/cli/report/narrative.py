@@ -21,7 +21,7 @@ from kungfu.event_log.values import counted, duration, figure
 
 @dataclass(frozen=True)
 class Paragraph:
-    """An event ``at_s`` seconds after the start (``None`` for an unknown time), as a headline with details."""
+    """A headline with details, such as of an event ``at_s`` seconds after the start (``None`` for an unknown time)."""
 
     at_s: float | None
     headline: str
@@ -33,7 +33,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
     Args:
         events: The events of a run.
-        now: The present time, in seconds since 1970, if the job is known to run; the totals then end at this time.
+        now: The time until which totals count, in seconds since 1970; ``None`` if the job is not known to run.
 
     >>> from kungfu.event_log.events import ViewEvent
     >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
@@ -109,7 +109,7 @@ def _so_far(job: Job, lasting: float | None) -> str:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; while training runs, to `now` or else the newest event."""
+    """Seconds from the first view to the end of training; before that end, to ``now`` or to the newest event."""
     # The rest of the user's program runs after the end of training.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at

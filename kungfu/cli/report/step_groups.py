@@ -3,7 +3,7 @@
 Consecutive steps form a group. A group begins as one step. Whenever the limit of groups is reached, neighbouring groups
 are merged, so the number of groups of a long run lies between half the limit and the limit.
 
-A group keeps up to `_SAMPLE` values of each figure: all values, as long as the group has no more steps than that. When
+A group keeps up to `_SAMPLE` values of each figure: all values, as long as the group has at most `_SAMPLE` steps. When
 a group has twice as many values, they are sorted and every second value is kept, so that the median of the kept values
 stays within a few percent, by rank, of the median of all values. A group also keeps the lowest and the highest value,
 and the number of steps with a non-finite figure. If these steps are the majority, the median is NaN.
@@ -85,13 +85,13 @@ def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
 
 @dataclass
 class _Figure:
-    """One figure: rows of values of the closed groups, and folded values of the last group.
+    """One figure of a run: values that represent each closed group, and the kept values of the last group.
 
     Attributes:
-        rows: The values that represent the closed groups, the same number for each; NaN if fewer are known.
+        rows: The same number of values for each closed group; NaN in place of values that are missing.
         counted: The extremes and counts of each closed group.
-        folded: The values of the last group; at index n, each represents 2 ** n steps.
-        seen: The extremes and counts of the folded values.
+        folded: The kept values of the last group by level; each value at index n represents 2 ** n steps.
+        seen: The extremes and counts of all values of the last group, except the newest steps.
     """
 
     rows: array[float]
@@ -113,7 +113,7 @@ class _Figure:
         self.folded[level].extend(values)
 
     def carry(self, level: int) -> None:
-        """Halves the values of a level; each remaining value represents twice as many steps."""
+        """Moves every second value of a level to the next level, with twice as many steps per value; drops the others."""
         self.put(level + 1, self.halved(self.folded[level]))
         self.folded[level].clear()
 
@@ -144,7 +144,7 @@ class _Figure:
             yield seen.spread(_median(_known(self.rows[group * wide : (group + 1) * wide])))
 
     def last(self, newest: Sequence[float]) -> Spread:
-        """The median and the extremes of the last group, including the newest values, which are not folded yet."""
+        """The median, extremes and non-finite share of the last group, including ``newest``, its not yet merged values."""
         known, seen = _seen(newest)
         weighted = [(value, 1 << level) for level, values in enumerate(self.folded) for value in values]
         middle = _weighted_median([*weighted, *((value, 1) for value in known)]) if weighted else _median(known)
@@ -181,7 +181,7 @@ class StepGroups:
         self._changed = 0
 
     def add(self, step: float, figures: Figures) -> None:
-        """Adds a step with its figures; a NaN before the first number of a figure does not count as non-finite."""
+        """Adds a step with its figures; NaNs before the first other value of a figure do not count as non-finite."""
         if step <= self._last_step:
             self._undo(step)
         if len(self._lasts) == self._most:
@@ -198,7 +198,7 @@ class StepGroups:
         return len(self._lasts) + self._has_last
 
     def changed(self) -> int:
-        """The index of the first group that is new or changed since the last call; else the number of groups."""
+        """The index of the first group that is new or changed since the last call; if none is, the number of groups."""
         changed, self._changed = self._changed, len(self)
         return changed
 
@@ -224,7 +224,7 @@ class StepGroups:
         return DrawnCurve(low, values, high, undefined, undefined_words(self.undefined(name)))
 
     def undefined(self, name: str) -> float:
-        """The share of steps with a non-finite value, since the first number of the figure."""
+        """The share of steps with a non-finite value of a figure, without the NaNs before the first other value."""
         figure = self._figures.get(name) or self._unknown()
         seen = [*figure.counted, figure.seen, _seen(self._newest_of(name))[1]]
         missing = sum(one.missing for one in seen)
@@ -275,7 +275,7 @@ class StepGroups:
             self._close()
 
     def _carry(self) -> None:
-        """Adds a block like a binary counter: two blocks of a level become one block of the next level."""
+        """Merges blocks as a binary counter carries: two blocks of a level become one block of the next level."""
         level = 1
         while self._level and self._blocks >> (level - 1) & 1:
             for figure in self._figures.values():
@@ -327,8 +327,8 @@ class StepGroups:
 class WholeBatches:
     """Filters out the smaller last batch of an epoch, since the size of that batch is not the usual batch size.
 
-    A batch that is smaller than the previous batch of the epoch is filtered out. If the next batch of the epoch is
-    smaller as well, that batch is kept.
+    A batch that is smaller than the previous batch of the epoch is filtered out. If the epoch continues, the next batch
+    is kept, whatever its size: the smaller batch was not the last one of the epoch.
 
     Examples:
         >>> batches = WholeBatches()
