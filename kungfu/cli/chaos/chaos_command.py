@@ -174,7 +174,7 @@ def _is_confirmed(prechecked: Sequence[PrecheckedFault], folder: Path, status: J
 
 @dataclass(frozen=True)
 class _SteeredJob:
-    """The job in ``folder``; ``watcher`` follows the record in it, or another host's record if ``is_watched``."""
+    """The job in ``folder``; ``watcher`` follows the record of this host, or of another host if ``is_watched``."""
 
     folder: Path
     watcher: JobWatcher
@@ -196,11 +196,11 @@ class _SteeredJob:
         return not self.is_watched and not is_running(read_job_file(self.folder))
 
     def file(self) -> JobFile:
-        """The job file of this host's kungfu-run or, once that process has ended, of the watched host's kungfu-run."""
+        """The job file of this host's kungfu-run; once that process has ended, the job file of the watched host's."""
         return read_job_file(self._answering())
 
     def _answering(self) -> Path:
-        """The folder of this host's kungfu-run or, once a fault has ended it, the folder of the watched host's kungfu-run."""
+        """The folder of this host's kungfu-run; once a fault has ended it, the folder of the watched host's."""
         watched = self.watcher.folder
         is_elsewhere = self.is_watched and (watched / JOB_FILE).exists()
         return watched if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder
@@ -232,7 +232,7 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
 
 
 def _job_file(job: _SteeredJob) -> JobFile:
-    """Reads the job file; if the job's record is over, waits for the exit code, which kungfu-run writes last."""
+    """Reads the job file; if the record has ended, first waits for the exit code, which kungfu-run writes last."""
     content, deadline = job.file(), time.monotonic() + _CLEARED_WITHIN_S
     while job.is_over() and is_running(content) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

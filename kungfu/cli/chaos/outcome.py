@@ -321,7 +321,7 @@ def _details(report: ChaosReport) -> list[str]:
 
 
 def _states(views: Sequence[ViewCheck]) -> str:
-    """A line on the comparisons of the peers' states after changes of the membership."""
+    """A line about the comparisons of the peers' states after changes of the membership."""
     compared = [one for one in views if one.digests != "one peer"]
     rounded = [str(one.version) for one in compared if one.digests == "equal after rounding"]
     if not views:

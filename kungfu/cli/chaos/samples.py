@@ -159,7 +159,7 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
 
 
 def _whole_epochs(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int]]:
-    """The number, the last step and the samples of each epoch without a missing step, in order."""
+    """Yields the number, the last step and the samples of each epoch whose steps are all recorded, in order."""
     epochs = []
     numbered = itertools.groupby(rows_in_order(rows), key=lambda one: int(finite_number(one[1].get("epoch")) or 0))
     for number, those in numbered:

@@ -146,7 +146,7 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Paints once; False if the stream has lost its reader, in which case the job continues without a screen.
+        """Paints once; returns False if the stream has lost its reader: the job then continues without a screen.
 
         Output to a file on a full disk appears once the disk has room again.
         """

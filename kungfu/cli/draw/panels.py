@@ -169,7 +169,7 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
 
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
-    """Writes the pause of each membership change at its line, on the larger size's side, where the curve leaves room."""
+    """Writes each membership change's pause at its line, on the larger size's side, where the curve leaves room."""
     rescales = [event for topic in CHANGES for event in run.happened(topic)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if event.after > event.before else "right"

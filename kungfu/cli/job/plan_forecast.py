@@ -146,7 +146,7 @@ class SpeedsBySize:
             self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds the next step of the run to the sums of its size."""
+        """Adds the next step of the run to the sums for the step's size."""
         size, batch, speed = row.get("size"), finite_number(row.get("batch")), finite_number(row.get("samples_per_s"))
         self._since, self._size = (0 if size != self._size else self._since + 1), size
         if isinstance(size, int) and batch and speed and speed > 0 and self._since >= _WARM_UP_STEPS:

@@ -103,7 +103,9 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until a signal arrives, or ``is_over(timeout_s)`` returns True after at most ``timeout_s`` seconds.
+        """Serves until a signal arrives, or until ``is_over(timeout_s)`` returns True.
+
+        ``is_over`` may wait, but at most ``timeout_s`` seconds.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.

@@ -21,7 +21,7 @@ from kungfu.event_log.values import counted, duration, figure
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A headline with details, such as of an event ``at_s`` seconds after the start (``None`` for an unknown time)."""
+    """The headline and details of an event or of totals; ``at_s`` is seconds after the start, ``None`` if unknown."""
 
     at_s: float | None
     headline: str
@@ -109,7 +109,7 @@ def _so_far(job: Job, lasting: float | None) -> str:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; before that end, to ``now`` or to the newest event."""
+    """Seconds from the first view to the end of training; before that end, to ``now`` or, if None, the newest event."""
     # The rest of the user's program runs after the end of training.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at

@@ -77,7 +77,7 @@ _NOTHING = _Seen()
 
 
 def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
-    """The finite values among ``given``, with their extremes, and the counts of finite and other values."""
+    """The finite values in ``given``, and a summary: their extremes, and the counts of finite and of other values."""
     known = _known(given)
     extremes = min(known, default=math.inf), max(known, default=-math.inf)
     return known, _Seen(*extremes, len(known), len(given) - len(known))
@@ -113,7 +113,7 @@ class _Figure:
         self.folded[level].extend(values)
 
     def carry(self, level: int) -> None:
-        """Moves every second value of a level to the next level, with twice as many steps per value; drops the others."""
+        """Moves every second value of a level to the next level, with twice as many steps per value; drops the rest."""
         self.put(level + 1, self.halved(self.folded[level]))
         self.folded[level].clear()
 
@@ -144,7 +144,7 @@ class _Figure:
             yield seen.spread(_median(_known(self.rows[group * wide : (group + 1) * wide])))
 
     def last(self, newest: Sequence[float]) -> Spread:
-        """The median, extremes and non-finite share of the last group, including ``newest``, its not yet merged values."""
+        """The median, extremes and non-finite share of the last group, including the unmerged values ``newest``."""
         known, seen = _seen(newest)
         weighted = [(value, 1 << level) for level, values in enumerate(self.folded) for value in values]
         middle = _weighted_median([*weighted, *((value, 1) for value in known)]) if weighted else _median(known)
@@ -224,7 +224,7 @@ class StepGroups:
         return DrawnCurve(low, values, high, undefined, undefined_words(self.undefined(name)))
 
     def undefined(self, name: str) -> float:
-        """The share of steps with a non-finite value of a figure, without the NaNs before the first other value."""
+        """The share of steps with a non-finite value of a figure, ignoring NaNs before the first other value."""
         figure = self._figures.get(name) or self._unknown()
         seen = [*figure.counted, figure.seen, _seen(self._newest_of(name))[1]]
         missing = sum(one.missing for one in seen)
