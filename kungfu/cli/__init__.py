@@ -1,1 +1,1 @@
-"""The two commands: ``kungfu-run`` starts a job; ``kungfu`` explains policies and runs, and controls jobs."""
+"""The two commands: ``kungfu-run`` starts a job; ``kungfu`` explains policies and recorded runs, and controls jobs."""

@@ -1,4 +1,4 @@
-"""``kungfu``: explains policies and runs, controls running jobs, and forwards to planning commands."""
+"""``kungfu``: explains policies and recorded runs, controls running jobs, and forwards to planning commands."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Exports:
     page: ListenAddress | None = None
 
     def tensorboard_run(self, record: Path) -> Path | None:
-        """This run's folder for TensorBoard, with the record's name and the host's suffix; ``None`` if not requested."""
+        """The run's folder for TensorBoard, with the record's name and the host's suffix; ``None`` if not requested."""
         name = record.resolve().name
         # Records that kungfu-run has named already end with the host's suffix.
         suffix = "" if name.endswith(self.suffix) else self.suffix

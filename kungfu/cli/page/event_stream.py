@@ -110,7 +110,7 @@ class WakeUp:
             self._loop.call_soon_threadsafe(self._wake)
 
     def next(self) -> asyncio.Event:
-        """The `asyncio.Event` that the next wake-up sets; to miss nothing, get this event before looking for updates."""
+        """The `asyncio.Event` that the next wake-up sets; to miss none, get this object before looking for updates."""
         return self._event
 
     def _wake(self) -> None:

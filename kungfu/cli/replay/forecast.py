@@ -48,7 +48,7 @@ class Forecast:
 
 
 def forecast(plan: CompiledPolicies, trace: Trace, events: Iterable[LoggedEvent]) -> Forecast:
-    """Runs the policies of `plan` on a model of the recorded job, for the job's number of samples."""
+    """Simulates a model of the recorded job under the policies of `plan`, for as many samples as the job trained on."""
     job = measure_job(trace, events)
     try:
         model = model_of_job(job, trace, plan)

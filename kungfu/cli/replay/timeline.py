@@ -35,7 +35,7 @@ class TimelineRow:
     Attributes:
         step: The step after which the decision, change or checkpoint happened.
         rule: The rule; empty for a change of the membership or a checkpoint.
-        replayed: The request of the rule in the replay; empty if the rule does not fire there.
+        replayed: The request of the rule in the replay; empty if the rule does not fire after the step.
         run: The decision in the run; empty if there was none.
         times: The number of consecutive equal decisions of the rule.
         last: The last step with an equal decision.

@@ -21,7 +21,7 @@ from kungfu.event_log.values import counted, duration, figure
 
 @dataclass(frozen=True)
 class Paragraph:
-    """The headline and details of an event or of totals; ``at_s`` is seconds after the start, ``None`` if unknown."""
+    """The headline and details of an event or of totals; ``at_s`` is seconds after the start, ``None`` for no time."""
 
     at_s: float | None
     headline: str
