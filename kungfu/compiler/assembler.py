@@ -33,7 +33,7 @@ States = Mapping[Fold, tuple[Register, ...]]
 
 @dataclass(frozen=True)
 class Bytecode:
-    """A bytecode program, and the tables that the op needs to run it."""
+    """A bytecode program, and the tables that the native op `KungfuEvaluate` needs to run the program."""
 
     text: str
     states: tuple[int, ...]  # the indices of the fields that the program uses, among the fields of all folds
@@ -89,7 +89,7 @@ class Assembler:
     numbers: count[int] = field(default_factory=count)  # the register numbers that are not used yet
 
     def bytecode(self, *, states: States, results: Sequence[Register], kept: Sequence[Register] = ()) -> Bytecode:
-        """The bytecode of the instructions so far, without the states that it neither reads nor updates."""
+        """The instructions so far as bytecode, without the states of folds that are neither read nor updated."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
         fields = enumerate(one for registers in states.values() for one in registers)
         needed = {index: one for index, one in fields if kept or one.number in read}
@@ -108,7 +108,7 @@ class Assembler:
         return Register(next(self.numbers), type)
 
     def input(self, name: str, type: SignalType) -> Register:
-        """The register that initially holds the step's value of this name."""
+        """The register that holds the input `name` of the step when the bytecode starts."""
         if name not in self.inputs:
             self.inputs[name] = self.register(type)
         return self.inputs[name]

@@ -25,13 +25,13 @@ from kungfu.signal.source_location import attributed_to
 
 
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> CompiledPolicies:
-    """The common plan of several policies: checked, with equal nodes shared, stages assigned and collectives fused.
+    """Compiles several policies to one plan: checks them, shares equal nodes, assigns stages and fuses collectives.
 
     A pure function, with the same result on every peer.
 
     Args:
         policies: The policies of one job, in the order of their rules.
-        budget: The limit on changes of the cluster by all policies together, in place of the policies' budgets.
+        budget: The limit on changes of the cluster by all policies together; ``None``: each policy's own limit applies.
 
     Raises:
         PolicyError: `policies` is not a list of policies, or a policy is wrong: an action or trigger on a local signal,
@@ -132,7 +132,7 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
-    """The rule with its nodes replaced by shared nodes."""
+    """The rule, with each node replaced by the shared node that represents it."""
     return replace(
         rule,
         trigger=replace(rule.trigger, gate=shared[rule.gate], predicate=shared[rule.when]),
@@ -143,7 +143,7 @@ def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
 
 
 def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> dict[str, Signal]:
-    """The named signals, each once; a number distinguishes different signals of one name."""
+    """The signals that have names, by name, each once; a number is added to the name of a second signal of that name."""
     watched: dict[str, Signal] = {}
     for node in topological(signals):
         if node.name and not isinstance(node, Source) and _is_loggable(node):

@@ -53,7 +53,7 @@ class MessageLayout:
 
 @dataclass(frozen=True)
 class Segment:
-    """A sequence of nodes without branches, or one message, which runs only in the steps chosen by its gates.
+    """A part of a plan that runs in the steps chosen by its gates: nodes without branches, or one message.
 
     Attributes:
         gates: The conditions, one of which must hold in a step; empty for a segment that runs in every step.
@@ -134,7 +134,7 @@ class CompiledPolicies:
 
     @cached_property
     def gradient_reductions(self) -> Mapping[str, GradientReduction]:
-        """The gradient reductions of the plan, by name; given their values, a replay needs no gradients."""
+        """The gradient reductions of the plan, by name; a replay that has their values needs no gradients."""
         return gradient_reductions_of((*self.before, *self.after))
 
     @cached_property
@@ -274,8 +274,8 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """True if the nodes before the message never compute with this number, but pass it on unchanged, at most through a
-    `where`. Then only the number's position in the message must be known, and not its value."""
+    """True if the nodes before the gradient all-reduce never compute with this number, but pass it on unchanged, at most
+    through a `where`. Then only the number's position in that message must be known, and not its value."""
     chosen = {node}
     for segment in before:
         for one in segment.nodes:

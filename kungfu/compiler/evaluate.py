@@ -125,7 +125,7 @@ def _run_open(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
 
 
 def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
-    """Evaluates a segment inside a branch on its gates."""
+    """Evaluates a segment if one of its gates is on: in one side of a branch, whose other side keeps the states."""
     backend = evaluation.backend
 
     def then() -> list[Value]:
@@ -204,7 +204,7 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
 
 
 def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], backend: Backend) -> Value:
-    """The value of a node inside a fold."""
+    """The value of a node inside a fold, given the values of the fold's state and inputs."""
     values: dict[Signal, Value] = {}
     for node in topological((result,)):
         if isinstance(node, Placeholder):
@@ -222,7 +222,7 @@ def _all_finite(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _blank(type: SignalType, backend: Backend) -> Value:
-    """A value that no node reads; a branch needs it, as both sides must return values of the same type and shape."""
+    """A placeholder that no node reads: both sides of a branch must return values of the same types and shapes."""
     nothing = backend.constant(_NOTHING[type.dtype], type.dtype)
     return _filled(nothing, type, backend) if type.shape else nothing
 
@@ -234,8 +234,8 @@ def _filled(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _scattered(value: Value, backend: Backend) -> Value:
-    """A peer's share of a gather: a vector of zeros except for the peer's entry. The vector is not computed as a
-    product, because NaN times 0 would spoil the sum."""
+    """A peer's share of a gather: zeros, except for the peer's entry. It is not computed as the product of the value and
+    a vector of zeros and a one, because NaN times 0 is NaN and would spoil the sum over the peers."""
     zeros = _filled(backend.constant(0.0, "float32"), SignalType("float32", VECTOR), backend)
     operands = (zeros, backend.source(_RANK), value)
     return backend.apply(VOCABULARY["scatter"], operands, ("float32", "int64", "float32"))
@@ -246,7 +246,7 @@ def _any(values: Sequence[Value], backend: Backend) -> Value:
 
 
 def _apply(backend: Backend, name: str, *operands: Value, of: DType = "bool") -> Value:
-    """Applies an operation; the first of three operands is the condition of a choice."""
+    """Applies the operation `name` to operands of dtype `of`; the first of three operands is the bool of a `where`."""
     dtypes: tuple[DType, ...] = ("bool", of, of)
     return backend.apply(VOCABULARY[name], operands, dtypes[-len(operands) :])
 

@@ -1,7 +1,7 @@
-"""Lower: the plan as TensorFlow ops, its folds as variables that the compiled program owns.
+"""Lower: turns a plan into TensorFlow ops, and its folds into variables that the compiled program owns.
 
 Nothing is assigned before the very end of `Program.conclude`, so a failing step leaves every state unchanged. Nodes
-needed on both sides of the all-reduce are computed on both: that is cheap, and no values are carried across.
+needed on both sides of the all-reduce are computed twice: this is cheap, and no value is carried from side to side.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Program:
 
     @tf.autograph.experimental.do_not_convert
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
-        """True if this step needs a reduction of the gradients, as far as this is known before the step."""
+        """True if this step needs the gradient reduction `name`, as far as this is known before the step."""
         one = self.plan.gradient_reductions.get(name)
         # No rule needs the reduction, or a rule needs it in every step.
         if one is None or not one.gates:
@@ -101,7 +101,7 @@ class Program:
         Args:
             sources: Every source that the plan reads, and the results of `gradient_reductions`.
             summed: The sum over the peers of their `piggybacked` vectors.
-            all_reduce: Sums the vectors of an extra message of the plan, under a tag that is the same on every peer.
+            all_reduce: Sums the vectors of an extra message over the peers; the message's tag is the same on every peer.
         """
         evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), self.held())
         outcome = conclude(self.plan, evaluation, summed=summed)
@@ -133,7 +133,7 @@ def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:
 
 
 def offered(sources: Mapping[str, Any], *, name: str, dtype: DType | None) -> Any:
-    """The value of a source in this step: a tensor of the given dtype; without a dtype, the tensors of a nest."""
+    """The value of a source in this step: a tensor of dtype `dtype`; for a nest (`dtype` is ``None``), its tensors."""
     # The step and the plan use one table of sources.
     if name not in sources:
         raise InternalError(f"the step did not offer the source {name!r} that its plan reads")
@@ -246,8 +246,8 @@ def fused(program: Program) -> Program:
     the last bit.
 
     Returns:
-        The program unchanged if its plan has no rule, or waits for separate messages, or if there is neither a native
-        library nor a compiler; a step then takes a few tenths of a millisecond longer.
+        The fused program. The given program if its plan has no rule, or sends extra messages, or if there is neither a
+        native library nor a compiler; a step then takes a few tenths of a millisecond longer.
     """
     if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program

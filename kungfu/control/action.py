@@ -33,14 +33,14 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Requests a global batch of `target` samples: float32, whole, at least one per peer, equal on all; NaN: none."""
+    """Requests a global batch of `target` samples: float32, equal on all peers, whole, at least the size; or NaN: none."""
 
     target: Signal
 
 
 @dataclass(frozen=True, eq=False)
 class SetLearningRate:
-    """Requests a learning rate at the end of a ramp.
+    """Requests a learning rate that is reached at the end of a ramp.
 
     With ``T_0`` the last step before the decision is carried out, ``lr_0`` its rate, and T = `ramp_length` in `unit`,
     ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` afterwards. With T = 0 the
@@ -103,17 +103,17 @@ def changes_membership(action: Action) -> bool:
 
 
 def target_of(action: Action) -> Signal | None:
-    """The number that an action requests, if any."""
+    """The number that an action requests; ``None`` if the action requests no number."""
     return action.target if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)) else None
 
 
 def mask_of(action: Action) -> Signal | None:
-    """The mask of peers of an action, if any."""
+    """The mask by which an action selects peers; ``None`` if the action selects no peers."""
     return action.mask if isinstance(action, (Evict, Replace)) else None
 
 
 def setting_of(action: Action) -> Setting | None:
-    """The job-wide setting that an action changes: the size, the global batch size or the learning rate, if any."""
+    """The job-wide setting that an action changes: size, global batch size or learning rate; ``None`` for other actions."""
     if isinstance(action, Rescale):
         return "size"
     if isinstance(action, SetGlobalBatchSize):

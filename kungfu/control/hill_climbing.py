@@ -92,7 +92,7 @@ class _Verdict:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The entries of a walk's table that have enough samples."""
+    """The table of a walk, and comparisons between its entries; an entry counts only with at least `enough` samples."""
 
     advantage: Advantage
     table: SizeStatistics
@@ -100,12 +100,12 @@ class _Measured:
 
     @property
     def sizes(self) -> Signal:
-        """The size of each entry."""
+        """The cluster size of each entry of the table."""
         return places(self.table.count)
 
     @property
     def known(self) -> Signal:
-        """True for entries with enough samples."""
+        """True for each entry of the table that has enough samples."""
         return self.table.count >= self.enough
 
     def at(self, size: Signal) -> SizeEstimate:
@@ -121,15 +121,15 @@ class _Measured:
 
         Returns:
             Two truth values: the first is true if the additional peers of `more` are shown to be worth it, the second
-            if they are shown not to be. If both are false, the comparison is open. A gain within float32 rounding does
-            not count.
+            if they are shown not to be. If both are false, the comparison is open. A gain within float32 rounding counts
+            as 0.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error (propagated linearly from both means), and float32 rounding."""
+        """The advantage of `more`, its standard error (propagated linearly from both means), and its float32 rounding error."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -138,12 +138,12 @@ class _Measured:
         return gain, sqrt(in_fewer * in_fewer + in_more * in_more), rounding
 
     def fails_by_itself(self, unit: int) -> Signal:
-        """True for each size that fails against the size one unit smaller."""
+        """True for each size that fails against the size one unit smaller: its last `unit` peers are not worth it."""
         before = self.sizes - unit
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict by the nearest smaller size whose comparison is not open. But one failure against the next
+        """The verdict on a size, by the nearest smaller size in a decided comparison. But one failure against the next
         smaller size, or against one of the `look_ahead` sizes below that size, is enough to fail."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
@@ -160,14 +160,14 @@ class _Measured:
         return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
 
     def above(self, size: Signal) -> _Verdict:
-        """The verdict by the nearest larger size whose comparison is not open."""
+        """The verdict on a size, by the nearest larger size whose comparison with it is not open."""
         above = self.known & (self.sizes > size) & self.known[size]
         passes, fails = (above & one for one in self.compare(self.at(size), self.all()))
         nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
         return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
 
     def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
-        """The two size estimates whose comparison decides at `size`; without a comparison, the second mean is NaN."""
+        """The estimates whose comparison decides the next move from `size`; without a comparison, the second mean is NaN."""
         here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
         # An open comparison is the comparison with the next smaller size.
         below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))
@@ -193,18 +193,19 @@ def hill_climb(
 
     From a size k with at least `min_samples` samples, with u = `unit`:
 
-    - if k fails against a smaller size j: down, to ``j - u`` if nothing below j was measured, else to j;
+    - if k fails against a smaller size j (the added peers are not worth it): down, to ``j - u`` if nothing below j was
+      measured, else to j;
     - else up to ``k + u``, if that size was not measured or does not fail;
     - else down to ``k - u``, if nothing below k was measured;
     - else the size remains k.
 
     With more peers than `max_peers`, the next size is `max_peers` at once.
 
-    The walk tries to grow first, and to shrink at the upper limit. It grows as soon as k passes or has no comparison;
-    it shrinks, or grows after an open comparison, only with `max_samples` samples. Sizes outside the job's limits, and
-    the size that was refused last, are skipped. The final size is a local optimum: sizes beyond a failing size are
-    tried only with `look_ahead`. The result is a float32 scalar, in peers, equal on all peers if the table is; NaN
-    while the walk waits for samples.
+    A walk from size to size first tries to grow, and to shrink at the upper limit. It grows as soon as k passes (the
+    added peers are worth it) or has no comparison; it shrinks, or grows after an open comparison, only with
+    `max_samples` samples. Sizes outside the job's limits, and the size that was refused last, are skipped. The final
+    size is a local optimum: sizes beyond a failing size are tried only with `look_ahead`. The result is a float32
+    scalar, in peers, equal on all peers if the table is; NaN while the walk waits for samples.
 
     Args:
         advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller
@@ -280,10 +281,10 @@ def settled_walk(
     moved: Signal,
     look_ahead: int = 0,
 ) -> Walk:
-    """The walk of `hill_climb`, evaluated every `every` steps, with `settle` at its end.
+    """A walk from size to size by `hill_climb`, decided every `every` steps, and ended and resumed by `settle`.
 
-    A size needs at least `every` samples, and ``3 * every`` after an open comparison. The walk ends at a size only
-    after ``6 * every`` steps of the view. The results are float32 scalars, equal on all peers if the table is.
+    With n the larger of `every` and 10, a size needs at least n samples, and 3 n if its comparison is open. The walk
+    ends only 6 n steps after the last change of size. The results are float32 scalars, equal on all peers if the table is.
 
     Args:
         advantage: As for `hill_climb`.

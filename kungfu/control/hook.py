@@ -30,7 +30,7 @@ class HookRequest:
         ranks: The peers to remove or replace.
         ramp_length: The length of a learning rate's ramp, in `unit`.
         unit: The unit of `ramp_length`.
-        name: The registered value to set.
+        name: The name of the registered value to set.
     """
 
     kind: HookRequestKind
@@ -92,7 +92,7 @@ class Control:
 
     @property
     def requests(self) -> tuple[HookRequest, ...]:
-        """The requests of the hook so far, in the order of their first call."""
+        """The requests of the hook so far, in the order of the first call of each method."""
         return tuple(self._asked.values())
 
     @property
@@ -138,7 +138,7 @@ class Control:
     def set_learning_rate(
         self, rate: float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> None:
-        """Requests a learning rate, at once or at the end of a linear ramp, like a rule's `set_learning_rate`.
+        """Requests a learning rate, reached at once or at the end of a linear ramp, like a rule's `set_learning_rate`.
 
         Args:
             rate: The learning rate; a rate not above 0, or out of the range of float32, requests nothing.

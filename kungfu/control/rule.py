@@ -37,7 +37,7 @@ _UNRECORDED = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A trigger and an action: in the steps of its `gate`, the rule fires where `fires` holds.
+    """A trigger and an action: the rule requests the action in the steps of its `gate` in which `fires` holds.
 
     In a plan, `fires` is the whole condition; in the rule of a policy, the trigger's cooldown applies in addition.
 
@@ -119,7 +119,7 @@ class Rule:
 
 
 def rate_limited(rule: Rule) -> Rule:
-    """The rule with its cooldown as a part of the condition `fires`."""
+    """The rule, with its cooldown moved from the trigger into the condition `fires`."""
     trigger, action = rule.trigger, rule.action
     if trigger.event == "rescale":
         return rule
@@ -134,13 +134,13 @@ def rate_limited(rule: Rule) -> Rule:
 
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
     """True if the rule could fire again in the step between its request and the barrier, and make the same request
-    twice. A rule for a size waits in a step whose barrier may change the cluster."""
+    twice. A rule for a size could not, since it does not fire in a step whose barrier may change the cluster."""
     return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, actions.Rescale)
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the candidates that won and that lost when a merged rule fired with these values of its inputs; a
-    candidate that has no request yet (NaN) is in neither group."""
+    """The candidates of a merged rule that requested the target (they won), and that requested another number (they lost),
+    by name, from the values of the rule's inputs; a candidate without a request (NaN) is in neither group."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])
     return won, tuple(name for name in requests if name not in won)
@@ -165,7 +165,7 @@ def inputs_under(signal: Signal) -> dict[str, Signal]:
 
 
 def label_of(signal: Signal) -> str:
-    """The name of a signal: as given by the user, else as a source, else an empty text."""
+    """The name that the user gave a signal; without such a name, a source's own name; else an empty text."""
     return signal.name or (signal.source if isinstance(signal, Source) else "")
 
 
@@ -271,11 +271,11 @@ def plain_rule(action: actions.Stop | actions.Checkpoint, *, trigger: Trigger, n
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
-    """The rule that removes marked peers: for good (if at least the minimum remains), or in exchange for new peers.
+    """The rule that removes the marked peers, either for good ("evict") or when new peers replace them ("replace").
 
-    It fires only if at least one peer is marked, and not all are. A replacement may be requested while the job grows,
-    and joins with the same wave of joiners, but a pending exchange has to end first. If no peer came for the last
-    exchange, the rule waits until `replacement_refused` is false.
+    It fires only if at least one peer is marked, and if at least the job's minimum (for "replace", one peer) is not.
+    A replacement may be requested while the job grows; the new peers then join together with the other joiners. Only
+    one replacement can be pending. If the last one brought no peer, the rule waits until `replacement_refused` is false.
 
     Raises:
         PolicyError: The mask is not a vector of truth values with one entry per peer.

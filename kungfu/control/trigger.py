@@ -39,7 +39,7 @@ class Trigger:
     def when(self, predicate: Signal) -> Trigger:
         """This trigger, restricted to steps in which a bool signal, equal on all peers, is true.
 
-        A predicate of step and size alone narrows the gate, so that nothing is computed outside its steps; any other
+        A predicate of step and size alone narrows the gate: in other steps nothing is computed for the rule. Any other
         predicate is evaluated in the steps of the gate.
 
         Args:
@@ -98,7 +98,7 @@ class Trigger:
             carries the time of rank 0.
 
         On rescale:
-            The count is kept.
+            The time since the last firing, in steps and seconds, is kept.
         """
         return replace(self, pause=Cooldown(steps, seconds))
 
@@ -155,8 +155,8 @@ class Trigger:
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests a global batch of `samples` samples.
 
-        Fires for a number other than the present number; but if the barrier of the step may change the cluster, only in
-        the next step.
+        Fires for a number other than the present number. If the barrier of the step may change the cluster, the rule
+        waits for the next step.
 
         Args:
             samples: The number, equal on all peers; rounded, and at least one per peer. NaN, or a number not above 0,
@@ -170,10 +170,10 @@ class Trigger:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Requests a learning rate, at once or at the end of a linear ramp.
+        """Requests a learning rate that is reached at once, or at the end of a linear ramp.
 
-        Fires for a rate that is neither the present rate nor the rate that this rule requested last; but if the barrier
-        of the step may change the cluster, only in the next step. A schedule of the optimizer continues, multiplied by
+        Fires for a rate that is neither the present rate nor the rate that this rule requested last. If the barrier of
+        the step may change the cluster, the rule waits for the next step. A schedule of the optimizer continues, times
         a factor; see `kf.control.SetLearningRate` for the formula.
 
         Args:
@@ -199,16 +199,17 @@ class Trigger:
         return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
-        """Removes the peers whose entry in `mask`, a bool vector by rank that is equal on all peers, is true. Fires if
-        a peer is marked and the job's minimum would remain; pending joiners still join."""
+        """Removes the peers for which `mask` is true: a bool vector by rank, equal on all peers. Fires if a peer is marked
+        and at least the job's minimum of peers would remain; pending joiners still join."""
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
         """Replaces each marked peer when a new peer is ready.
 
-        Fires only while no exchange is pending, and if at least one peer is marked and not all are. The rule may fire
-        while the job grows: the same wave of joiners serves both. If no peer came for the last exchange, for example
-        because no slot was free, the rule does not fire again before the view changes or a host with free slots joins.
+        Fires only if no earlier replacement is pending, and at least one peer is marked and not all are. The rule may
+        fire while the job grows: the new peers join together with the other joiners. If no peer came for the last
+        replacement, for example because no slot was free, the rule does not fire again before the view changes or a
+        host with free slots joins.
 
         Args:
             mask: A bool vector with one entry per peer, equal on all peers.
@@ -265,7 +266,7 @@ class AtRescale:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Sets the learning rate `rate`, at once or at the end of a ramp; see `Trigger.set_learning_rate`."""
+        """Sets the learning rate to `rate`, reached at once or at the end of a ramp; see `Trigger.set_learning_rate`."""
         length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         return rules.rate_rule(rate, trigger=self._trigger(), ramp_length=length, unit=unit)
 
@@ -276,12 +277,12 @@ class AtRescale:
 def on_rescale() -> AtRescale:
     """The trigger that is on in every barrier that changes the size of the cluster, before the next step.
 
-    Conditions and targets of its rules may use only constants, the numbers known to the barrier, and maps of these. The
-    numbers are `step`, `size` (the new size), `previous_size`, `min_size`, `max_size`, `global_batch_size`,
+    Conditions and targets of its rules may use only constants, the numbers known to the barrier, and functions of these:
+    `step`, `size` (the new size), `previous_size`, `min_size`, `max_size`, `global_batch_size`,
     `previous_global_batch_size`, `base_size`, `base_global_batch_size` and `learning_rate`. `global_batch_size` already
     reflects the rescale's `keep` and, in a rule for the learning rate, the batch set by other rules on this rescale.
-    The two base numbers serve to compute a batch that depends on the size alone. During a ramp, `learning_rate` is the
-    ramp's final rate.
+    From `base_global_batch_size`, the batch that was set for `base_size` peers, a rule can compute a batch that depends
+    on the size alone. During a ramp, `learning_rate` is the ramp's final rate.
 
     Raises:
         PolicyError: At `attach`, for any other signal.
@@ -304,7 +305,7 @@ def always() -> Trigger:
 
 
 def every(steps: int) -> Trigger:
-    """The trigger that is on in every n-th step: ``step % steps == 0``.
+    """The trigger that is on in every `steps`-th step: ``step % steps == 0``.
 
     Raises:
         PolicyError: `steps` is not a whole number of at least 1.

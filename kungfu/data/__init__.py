@@ -1,4 +1,4 @@
-"""Data in files, for ``training.batches`` and for Keras' ``fit`` alike: samples that peers share by their index."""
+"""Data in files, for ``training.batches`` and for Keras' ``fit`` alike: samples that are divided among the peers by index."""
 
 from kungfu.data.indexed_samples import LoadedRecords, MappedItems, mapped, records
 from kungfu.data.partitioned_files import PartitionedFiles, partitions

@@ -1,7 +1,7 @@
 """Data derived from a file, computed by one process for all processes and stored next to the file.
 
-The index of a file is stored under a hidden name next to the file, or in a separate folder. The process that computes
-the index holds a lock, while other processes wait. The index gets its name when it is complete, and is valid as long as
+These data, the index of the file, have a hidden name next to the file, or are in a separate folder. The process that
+computes the index holds a lock, while other processes wait. The index gets its name when complete, and is valid while
 the size and the modification time of the file are unchanged.
 """
 
@@ -80,7 +80,7 @@ def _place(path: Path, folder: Path | None, kind: str) -> Path:
 
 
 def _kept(kept: Path, path: Path) -> Arrays | None:
-    """The existing index, if it is valid for the present file."""
+    """The arrays of the stored index, if it is valid for the present version of the file; else ``None``."""
     try:
         with kept.open("rb") as file, np.load(file, allow_pickle=False) as found:
             status = path.stat()

@@ -1,7 +1,7 @@
-"""Samples by their index: records that a Python function loads, and items that a TensorFlow function maps.
+"""Samples read by index: made from records by a Python function, or from items by a TensorFlow function.
 
 A ``tf.data.Dataset`` is read from its start, so every peer of a job reads all of it. With samples by index, a peer
-loads only the samples of its slice.
+loads only the samples that it trains on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kungfu.training.data.sample_source import Records, SampleSource, refuse_rea
 
 
 class IndexedSamples(SampleSource):
-    """Samples by their index, for ``training.batches`` and for Keras' ``fit``."""
+    """Samples that are read by their index, for ``training.batches`` and for Keras' ``fit``."""
 
     def __len__(self) -> int:
         return self.samples

@@ -1,4 +1,4 @@
-"""Files that can only be read from their start, such as text: partitions that peers process one after the other."""
+"""Files that can only be read from their start, such as text: each peer reads one file (a partition) after another.
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def partitions(
     """The samples of files that are read in sequence, for ``training.batches`` and for Keras' ``fit``.
 
     Files whose samples cannot be accessed by index (lines, CSV, compressed TFRecords) are partitions, assigned on
-    demand: each peer reads a partition from its start, and gets the next partition when it has reached the end, in an
-    order of the files that follows from ``seed``. If a peer leaves or is killed, the rest of its partition is assigned
+    demand: each peer reads a partition from its start to its end, and then gets the next one. The order of the files
+    follows from the ``seed`` of the loop. If a peer leaves or is killed, the rest of its partition is assigned
     to another peer. In an epoch each sample is seen once, even if peers join, leave or fail. Within a file the samples
-    keep their order, so use many more files than peers, and shuffle within them beforehand.
+    keep their order, so use many more files than peers, and shuffle the samples of each file beforehand.
 
     Args:
         files: A file, a pattern, or a list of these; there should be several times as many files as peers.
@@ -110,14 +110,14 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return PartitionSampler(self._counts, seed, remainder)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these indices, stacked; contiguous runs are read one after the other."""
+        """The samples with these indices, stacked in this order; they are read in the order of the files and their rows."""
         places = self._places(indices)
         # Read in the order of the file: if peers share a file, a step's first sample may be in a later row.
         found = {place: self._row(*place) for place in sorted(set(places))}
         return stacked([found[place] for place in places])
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads each file up to the first of these samples, so that a later `take` of them is not delayed."""
+        """Reads each file up to its first sample in `indices`, so that a later `take` of these samples is not delayed."""
         for file, row in dict(sorted(self._places(indices), reverse=True)).items():
             if row:
                 self._pass(file, row)
@@ -166,7 +166,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
 
 @dataclass
 class _Reading:
-    """A file that is being read, and its next row."""
+    """A file that is being read: the iterator over its rows, and the number of the next row."""
 
     rows: Iterator[Any]
     at: int = 0

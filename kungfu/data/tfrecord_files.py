@@ -1,7 +1,7 @@
-"""Samples in TFRecord files, by their index.
+"""Samples in TFRecord files, read by their index.
 
 A TFRecord file is a sequence of records: eight bytes of length, four of checksum, the content, four of checksum. So the
-offset of a record follows from all records before it. Computing an index of the offsets takes one pass over these
+offset of a record follows from the lengths of all records before it. Computing an index of the offsets takes one pass over these
 lengths; `file_index` stores the index in a file.
 """
 

@@ -60,7 +60,7 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
         return " and ".join([*size, *others])
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the decision that this refusal closes, and a description of the result."""
+        """The new state of the refused decision ("refused"), and a description of the result."""
         return "refused", f"refused: {self.reason}"
 
     def brief(self) -> str:
@@ -116,7 +116,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return f"step {figure(self.step)}: {sizes}{f'; {peers}' if peers else ''}"
 
     def details(self) -> tuple[str, ...]:
-        """The decision behind the change, and the durations of the parts of the change."""
+        """Lines of text: the decision behind the change, and the durations of the parts of the change."""
         at, made_ready = self.decided_at, _parts(self, "beside")
         ago = "" if at is None else f"at step {figure(at)}, {counted(self.step - at, 'step')} before"
         return (
@@ -135,7 +135,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return self.rule or "in place of lost peers"
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the decision that this change carries out, and a description of the result."""
+        """The new state of the decision behind the change ("carried out"), and a description of the result."""
         done = f"{counted(self.after, 'peer')} after step {figure(self.step)}; training stood still for "
         return "carried out", done + duration(self.stop_s)
 
@@ -206,7 +206,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return f"step {figure(self.step)}: training continues with {peers}; {batch}"
 
     def details(self) -> tuple[str, ...]:
-        """The lost peers, the repeated steps, and the times of the recovery.
+        """Lines of text: the lost peers, the repeated steps, and the times of the recovery.
 
         Examples:
             >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}

@@ -24,7 +24,7 @@ _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 
 @dataclass(frozen=True)
 class _Words:
-    """The labels and units of the nodes, the hidden nodes, and the nodes shown already."""
+    """The state of writing an explanation: the labels and units of all nodes, the hidden nodes, the nodes shown so far."""
 
     labels: Labels
     units: Mapping[Signal, str]
@@ -36,10 +36,10 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
     """A plan as text: the requests of the rules, the nodes of each stage, the piggybacked values, and the cost per
     step.
 
-    The label of a node is its name, else the policy's variable, else a number; leaves, and functions of step and size
-    alone, are shown as expressions. Each line shows the node's expression, placement and dtype, its unit if the sources
-    imply one, and the policy's line that created the node. The text also lists the nodes that several policies share;
-    each of these nodes is computed only once.
+    The label of a node is its name, else its variable in the policy, else a number; leaves, and functions of step and
+    size alone, are shown as expressions. Each line shows the node's expression, placement and dtype, its unit if the
+    sources imply one, and the policy's line that created the node. The text also lists the nodes that several policies
+    share; each of these nodes is computed only once.
 
     Args:
         plan: The plan to explain.
@@ -278,7 +278,7 @@ def _names(nodes: Iterable[Signal], labels: Labels) -> list[str]:
 
 @dataclass(frozen=True)
 class Folding:
-    """The nodes that a text omits (`hidden`), and for each monitor that it shows, the hidden nodes `under` it."""
+    """The nodes that an explanation omits (`hidden`), and the hidden nodes below each monitor that is shown (`under`)."""
 
     hidden: frozenset[Signal] = frozenset()
     under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)

@@ -18,8 +18,8 @@ Labels = Mapping[Signal, str]
 
 
 def labels_of(plan: CompiledPolicies) -> Labels:
-    """The label of each node: its name, else the policy's variable, else a number. Leaves, and functions of step and
-    size alone, are shown as expressions."""
+    """The label of each node: its name, else the variable that the policy assigns it to, else a number. Leaves, and
+    functions of step and size alone, are shown as expressions."""
     order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in rule.roots)))
     given = _names(plan, order)
     labels: dict[Signal, str] = {}
@@ -35,12 +35,12 @@ def labels_of(plan: CompiledPolicies) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """The label of a source; the name of a fed source is already the label of the fold of its values."""
+    """The label of a source: its name, or ``newly_fed(name)`` for a fed source, whose name labels the fold of its values."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
 def _names(plan: CompiledPolicies, order: Iterable[Signal]) -> dict[Signal, str]:
-    """The names given by ``.named`` or by an assignment; an assignment names the last node created on its line."""
+    """The names of nodes, by ``.named`` or by an assigned variable, which names the last node created on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}
     used = {*names.values(), *SOURCES, *plan.source_kinds}
@@ -58,7 +58,7 @@ def is_plain(node: Signal) -> bool:
 
 
 def is_number(label: str) -> bool:
-    """True if a label is a number instead of a name."""
+    """True if a label is a number, such as ``%3``, instead of a name."""
     return label.startswith("%") and label[1:].isdecimal()
 
 
@@ -77,7 +77,7 @@ def made(node: Signal, labels: Labels) -> str:
 
 
 def _applied(node: Map, operands: list[str]) -> str:
-    """The application of an operation, in Python's syntax."""
+    """The operation of `node` applied to these operands, in Python's syntax."""
     operation = node.operation
     if operation.name == "take":
         return f"{operands[0]}[{operands[1]}]"

@@ -18,7 +18,7 @@ _NONE: Dimension = {"unknown": 0}
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each node in a list in which nodes follow their inputs; empty for no unit, or an unknown one.
+    """The unit of each of `nodes`, in which inputs precede the nodes that use them; "" for no unit, or an unknown one.
 
     >>> from kungfu.signal import TrainingSignals, topological
     >>> training = TrainingSignals()
@@ -69,7 +69,7 @@ def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
 
 
 def _common(units: Iterable[Dimension]) -> Dimension:
-    """The common unit of several dimensions; constants and dimensionless numbers fit any unit."""
+    """The common dimension of several numbers; constants and numbers without a unit fit any; unknown if others differ."""
     given = [one for one in units if one is not _ANY]
     distinct = [one for one in given if one]
     if not distinct:
@@ -89,7 +89,7 @@ def _product(one: Dimension, other: Dimension, *, sign: int) -> Dimension:
 
 
 def _root(of: Dimension) -> Dimension:
-    """The unit of the root of a square; unknown if a power is odd."""
+    """The dimension of the square root of a number; unknown if a unit of the number has an odd power."""
     if of is _ANY or of is _NONE:
         return of
     return _NONE if any(power % 2 for power in of.values()) else {name: power // 2 for name, power in of.items()}
@@ -98,8 +98,8 @@ def _root(of: Dimension) -> Dimension:
 def _of_fold(fold: Fold, found: Mapping[Signal, Dimension]) -> Dimension:
     """The dimension of a fold's output, from a fixed point over its state.
 
-    The dimension of a field is open at first, and then is the dimension of its update. A field may hold the previous
-    value of another field, so the fixed point is reached at the latest after one round per field.
+    The dimension of a field is undetermined at first, and then is the dimension of its update. A field may hold the
+    previous value of another field, so the fixed point is reached at the latest after one round per field.
     """
     inside = fold.recurrence
     inputs, state = [found[one] for one in fold.observed], [_ANY for _ in fold.recurrence.init]

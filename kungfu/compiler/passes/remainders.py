@@ -27,7 +27,7 @@ _LARGEST_MODULUS = 2**62
 
 @dataclass(frozen=True)
 class _Residues:
-    """The whole numbers that leave one of these remainders when divided by `modulus`."""
+    """The whole numbers whose remainder on division by `modulus` is one of `remainders`."""
 
     modulus: int = 1
     remainders: Any = (0,)
@@ -35,7 +35,7 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The period of a node's values if they repeat, else of the node's coefficients as a polynomial of the source."""
+    """The period of a node's values (`repeats`), or else of its coefficients if written as a polynomial of the source."""
 
     length: int
     repeats: bool
@@ -73,7 +73,7 @@ def _sets_of_residues(parts: Iterable[Signal], *, source: str) -> list[_Residues
 
 
 def _met(some: _Residues, others: _Residues) -> _Residues:
-    """The numbers in both sets; if a list of these would be too long, `some`, which contains them all."""
+    """The intersection of both sets; if its list of remainders would be too long, `some`, which contains it."""
     modulus = math.lcm(some.modulus, others.modulus)
     copies = modulus // some.modulus
     if modulus > _LARGEST_MODULUS or copies * len(some.remainders) > _MOST:
@@ -120,7 +120,7 @@ def _period_of_node(node: Signal, known: Mapping[Signal, _Period | None], *, sou
 
 
 def _evaluated(part: Signal, numbers: Any) -> Any:
-    """The truth values of a condition if its source has each of these numbers as its value; computed by NumPy."""
+    """The truth values of a condition, one for each of these numbers as the value of its source; computed by NumPy."""
     values: dict[Signal, Any] = {}
     for node in topological((part,)):
         if isinstance(node, Map):

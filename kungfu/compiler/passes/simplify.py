@@ -31,7 +31,7 @@ def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
 
 
 def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
-    """The same node, with the shared nodes as its inputs."""
+    """The node, with its inputs replaced by their representatives in `shared`."""
     if isinstance(node, Map):
         return replace(node, operands=tuple(shared[one] for one in node.operands))
     if isinstance(node, Collective):
@@ -77,7 +77,7 @@ _ABSORBING = {"and": False, "or": True}
 
 
 def _is(constant: bool | int | float | None, number: float, node: Signal) -> bool:
-    """True if a constant is exactly this number after conversion to the dtype of the map; 0.0 and -0.0 differ."""
+    """True if `constant` equals `number` exactly, both in the dtype of the map `node`; 0.0 and -0.0 differ."""
     if constant is None:
         return False
     given, wanted = (np.asarray(one, node.type.dtype).item() for one in (constant, number))
@@ -85,7 +85,7 @@ def _is(constant: bool | int | float | None, number: float, node: Signal) -> boo
 
 
 def _folded(node: Signal) -> Signal:
-    """The result of a map of constants as a constant; any other node unchanged."""
+    """A map whose operands are all constants, replaced by its result as a constant; any other node unchanged."""
     if not isinstance(node, Map) or not all(isinstance(one, Constant) for one in node.operands):
         return node
     # Folding in the types of the graph computes the same value as the step.
@@ -95,7 +95,7 @@ def _folded(node: Signal) -> Signal:
 
 
 def _key(node: Signal) -> Hashable:
-    """The structural key of a node over shared inputs; equal nodes have equal keys."""
+    """A key made of a node's operation and the identities of its shared inputs; equal nodes have equal keys."""
     if isinstance(node, Source):
         return ("source", node.source)
     if isinstance(node, Constant):
