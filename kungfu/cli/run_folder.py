@@ -29,7 +29,7 @@ def add_run_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def job_folder(given: argparse.Namespace) -> Path:
-    """The job folder that a command line names; otherwise the newest one (see `newest_run`)."""
+    """The job folder given on the command line; without one, the newest run in ``runs/`` (see `newest_run`)."""
     return given.logdir or given.positional or newest_run()
 
 

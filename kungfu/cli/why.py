@@ -152,7 +152,7 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
 def _gaps(
     events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]
 ) -> Iterator[tuple[int, int, float | None, float | None]]:
-    """The first and the last step of each gap, and the times of the steps before and after it."""
+    """Yields the first and the last step of each gap, and the times of the measured steps before and after the gap."""
     newest, reported_at = None, None
     for step, row in rows_in_order(metrics):
         at = finite_number(row.get("time"))
@@ -168,7 +168,7 @@ def _gaps(
 
 
 def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
-    """The error that prevented writing the steps of a gap, as text, if any; ``after`` is ``None`` for the last gap."""
+    """The error, as text, that kept the steps of a gap from the metrics, or ""; ``after`` is None for the last gap."""
     for event in events:
         if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
             continue

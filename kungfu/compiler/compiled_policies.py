@@ -145,7 +145,7 @@ class CompiledPolicies:
 
     @property
     def messages_per_step(self) -> int:
-        """The number of messages of an ordinary step in addition to the gradient all-reduce."""
+        """The number of messages that every step sends in addition to the gradient all-reduce."""
         return sum(1 for one in self.after if one.message and not one.gates)
 
     @property
@@ -274,8 +274,8 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """True if the nodes before the gradient all-reduce never compute with this number, but pass it on unchanged, at most
-    through a `where`. Then only the number's position in that message must be known, and not its value."""
+    """True if the nodes before the gradient all-reduce never compute with this number, but pass it on unchanged, at
+    most through a `where`. Then only the number's position in that message must be known, and not its value."""
     chosen = {node}
     for segment in before:
         for one in segment.nodes:

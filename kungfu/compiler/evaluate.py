@@ -234,8 +234,8 @@ def _filled(value: Value, type: SignalType, backend: Backend) -> Value:
 
 
 def _scattered(value: Value, backend: Backend) -> Value:
-    """A peer's share of a gather: zeros, except for the peer's entry. It is not computed as the product of the value and
-    a vector of zeros and a one, because NaN times 0 is NaN and would spoil the sum over the peers."""
+    """A peer's share of a gather: a vector of zeros except for the peer's entry. The vector is not the product of the
+    value and a vector of zeros and a one: NaN times 0 is NaN, and would spoil the sum over the peers."""
     zeros = _filled(backend.constant(0.0, "float32"), SignalType("float32", VECTOR), backend)
     operands = (zeros, backend.source(_RANK), value)
     return backend.apply(VOCABULARY["scatter"], operands, ("float32", "int64", "float32"))

@@ -101,7 +101,7 @@ class Program:
         Args:
             sources: Every source that the plan reads, and the results of `gradient_reductions`.
             summed: The sum over the peers of their `piggybacked` vectors.
-            all_reduce: Sums the vectors of an extra message over the peers; the message's tag is the same on every peer.
+            all_reduce: Sums vectors over the peers, in an extra message with the given tag, equal on all peers.
         """
         evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), self.held())
         outcome = conclude(self.plan, evaluation, summed=summed)
@@ -240,7 +240,7 @@ class BytecodeProgram(Program):
 
 
 def fused(program: Program) -> Program:
-    """The same program, with hundreds of small operations fused into two.
+    """The same program, with hundreds of small operations fused into two native ops.
 
     The order and the rounding of the operations do not change; an exponential, a logarithm or a long sum may differ in
     the last bit.

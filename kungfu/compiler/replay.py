@@ -1,9 +1,9 @@
 """Replay: a plan run for a whole cluster at once, without TensorFlow.
 
-The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Without a
-compiler, the NumPy backend evaluates the plan in every step, peer by peer; so does any backend that is given. This is
-slower, and serves as the reference for the compiled paths. In the NumPy backend, a value is a tuple with one array
-per peer, each computed separately, and a message is summed in rank order in float32, as in the attachments.
+The plan is assembled once into bytecode, which the native library runs for all peers, as the fused op does in training.
+Without a compiler, the NumPy backend evaluates the plan in every step, peer by peer; a backend given by the caller does
+so too. This is slower, and serves as the reference for the compiled paths. In the NumPy backend, a value is a tuple
+with one array per peer, each computed separately, and a message is summed in rank order in float32, as in a job.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Replay:
                 not given.
 
         Raises:
-            UsageError: A source is missing, or `local` has another number of peers.
+            UsageError: A source is missing, or `local` has another number of peers than the cluster.
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
@@ -114,15 +114,15 @@ class Replay:
         return outcome
 
     def rescale(self, size: int, *, stayed: Sequence[int] | None = None) -> None:
-        """Changes the size of the cluster: new peers join after those that stay.
+        """Changes the size of the cluster: new peers get the ranks after those of the peers that stay.
 
         Args:
             size: The new number of peers.
             stayed: The previous ranks of the peers that stay; by default the last peers leave.
 
         On rescale:
-            Folds declared with "reset" start again. Joiners receive the states of all other agreed folds, and begin
-            with initial states of the local folds.
+            Folds declared with "reset" start again. Joiners receive the states of all other folds that are equal on all
+            peers, and begin with the initial states of folds that differ between peers.
         """
         stayed = range(min(self.size, size)) if stayed is None else stayed
         self.states = {fold: _rescaled(fold, state, stayed, size=size) for fold, state in self.states.items()}
@@ -146,13 +146,13 @@ class Replay:
         return (known[name] if name in known else _derived(name, local, known),) * self.size
 
     def _reduction(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer | None:
-        """The given values of a gradient reduction, in place of the gradients; ``None`` if they are not given."""
+        """The values of a gradient reduction, if the caller gave these instead of the gradients; else ``None``."""
         if self._reductions[name].placement == "agreed":
             return (np.float32(agreed[name]),) * self.size if name in agreed else None
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
 
     def _reduced(self, name: str, sources: Mapping[str, PerPeer]) -> PerPeer:
-        """The values of a gradient reduction, computed from the gradients if this step needs the reduction."""
+        """The values of a gradient reduction, from the gradients; minus infinity if the step does not need them."""
         one = self._reductions[name]
         # Agreed values are computed once for all peers.
         peers = 1 if one.placement == "agreed" else self.size

@@ -1,8 +1,8 @@
 """A plan as JSON, so that the record of a run contains the plan that ran, but not the source of its policies.
 
 A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and referred to by its
-number. Operations are written by their name in the vocabulary; for a function (a hook, for example) only the name and
-the module are written, since its body cannot be serialized.
+number. Operations are written by their name in kungfu's vocabulary; for a function (a hook, for example) only the name
+and the module are written, since its body cannot be serialized.
 
 The outline of a plan is for a comparison with another peer's plan. In an outline, the text of a node represents the
 node's expression down to the sources, so two nodes have the same text exactly if they compute the same value. Line
@@ -112,7 +112,7 @@ def _signals_in(value: object) -> Iterator[Signal]:
 
 
 def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
-    """A dataclass of the plan as JSON; nodes are written as their numbers."""
+    """An instance of a plan's dataclass as JSON values, with a number in place of each node."""
     name = type(value).__name__
     if name not in _classes_with(name):
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")

@@ -33,7 +33,7 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Requests a global batch of `target` samples: float32, equal on all peers, whole, at least the size; or NaN: none."""
+    """Requests a global batch of `target` samples: float32, equal on all peers, whole, one or more per peer, or NaN."""
 
     target: Signal
 
@@ -113,7 +113,7 @@ def mask_of(action: Action) -> Signal | None:
 
 
 def setting_of(action: Action) -> Setting | None:
-    """The job-wide setting that an action changes: size, global batch size or learning rate; ``None`` for other actions."""
+    """The job-wide setting that an action changes: size, global batch size or learning rate; else ``None``."""
     if isinstance(action, Rescale):
         return "size"
     if isinstance(action, SetGlobalBatchSize):

@@ -29,11 +29,11 @@ class Budget:
     rule that is held back is recorded once, until a token is available again.
 
     With `replacements`, replaced peers are counted in a separate bucket with this number of tokens: each replaced peer
-    costs one of these tokens, and an exchange of peers costs no rescale. So a policy that replaces stragglers and a
+    costs one of these tokens, and replacing peers costs no rescale. So a policy that replaces stragglers and a
     policy that scales do not use up each other's budget. A rule that would replace more peers than tokens are left
     replaces only that number, the slowest first if speeds are measured. Only replacements decided by a rule, a hook or
     a command count; the change that replaces lost peers costs a rescale. (If all peers are replaced at once, one of
-    them stays a step longer than the others, and its exchange takes two changes of the size, which cost two rescales.)
+    them stays a step longer than the others, and replacing it takes two changes of the size, which cost two rescales.)
 
     A job's budget (``attach(budget=)``) holds back the rules of all policies. Without a job's budget, the budget of a
     policy (``@kf.policy(budget=)``; prebuilt policies that decide by measurements have one) holds back only that
@@ -42,8 +42,8 @@ class Budget:
     Args:
         rescales: Tokens, from 1 to 2 ** 20 - 1.
         per_steps: Steps in which an empty bucket fills, from 1 to 2 ** 20 - 1.
-        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; if ``None``, an exchange costs one rescale,
-            whatever its number of peers.
+        replacements: Tokens for replaced peers, from 1 to 2 ** 20 - 1; if ``None``, replacing peers costs one rescale,
+            whatever the number of replaced peers.
 
     Raises:
         PolicyError: A number is not whole, or out of range.
@@ -67,7 +67,7 @@ class Budget:
                 raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {_MOST}")
 
     def limit_on(self, *, replacing: bool) -> str:
-        """The limit as text.
+        """The limit on rescales, or on replacements, as text.
 
         Args:
             replacing: True for a rule that replaces peers, False for a rule that changes the size.
@@ -100,11 +100,11 @@ class Spent:
         return cls(as_signal(0), as_signal(0), as_signal(0))
 
     def and_rescale(self, fires: Signal) -> Spent:
-        """These requests plus that of a rule that changes the size, provided that the rule fires."""
+        """These requests, and that of one more rule that changes the size, which counts if `fires` is true."""
         return replace(self, rescales=self.rescales + where(fires, 1, 0))
 
     def and_exchange(self, fires: Signal, peers: Signal) -> Spent:
-        """These requests plus that of a rule that replaces `peers` peers, provided that the rule fires."""
+        """These requests, and that of one more rule that replaces `peers` peers, which counts if `fires` is true."""
         more = where(fires, peers, 0)
         return replace(self, exchanges=self.exchanges + where(fires, 1, 0), peers=self.peers + more)
 
@@ -127,7 +127,7 @@ class _Remainder:
         return self.rescales // self.budget.per_steps - self.spent_rescales(spent)
 
     def whole_replacements(self, spent: Spent) -> Signal:
-        """The number of whole replacements left, or of exchanges if replacements are not counted separately."""
+        """The number of peers that may still be replaced; without a bucket for replacements, of rescales left."""
         if self.replacements is None:
             return self.whole_rescales(spent)
         return self.replacements // self.budget.per_steps - spent.peers
@@ -155,7 +155,7 @@ class Allowance:
         return functools.reduce(minimum, left) >= 1
 
     def rescales_left(self, spent: Spent) -> Signal:
-        """The number of rescales left: float32."""
+        """The number of rescales left, with the fraction of a refilling token: float32."""
         left = (one.rescales / one.budget.per_steps - one.spent_rescales(spent) for one in self.remainders)
         return functools.reduce(minimum, left).named("rescales_left")
 
@@ -181,7 +181,7 @@ def _remainder(budget: Budget) -> _Remainder:
 
 
 def _refilled(parts: Signal, *, tokens: int, per_steps: int) -> Signal:
-    """The content of a bucket after the gain of a step: negative content counts as 0, and a full bucket stays full."""
+    """The content of a bucket after the refill of one step: negative content counts as 0, and no bucket overflows."""
     return minimum(maximum(parts, 0) + tokens, tokens * per_steps)
 
 

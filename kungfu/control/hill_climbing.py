@@ -75,7 +75,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The verdict of the comparisons of a size with all smaller sizes, or with all larger sizes.
+    """The verdict on the peers by which a size exceeds smaller sizes, or is exceeded by larger sizes.
 
     Attributes:
         compared: True if one of these sizes was measured.
@@ -121,15 +121,15 @@ class _Measured:
 
         Returns:
             Two truth values: the first is true if the additional peers of `more` are shown to be worth it, the second
-            if they are shown not to be. If both are false, the comparison is open. A gain within float32 rounding counts
-            as 0.
+            if they are shown not to be. If both are false, the comparison is open. A gain within float32 rounding
+            counts as 0.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error (propagated linearly from both means), and its float32 rounding error."""
+        """The advantage of `more`, its standard error (linearly from those of both means), and its rounding error."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -143,8 +143,8 @@ class _Measured:
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict on a size, by the nearest smaller size in a decided comparison. But one failure against the next
-        smaller size, or against one of the `look_ahead` sizes below that size, is enough to fail."""
+        """The verdict on a size, by the nearest smaller size whose comparison with it is not open. But one failure against
+        the next smaller size, or one of the `look_ahead` sizes below that size, is enough for the verdict "fails"."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
@@ -167,7 +167,7 @@ class _Measured:
         return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
 
     def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
-        """The estimates whose comparison decides the next move from `size`; without a comparison, the second mean is NaN."""
+        """The estimates whose comparison decides the next move from `size`; without one, the second mean is NaN."""
         here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
         # An open comparison is the comparison with the next smaller size.
         below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))
@@ -284,7 +284,7 @@ def settled_walk(
     """A walk from size to size by `hill_climb`, decided every `every` steps, and ended and resumed by `settle`.
 
     With n the larger of `every` and 10, a size needs at least n samples, and 3 n if its comparison is open. The walk
-    ends only 6 n steps after the last change of size. The results are float32 scalars, equal on all peers if the table is.
+    ends only 6 n steps after the last change of size. Results are float32 scalars, equal on all peers if the table is.
 
     Args:
         advantage: As for `hill_climb`.

@@ -25,7 +25,7 @@ class HookRequest:
 
     Args:
         kind: The name of the called method of `Control`.
-        value: Peers, samples, a learning rate, or the new content of a registered value.
+        value: Peers, samples, a learning rate, or the new content of a registered value; NaN for other requests.
         keep: The batch size that a rescale keeps.
         ranks: The peers to remove or replace.
         ramp_length: The length of a learning rate's ramp, in `unit`.

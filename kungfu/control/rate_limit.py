@@ -66,7 +66,8 @@ def with_cooldown(
         gate: The steps in which the condition is evaluated.
         cooldown: The amounts that must pass before the result is true again.
         once_per_barrier: True to exclude the step between a request and its barrier.
-        target: The requested number, if any; the result is False if it is NaN, or the number of the last true step.
+        target: The requested number, if any; the result is False if the number is NaN, or the same as when the result
+            was last true.
     """
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
     if not meters and target is None:

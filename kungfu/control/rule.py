@@ -139,8 +139,8 @@ def _could_fire_before_its_barrier(rule: Rule) -> bool:
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The candidates of a merged rule that requested the target (they won), and that requested another number (they lost),
-    by name, from the values of the rule's inputs; a candidate without a request (NaN) is in neither group."""
+    """The candidates, by name, of a merged rule that requested the target (they won), and those that requested another
+    number (they lost), by the values of the rule's inputs; a candidate without a request (NaN) is in neither group."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])
     return won, tuple(name for name in requests if name not in won)
@@ -275,7 +275,7 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
 
     It fires only if at least one peer is marked, and if at least the job's minimum (for "replace", one peer) is not.
     A replacement may be requested while the job grows; the new peers then join together with the other joiners. Only
-    one replacement can be pending. If the last one brought no peer, the rule waits until `replacement_refused` is false.
+    one replacement can be pending. If the last one brought no peer, the rule waits while `replacement_refused` is true.
 
     Raises:
         PolicyError: The mask is not a vector of truth values with one entry per peer.
@@ -325,7 +325,7 @@ def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
 
 
 def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
-    """The names of a hook's parameters after `control`; numbered names if it accepts any number of arguments."""
+    """The names of a hook's parameters after `control`; numbered names if the hook accepts any number of arguments."""
     numbered = [f"argument_{position}" for position in range(1, count + 1)]
     try:
         signature = inspect.signature(fn)

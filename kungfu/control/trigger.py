@@ -1,4 +1,4 @@
-"""Triggers: the steps in which a rule may fire, and the methods that attach an action."""
+"""Triggers: the steps in which a rule may fire, and the methods that make a rule of a trigger and an action."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ class Trigger:
         return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
-        """Removes the peers for which `mask` is true: a bool vector by rank, equal on all peers. Fires if a peer is marked
-        and at least the job's minimum of peers would remain; pending joiners still join."""
+        """Removes the peers for which `mask` is true: a bool vector by rank, equal on all peers. Fires if a peer is
+        marked and at least the job's minimum of peers would remain; pending joiners still join."""
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
@@ -266,7 +266,7 @@ class AtRescale:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Sets the learning rate to `rate`, reached at once or at the end of a ramp; see `Trigger.set_learning_rate`."""
+        """Sets the learning rate to `rate`, at the end of the ramp if there is one; see `Trigger.set_learning_rate`."""
         length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         return rules.rate_rule(rate, trigger=self._trigger(), ramp_length=length, unit=unit)
 
@@ -277,7 +277,7 @@ class AtRescale:
 def on_rescale() -> AtRescale:
     """The trigger that is on in every barrier that changes the size of the cluster, before the next step.
 
-    Conditions and targets of its rules may use only constants, the numbers known to the barrier, and functions of these:
+    Conditions and targets of its rules may use only constants, numbers known to the barrier, and functions of these:
     `step`, `size` (the new size), `previous_size`, `min_size`, `max_size`, `global_batch_size`,
     `previous_global_batch_size`, `base_size`, `base_global_batch_size` and `learning_rate`. `global_batch_size` already
     reflects the rescale's `keep` and, in a rule for the learning rate, the batch set by other rules on this rescale.

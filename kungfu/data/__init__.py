@@ -1,4 +1,4 @@
-"""Data in files, for ``training.batches`` and for Keras' ``fit`` alike: samples that are divided among the peers by index."""
+"""Data in files, for ``training.batches`` and for Keras' ``fit``: samples with an index, by which peers share them."""
 
 from kungfu.data.indexed_samples import LoadedRecords, MappedItems, mapped, records
 from kungfu.data.partitioned_files import PartitionedFiles, partitions

@@ -1,4 +1,4 @@
-"""Files that can only be read from their start, such as text: each peer reads one file (a partition) after another.
+"""Files that can only be read from their start, such as text: each peer reads one file (a partition) after another."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return PartitionSampler(self._counts, seed, remainder)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these indices, stacked in this order; they are read in the order of the files and their rows."""
+        """The samples with these indices, stacked in this order; each file is read in the order of its rows."""
         places = self._places(indices)
         # Read in the order of the file: if peers share a file, a step's first sample may be in a later row.
         found = {place: self._row(*place) for place in sorted(set(places))}
         return stacked([found[place] for place in places])
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads each file up to its first sample in `indices`, so that a later `take` of these samples is not delayed."""
+        """Reads each file up to its first sample in `indices`, so that a later `take` of them is not delayed."""
         for file, row in dict(sorted(self._places(indices), reverse=True)).items():
             if row:
                 self._pass(file, row)

@@ -1,8 +1,8 @@
 """Samples in TFRecord files, read by their index.
 
 A TFRecord file is a sequence of records: eight bytes of length, four of checksum, the content, four of checksum. So the
-offset of a record follows from the lengths of all records before it. Computing an index of the offsets takes one pass over these
-lengths; `file_index` stores the index in a file.
+offset of a record follows from the lengths of all records before it, and computing an index of the offsets takes one
+pass over the lengths; `file_index` stores the index in a file.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class TFRecords(IndexedSamples):
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """The contents of these records; each thread reads a contiguous part, in the order of the files."""
+        """The contents of the records with these indices; each thread reads a contiguous part in the files' order."""
         files, records = places_of(indices, self._ends)
         self._open_only(set(files.tolist()))
         order = np.lexsort((records, files))
@@ -222,7 +222,7 @@ def _scanned(path: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def _refuse_others(header: bytes, path: Path) -> None:
-    """Raises ``UsageError`` for files of another kind, by the checksum of the first record's length."""
+    """Raises ``UsageError`` unless the checksum of the first record's length shows that this is a TFRecord file."""
     if len(header) == _HEADER_BYTES and _is_header(header):
         return
     if kind := _COMPRESSED.get(header[:2]):

@@ -131,7 +131,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return {"markers/rescale": self.after, **_times("rescale", self)}
 
     def cause(self) -> str:
-        """The rule or the request behind the change, or the replacement of lost peers."""
+        """The cause of the change as text: a rule or a request, or else the replacement of lost peers."""
         return self.rule or "in place of lost peers"
 
     def outcome(self) -> tuple[str, str]:
@@ -240,7 +240,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return {"markers/recovery": self.after, **_times("recovery", self)}
 
     def cause(self) -> str:
-        """The loss of peers, in words, as the cause of the change."""
+        """The cause of the change as text: the loss of so many peers."""
         return f"loss of {counted(len(self.lost), 'peer')}"
 
     def brief(self) -> str:

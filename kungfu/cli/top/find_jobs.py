@@ -102,7 +102,7 @@ def _user_of(process: psutil.Process) -> str:
 
 
 def _job_in(folder: Path) -> FoundJob:
-    """The job in a folder, if its kungfu-run was not found among the processes: it is over, or on another machine."""
+    """The job of a folder whose kungfu-run is not among the processes found: it is over, or on another machine."""
     try:
         content = read_job_file(folder)
         user = folder.owner()

@@ -67,14 +67,14 @@ class JobRow:
 
 @dataclass
 class UsageMeter:
-    """Measures processor time and memory of a process and its descendants, over the time between two measurements."""
+    """Measures the memory of a process and its descendants, and their processor time between two measurements."""
 
     clock: Callable[[], float] = time.monotonic
     _before: dict[int, dict[tuple[int, float], float]] = field(default_factory=dict)
     _at: dict[int, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> tuple[float | None, int | None]:
-        """The percentage of a core used since the previous call, and the memory in bytes; ``None`` if unknown."""
+        """Processor time of a process tree since the last call, in % of a core, and its memory in bytes; else ``None``."""
         used, memory = dict[tuple[int, float], float](), 0
         for process in _family(pid):
             try:
@@ -106,7 +106,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
-    """The row of a job; every failure is shown as the state of the job."""
+    """The row of a job; if the job cannot be asked, the row shows the reason as the job's state."""
     row = JobRow(found, found.remark, None, *(meter.look(found.pid) if found.pid else (None, None)))
     if found.folder is None or found.remark:
         return row

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Shows the jobs of this machine until the user ends the display; returns the exit code."""
+    """Shows the jobs of this machine, either once or until the user ends the display; returns the exit code."""
     if not 0.2 <= given.every <= _LONGEST_S:
         raise UsageError(f"--every {given.every:g}: must be from 0.2 to {_LONGEST_S:g} seconds")
     top = TopOfJobs(given.folders)
@@ -94,7 +94,7 @@ def _show_live(top: TopOfJobs, *, every_s: float) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Reads keys one by one without echo; restores the terminal afterwards."""
+    """Turns the echo of keys off while the context is open; yields a function that waits for a key that ends the display."""
     if not sys.stdin.isatty():
         yield _without_keys
         return

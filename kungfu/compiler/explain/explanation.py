@@ -24,7 +24,7 @@ _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 
 @dataclass(frozen=True)
 class _Words:
-    """The state of writing an explanation: the labels and units of all nodes, the hidden nodes, the nodes shown so far."""
+    """The state of writing an explanation: the labels and units of all nodes, and the nodes hidden or already shown."""
 
     labels: Labels
     units: Mapping[Signal, str]
@@ -278,14 +278,14 @@ def _names(nodes: Iterable[Signal], labels: Labels) -> list[str]:
 
 @dataclass(frozen=True)
 class Folding:
-    """The nodes that an explanation omits (`hidden`), and the hidden nodes below each monitor that is shown (`under`)."""
+    """The nodes that an explanation omits (`hidden`), and the hidden nodes below each monitor shown (`under`)."""
 
     hidden: frozenset[Signal] = frozenset()
     under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
 
 
 def folding_of(plan: CompiledPolicies) -> Folding:
-    """The nodes to omit if each monitor is shown as one node, except nodes that the policy also uses elsewhere."""
+    """The `Folding` that shows each monitor as one node; nodes that the policy also uses elsewhere are not hidden."""
     # The nodes below each monitor.
     nodes = topological((*plan.nodes, *_roots(plan)))
     inside = {node: frozenset(topological(node.inputs)) for node in nodes if node.monitor}

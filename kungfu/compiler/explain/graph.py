@@ -38,7 +38,7 @@ class GraphNode:
 
 
 def graph_of(plan: CompiledPolicies) -> tuple[GraphNode, ...]:
-    """The graph of a plan's sources, monitors, named values and rules; unnamed arithmetic is part of the node that uses it.
+    """The graph of a plan's sources, monitors, named values and rules; unnamed arithmetic is part of nodes that use it.
 
     Returns:
         The nodes, each after its inputs.

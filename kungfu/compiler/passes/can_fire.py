@@ -2,7 +2,7 @@
 
 The pass is an abstract interpretation of the condition, in two parts. First, intervals are propagated through the
 arithmetic, node by node, in topological order; these intervals also show whether a number has bounds. Then the
-conjunction is split: comparisons of a source with constants leave an interval, and conditions on the source's
+conjunction is split: comparisons of a source with constants restrict it to an interval, and conditions on its
 remainders select numbers in that interval. Both parts over-approximate: a fold, a message or a measurement may have any
 value. So a refused rule could never fire, and an accepted rule may still never fire.
 """
@@ -42,7 +42,7 @@ _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less"
 
 
 def check_can_fire(rule: Rule, *, policy: str) -> None:
-    """Raises `PolicyError` for a rule whose trigger holds in no step, or whose action requests the impossible."""
+    """Raises `PolicyError` for a rule whose trigger holds in no step, or whose request can never be both valid and new."""
     if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
@@ -224,7 +224,7 @@ def _conjuncts(condition: Signal) -> Iterator[Signal]:
 
 
 def _bound(part: Signal) -> tuple[str, _Range] | None:
-    """The source that a condition compares with a constant, and its interval; ``None`` for other conditions."""
+    """The source that a condition compares with a constant, and the interval left to the source; else ``None``."""
     if not isinstance(part, Map) or len(part.operands) != 2:
         return None
     name, (one, other) = part.operation.name, part.operands

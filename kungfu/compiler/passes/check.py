@@ -15,11 +15,11 @@ from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
-    """Refuses policies whose rules violate the calculus, or use signals of a job other than `job`.
+    """Refuses policies with rules that violate an invariant (below), or that use signals of a job other than `job`.
 
-    After this pass, every target, mask, trigger and watched size is an agreed scalar or vector of its type, every gate
-    is exact, sizes are bounded, and at most one acting rule sets each setting on each occasion. All later passes rely
-    on these properties.
+    After this pass, every target, mask, trigger and watched size is equal on all peers, and a scalar or vector of its
+    type; every gate is computed from whole numbers, alike on all peers; sizes are bounded; and in a step or a rescale,
+    at most one acting rule changes a setting. All later passes rely on these properties.
 
     Raises:
         PolicyError: A rule is refused; the error names the policy and the user's line that made the rule.
@@ -160,7 +160,7 @@ def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 
 
 def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
-    """The difference between two declarations of one name, as two texts; ``None`` if only the meanings may differ."""
+    """The difference between two declarations of a name, as one text for each; ``None`` if at most meanings differ."""
     if one.given_by != other.given_by:
         return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
     if one.type != other.type:
@@ -169,7 +169,7 @@ def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
 
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
-    """Refuses more than one acting rule for a setting on one occasion."""
+    """Refuses several acting rules for one setting, such as the size, at the same event: a step, or a rescale."""
     setters: dict[tuple[str, str], list[Rule]] = {}
     for _, rules in built:
         for rule in rules:

@@ -35,7 +35,7 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The period of a node's values (`repeats`), or else of its coefficients if written as a polynomial of the source."""
+    """The period of a node's values (`repeats`), or else of its coefficients as a polynomial of the source."""
 
     length: int
     repeats: bool

@@ -3,13 +3,13 @@
 The input is an immutable graph in static single assignment form: each node is one value, and its inputs dominate it in
 every topological order. The output is a plan: segments in an order in which each node comes after its inputs.
 
-- *Demand* is a backward data-flow analysis: a node is demanded in the steps of the gates of the rules that need it; if
-  a watched value, or a fold that runs in every step, needs the node, the node is demanded in every step. Demand only
-  grows from a node to its inputs, so whenever a node runs, its inputs have run.
+- *Demand* is a backward data-flow analysis. A rule is evaluated in the steps of its *gate*, and the nodes that it needs
+  are demanded in these steps; if a watched value, or a fold that runs in every step, needs a node, the node is demanded
+  in every step. Demand only grows from a node to its inputs, so whenever a node runs, its inputs have run.
 - Nodes of equal demand are grouped into segments; a gated segment is a branch, and costs nothing in other steps.
 - A collective whose operand is known before the gradient all-reduce is piggybacked on it. Every other collective is
-  placed at a *level*, the number of messages on the longest path to it, and all collectives of one level and one demand
-  share a message.
+  placed at a *level*, the largest number of messages on a path to the collective, and all collectives of one level and
+  one demand share a message.
 
 Invariants of the result: a gate is computed in every step, before the nodes that it guards; all peers run the same
 segments in the same order, since gates are exact; each fold is updated in exactly one segment of ``after``.
@@ -31,7 +31,7 @@ Gates = tuple[Signal, ...]  # empty: in every step
 def schedule(
     rules: tuple[Rule, ...], *, watched: Mapping[str, Signal], straggler_fractions: Signal | None = None
 ) -> CompiledPolicies:
-    """The plan of these rules, over one graph in which equal nodes are one node.
+    """The plan for these rules, whose graph has a single node for equal nodes.
 
     Watched signals and the straggler fractions are computed in every step if that is cheap."""
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
@@ -69,7 +69,7 @@ def is_piggybacked(collective: Collective) -> bool:
 def _before(
     gates: Iterable[Signal], piggybacked: Iterable[Collective], *, demand: Mapping[Signal, Gates]
 ) -> tuple[Segment, ...]:
-    """The segments before the gradient all-reduce; a node whose gate is known only after it runs in every step."""
+    """The segments before the gradient all-reduce; nodes with a gate that is known only later run in every step."""
     known = [one for one in gates if one.known == "before"]
     roots = (*known, *(one.operand for one in piggybacked))
     # A fold that returns its value before the step is a leaf here, since it is updated after the message.
@@ -108,8 +108,8 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
 
 
 def _is_cheap(node: Signal) -> bool:
-    """True if a value can be watched in every step without a message or a pass over the gradients. Any other value is
-    NaN in steps in which no rule or fold needs it, so that naming a signal costs nothing."""
+    """True if a watched value can be computed in every step without a message or a pass over the gradients. Others are
+    NaN in steps in which no rule or fold needs them, so that giving a signal a name costs nothing."""
     order = topological((node,))
     # The values of folds and of piggybacked collectives are known at no further cost.
     known = frozenset(
@@ -152,7 +152,7 @@ def _segments(order: tuple[Signal, ...], *, demand: Mapping[Signal, Gates]) -> t
 
 
 def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """Yields one message for all collectives that are needed in the same steps."""
+    """Yields, for each set of gates, one message with all collectives that are needed in the steps of these gates."""
     together: dict[Gates, list[Collective]] = {}
     for one in collectives:
         together.setdefault(demand[one], []).append(one)
@@ -161,7 +161,7 @@ def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gate
 
 
 def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """Yields the nodes in as few segments as possible: each takes all waiting nodes that can run with the first one."""
+    """Yields the nodes in few segments: each takes all waiting nodes that can run along with the first waiting node."""
     waiting = nodes
     while waiting:
         gates = demand[waiting[0]]
@@ -183,7 +183,7 @@ def _same(some: Gates, others: Gates) -> bool:
 
 
 def _with_outputs(segments: tuple[Segment, ...], *, needed: Iterable[Signal]) -> tuple[Segment, ...]:
-    """The segments, each with the nodes needed outside of it as outputs."""
+    """The segments, each with its `outputs` set: the nodes in it that are needed outside of it."""
     wanted = set(needed)
     finished: list[Segment] = []
     # Liveness, backwards: later segments, gates and results read the outputs.
