@@ -33,7 +33,9 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Requests a global batch of `target` samples: float32, equal on all peers, whole, one or more per peer, or NaN."""
+    """Requests a global batch of `target` samples.
+
+    `target` is a float32 scalar: whole, at least one sample per peer, equal on all peers; NaN requests nothing."""
 
     target: Signal
 

@@ -135,7 +135,7 @@ class _Remainder:
 
 @dataclass(frozen=True, eq=False)
 class Allowance:
-    """The remaining tokens of one or several budgets, all of which must allow a change."""
+    """The remaining tokens of one or several budgets; a change must be allowed by all of them."""
 
     remainders: tuple[_Remainder, ...]
 
@@ -150,7 +150,7 @@ class Allowance:
         return any(one.replacements is not None for one in self.remainders)
 
     def allows(self, spent: Spent, *, replacing: bool) -> Signal:
-        """True if a rescale is left; with `replacing`, if at least one peer may be replaced."""
+        """True if all budgets have a rescale left; with `replacing`, if all allow at least one peer to be replaced."""
         left = (one.whole_replacements(spent) if replacing else one.whole_rescales(spent) for one in self.remainders)
         return functools.reduce(minimum, left) >= 1
 

@@ -129,7 +129,7 @@ class _Measured:
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error (linearly from those of both means), and its rounding error."""
+        """The advantage of `more`, its standard error (linear in those of both means), and its float32 rounding error."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -143,8 +143,8 @@ class _Measured:
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict on a size, by the nearest smaller size whose comparison with it is not open. But one failure against
-        the next smaller size, or one of the `look_ahead` sizes below that size, is enough for the verdict "fails"."""
+        """The verdict on a size, by the nearest smaller size whose comparison with it is not open. But one failure
+        against the next smaller size, or one of the `look_ahead` sizes below that size, is enough for "fails"."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))

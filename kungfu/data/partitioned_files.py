@@ -106,7 +106,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return PartitionedFiles(self._paths, self._counts, self._read)
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:
-        """The sampler for these samples; it assigns each peer consecutive rows of a few files."""
+        """The sampler for these samples, which assigns consecutive rows of a few files to each peer."""
         return PartitionSampler(self._counts, seed, remainder)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
