@@ -143,7 +143,7 @@ def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
 
 
 def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> dict[str, Signal]:
-    """The signals that have names, by name, each once; if several signals share a name, a number is added to it."""
+    """The signals that have names, by name, each once; a number distinguishes signals with the same name."""
     watched: dict[str, Signal] = {}
     for node in topological(signals):
         if node.name and not isinstance(node, Source) and _is_loggable(node):

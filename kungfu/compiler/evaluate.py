@@ -125,7 +125,7 @@ def _run_open(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
 
 
 def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
-    """Evaluates a segment if one of its gates is on: in one side of a branch, whose other side keeps the states."""
+    """Evaluates a segment if one of its gates is on; otherwise its folds keep their states."""
     backend = evaluation.backend
 
     def then() -> list[Value]:
@@ -246,7 +246,7 @@ def _any(values: Sequence[Value], backend: Backend) -> Value:
 
 
 def _apply(backend: Backend, name: str, *operands: Value, of: DType = "bool") -> Value:
-    """Applies the operation `name` to operands of dtype `of`; the first of three operands is the bool of a `where`."""
+    """Applies the operation `name` to operands of dtype `of`; of three operands, the first is a bool condition."""
     dtypes: tuple[DType, ...] = ("bool", of, of)
     return backend.apply(VOCABULARY[name], operands, dtypes[-len(operands) :])
 

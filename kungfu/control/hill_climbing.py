@@ -129,7 +129,7 @@ class _Measured:
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error (linear in those of both means), and its float32 rounding error."""
+        """The advantage of `more`, its standard error (linear propagation from both means), and its rounding error."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge

@@ -94,7 +94,7 @@ def _show_live(top: TopOfJobs, *, every_s: float) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Turns the echo of keys off within the context; yields a wait that returns True if a key ends the display."""
+    """Reads keys without echo until the context ends; yields a function that waits for a key that ends the display."""
     if not sys.stdin.isatty():
         yield _without_keys
         return

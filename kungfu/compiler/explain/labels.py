@@ -35,7 +35,7 @@ def labels_of(plan: CompiledPolicies) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """The label of a source; of a fed source, ``newly_fed(name)``, since the name labels the fold of the fed values."""
+    """The label of a source: its name, but ``newly_fed(name)`` for a fed source, whose name labels a fold."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 

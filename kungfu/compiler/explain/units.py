@@ -69,7 +69,7 @@ def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
 
 
 def _common(units: Iterable[Dimension]) -> Dimension:
-    """The common dimension of several numbers; a constant or a number without a unit fits any; else unknown."""
+    """The dimension shared by several numbers, or unknown; constants and numbers without a unit fit any dimension."""
     given = [one for one in units if one is not _ANY]
     distinct = [one for one in given if one]
     if not distinct:

@@ -42,7 +42,7 @@ _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less"
 
 
 def check_can_fire(rule: Rule, *, policy: str) -> None:
-    """Raises `PolicyError` for a rule whose trigger holds in no step, or whose request is never valid and new."""
+    """Raises `PolicyError` for a rule whose trigger holds in no step, or whose request can never be valid and new."""
     if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
