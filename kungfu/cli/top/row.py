@@ -74,7 +74,7 @@ class UsageMeter:
     _at: dict[int, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> tuple[float | None, int | None]:
-        """CPU use of a process tree since the last call in % of a core, and its bytes of memory; ``None`` if unknown."""
+        """CPU use of a process tree since the last call, in % of a core, and its memory in bytes; ``None``: unknown."""
         used, memory = dict[tuple[int, float], float](), 0
         for process in _family(pid):
             try:
