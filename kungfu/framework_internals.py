@@ -251,7 +251,7 @@ def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) 
 
 
 def replace_capture(graph: Any, handle: Any, *, external: Any, internal: Any) -> None:
-    """Makes a function under construction capture ``external`` (``internal`` inside it) instead of ``handle``."""
+    """Makes a function under construction capture ``external``, known inside it as ``internal``, not ``handle``."""
     graph._function_captures.add_or_replace(key=id(handle), external=external, internal=internal)
 
 
@@ -295,14 +295,14 @@ def dataset_order(dataset: Any) -> Literal["as read", "by seed", "by chance"]:
 
 
 def python_function(token: str) -> Any:
-    """The Python function behind a call in the graph, by the token of the call's op."""
+    """The Python function that an op of a graph calls, found by the op's attribute ``token``."""
     from tensorflow.python.ops import script_ops
 
     return script_ops._py_funcs.get(token)
 
 
 def replace_python_functions(functions: Mapping[str, Any]) -> None:
-    """Replaces the Python functions that ops of a graph call, each found by the token of its op."""
+    """Replaces the Python functions that ops of a graph call; ``functions`` has the new ones by the ops' ``token``."""
     from tensorflow.python.ops import script_ops
 
     script_ops._py_funcs._funcs.update(functions)

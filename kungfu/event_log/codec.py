@@ -75,7 +75,7 @@ def unpack_event(packed: bytes) -> AnyEvent:
 
 
 def check_version(first: AnyEvent | None, *, where: str) -> None:
-    """Raises ``UsageError`` unless ``first``, the event in the first line of a record, contains this version."""
+    """Raises ``UsageError`` unless a record, whose first event is ``first``, has the version that this kungfu reads."""
     found = f"is of version {first.version}" if isinstance(first, RecordEvent) else "does not say its version"
     if not isinstance(first, RecordEvent) or first.version != RECORD_VERSION:
         raise UsageError(

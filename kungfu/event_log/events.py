@@ -35,5 +35,5 @@ AnyEvent = (
 
 
 def of_topics(events: Iterable[LoggedEvent], *topics: Topic) -> list[Any]:
-    """The events of the given topics, in order; untyped, because the topics determine the fields of the events."""
+    """The events of the given topics, in order; a list of ``Any``, as the topics determine the events' fields."""
     return [event for event in events if event.topic in topics]

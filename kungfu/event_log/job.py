@@ -79,11 +79,11 @@ class JobDecision(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True until the outcome is known; False for a decision that changes nothing."""
+        """True while the result of the decision is not known; False if the decision changes nothing."""
         return self.outcome is None and self.event.is_change
 
     def result(self) -> tuple[str, str]:
-        """The state of the decision and a description of its result, from the event that ended it, if any."""
+        """The decision's state as a word, and a description of its result, or of its effect so far if none is known."""
         return (self.outcome or self.event).outcome()
 
 
@@ -107,7 +107,7 @@ class JobTally(Struct, frozen=True):
     unrecorded: int = 0
 
     def after(self, event: events.LoggedEvent) -> JobTally:
-        """The tally after an event."""
+        """The counts and sums including one more event."""
         tally = replace(self, counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1})
         if label := event.tallied_as():
             tally = tally._with(event.kind, label, 1)
@@ -255,7 +255,7 @@ class Job(Struct, frozen=True):
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def after(self, event: events.LoggedEvent) -> Job:
-        """The job after an event. Cost: one copy; O(peers) for events of peers."""
+        """The state of the job after one more event. Cost: a copy of the `Job`; O(peers) for an event of a peer."""
         last_at = self.last_at if event.time is None else event.time
         job = replace(self, tally=self.tally.after(event), last_at=last_at)
         match event:
@@ -356,7 +356,7 @@ class Job(Struct, frozen=True):
         return replace(self, troubles=(*self.troubles, event)[-_MOST_TROUBLES:])
 
     def _at_barrier(self, step: int) -> Job:
-        """The job after a rule fired at ``step``; several rules at one barrier count once."""
+        """The job with a barrier at ``step`` in which a rule fired; several rules at one barrier count as one."""
         return replace(self, barriers=self.barriers + (step != self.rules_step), rules_step=step)
 
     # ---- hosts and peers ---------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ class Job(Struct, frozen=True):
         return replace(self, view=event, view_steps=steps, peers=peers, trained_at=trained_at)
 
     def _ended(self, peer: int, event: events.LoggedEvent, how: str) -> Job:
-        """The job after the end or loss of a peer; a loss replaces a recorded end of the process."""
+        """The job after the end or loss of a peer; a loss overrides an earlier record that the peer's process ended."""
         one, is_lost = self.peer(peer), isinstance(event, events.LostEvent)
         if one.state == "ended" and not is_lost:
             return self
@@ -426,7 +426,7 @@ class Job(Struct, frozen=True):
         )
 
     def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
-        """Adds a result to the newest open decision of each named rule, or to the one rule's decision of ``step``."""
+        """Sets ``event`` as the result of each named rule's newest open decision; for one rule, that of ``step``."""
         rules, decisions = rule.split(" and "), [*self.decisions]
         # One change may carry out the decisions of several rules, each of a different step.
         step = step if len(rules) == 1 else None
@@ -439,7 +439,7 @@ class Job(Struct, frozen=True):
         return replace(self, decisions=tuple(decisions))
 
     def _without_waiting(self) -> Job:
-        """Ends the waiting of all decisions: the joiners have joined, or will not join."""
+        """The job once no decision waits for joiners any more: the joiners have joined, or will not join."""
         decisions = tuple(replace(one, is_waiting=False) if one.is_waiting else one for one in self.decisions)
         return replace(self, decisions=decisions)
 

@@ -53,7 +53,7 @@ class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
 
 
 class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
-    """The job starts its first peers, which reduce gradients through ``attachment``."""
+    """The job starts its first peers; ``attachment`` names the implementation that sums their gradients."""
 
     job: str
     size: int

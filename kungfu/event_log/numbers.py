@@ -10,7 +10,7 @@ NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infi
 
 
 def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
-    """A value in which each nested NaN is replaced by ``nan``, and each infinity by its name in `NOT_FINITE`.
+    """A copy of ``value``: each nested NaN becomes the argument ``nan``, each infinity its name in `NOT_FINITE`.
 
     >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
     {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}

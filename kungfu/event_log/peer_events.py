@@ -40,13 +40,13 @@ class SpawnedEvent(PeerEvent, frozen=True, kw_only=True, tag="spawned"):
 
 
 class OfferedEvent(LoggedEvent, frozen=True, kw_only=True, tag="offered"):
-    """Peers are ready, and the coordinator is asked to admit them."""
+    """Joiners are ready to train, and the coordinator is asked to admit them."""
 
     peers: tuple[int, ...]
 
 
 class MissingEvent(LoggedEvent, frozen=True, kw_only=True, tag="missing"):
-    """Peers that were getting ready will never be ready."""
+    """Peers that the job waited for will never be ready, because of ``reason``."""
 
     topic: ClassVar[Topic] = "loss"
     peers: tuple[int, ...]
@@ -206,7 +206,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     peers: tuple[int, ...]
 
     def one_line(self) -> str:
-        """The start of a phase in one line; the event of the phase's view reports later that the peers train."""
+        """The start of a phase in one line: its peers are ready; the event of the phase's view reports the training."""
         peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
         return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
 
@@ -224,7 +224,7 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
 
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
-    """A peer has read ``samples`` samples, up to its offset in a partition that it took over; the others waited."""
+    """A peer took over a part of the data, and read ``samples`` samples to reach its offset; the other peers waited."""
 
     samples: int
     seconds: float
@@ -235,7 +235,7 @@ class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
 
 
 class Percentiles(Struct, frozen=True, omit_defaults=True):
-    """The percentiles and the maximum of ``count`` durations in seconds; ``None`` without durations."""
+    """The percentiles and the maximum of ``count`` durations, in seconds; all are ``None`` if ``count`` is 0."""
 
     count: int
     p50: float | None = None
@@ -323,7 +323,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
         ranks: The ranks that differed.
         variables: The number of differing variables.
         widest: The variables that differed most.
-        view: The version of the view that begins; None if none begins.
+        view: The version of the view that began at the comparison; None if the view had begun before.
         again: True if all of `widest` were reported before.
     """
 
@@ -369,7 +369,7 @@ class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dis
 
 
 class NotFiniteEvent(LoggedEvent, frozen=True, kw_only=True, tag="not finite"):
-    """A value is NaN or infinite from this step on."""
+    """The value named ``what``, such as the loss, is NaN or infinite from ``step`` on."""
 
     topic: ClassVar[Topic] = "trouble"
     what: str
@@ -404,7 +404,7 @@ class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
 
 
 class FiniteAgainEvent(LoggedEvent, frozen=True, kw_only=True, tag="finite again"):
-    """A value is finite again, for the first time since step ``since``."""
+    """The value named ``what`` is finite again, for the first time since step ``since``."""
 
     what: str
     step: int

@@ -50,7 +50,7 @@ class Pace:
     marks: tuple[tuple[float, int], ...] = ()  # times in seconds, each with the samples trained on by then
 
     def after(self, now: float, samples: int, *, size: int) -> Pace:
-        """The pace after a step."""
+        """The pace updated by a step; begins anew if the size changed, steps are repeated or a clock was set back."""
         mark, marks = (now, samples), self.marks
         # The size changed, steps are repeated, or a clock was set back: the marks so far predict nothing.
         if size != self.size or (marks and (samples < marks[-1][1] or now < marks[-1][0])):
@@ -79,7 +79,7 @@ class ProgressSoFar:
     is_over: bool = False  # True if training has ended; lines of the last steps may arrive later
 
     def after_step(self, fields: Mapping[str, Any]) -> ProgressSoFar:
-        """The progress after a measured step."""
+        """The progress updated by a step, whose line of metrics is ``fields``."""
         given = fields.get("progress")
         # The program does not report its progress, or a signal has this name.
         if not isinstance(given, Mapping):
@@ -101,7 +101,7 @@ class ProgressSoFar:
 
     @property
     def progress(self) -> TrainingProgress:
-        """The reported progress with the estimated time left."""
+        """The progress that the program reported, with the estimated time left; only the samples if it ended early."""
         left = self.reported.samples_left
         # Training ended before its last epoch: the rest of the plan is void.
         if self.is_over and left != 0:

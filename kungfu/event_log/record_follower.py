@@ -25,7 +25,7 @@ class NewRecords:
 
 
 class RecordFollower:
-    """Reads the additions to a growing record with each call; ``damaged`` counts the lines that cannot be read.
+    """Reads a growing record: each `read` returns the additions; ``damaged`` counts the lines that cannot be read.
 
     The first read covers only the last ``newest_bytes`` of the metrics. ``has_more`` is True if unread lines remain."""
 

@@ -42,7 +42,7 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
     saw: Saw
 
     def one_line(self) -> str:
-        """The headline with the values that the rule saw, in brackets."""
+        """The event in one line: its headline, and in brackets the values that the rule saw."""
         said, saw = self.headline(), reasons(self.saw)
         return f"{said} ({saw})" if said and saw else said
 
@@ -117,7 +117,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return {"markers/decision": self.asked}
 
     def tallied_as(self) -> str:
-        """The name of the rule; for a request by command, the command without its peers and sizes."""
+        """The name of the rule; for a request by a ``kungfu`` command, the first two words of the command."""
         return " ".join(self.rule.split(" ")[:2]) if self.rule.startswith("kungfu ") else self.rule
 
     def requested(self) -> str:
@@ -154,7 +154,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return [f"{requests}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
-        """The state of a decision whose result is not recorded yet, and a description of its effect so far."""
+        """The state of this decision until its result is recorded, and a description of its effect so far."""
         return "decided" if self.is_change else "carried out", self.done
 
     def brief(self) -> str:
@@ -184,7 +184,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     when: str = ""
 
     def headline(self) -> str:
-        """The request without effect, and the request that superseded it.
+        """The request that had no effect, and the reason; empty if the rule itself replaced the request later.
 
         Examples:
             >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
@@ -213,7 +213,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
 
 
 class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
-    """A hook was called.
+    """A hook, a Python function that may request changes, was called.
 
     Attributes:
         asked: The requested size; None if no size was requested.
@@ -252,7 +252,14 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
-    """The setting ``what`` was changed to ``to``, by a ramp of ``over`` in ``unit``; ``what="stop"`` ends training."""
+    """A rule changed a setting, at once or gradually.
+
+    Attributes:
+        what: The name of the setting; "stop" if the rule ends training.
+        to: The new value; None for "stop".
+        over: The length of a gradual change, in ``unit``; 0 for a change at once.
+        unit: The unit of ``over``, such as "steps".
+    """
 
     topic: ClassVar[Topic] = "setting"
     what: str
@@ -284,7 +291,7 @@ class SettingRun(Struct, frozen=True):
         return self.first.time
 
     def one_line(self) -> str:
-        """The changes in one line.
+        """The series of changes in one line.
 
         Examples:
             >>> from msgspec.structs import replace
@@ -298,7 +305,7 @@ class SettingRun(Struct, frozen=True):
         return f"{steps}: {first.rule} sets the {first.what} {figure(self.times)} times, {values}"
 
     def headline(self) -> str:
-        """The headline of the changes in ``kungfu why``."""
+        """The headline of the series of changes in ``kungfu why``."""
         return self.one_line()
 
     def details(self) -> tuple[str, ...]:
@@ -307,7 +314,7 @@ class SettingRun(Struct, frozen=True):
 
 
 def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEvent | SettingRun:
-    """A series of changes of one setting, extended by another change; for the first change, the event itself."""
+    """The series ``run`` of changes of one setting, extended by ``event``; only ``event`` if there is no series yet."""
     if run is None:
         return event
     return SettingRun(run.first, event, run.times + 1) if isinstance(run, SettingRun) else SettingRun(run, event, 2)

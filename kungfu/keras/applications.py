@@ -104,7 +104,7 @@ class Applications:
         self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
-        """The loss of these gradients; the last tape's loss if the step changed the gradients; NaN without a tape."""
+        """The loss that ``gradients`` come from; the last tape's loss if the step changed them; NaN without a tape."""
         given = {id(one) for one in gradients if one is not None}
         known = self._known_targets()
         if not known:
@@ -121,7 +121,7 @@ class Applications:
         return bool(self._known_targets())
 
     def _known_targets(self) -> list[tuple[list[Any], Any]]:
-        """The gradients and the target of each tape in the step's own graph, not in functions that the step calls."""
+        """The gradients and the differentiated target of each tape in the step's own graph, not in called functions."""
         return [
             (found, target)
             for found, target in self._targets

@@ -225,7 +225,7 @@ class FitHandle:
         return function
 
     def publish(self, name: str, value: Any) -> None:
-        """Passes to the policies a number that the step computes, in a custom layer, loss or ``train_step``.
+        """Passes a number from a training step (a custom layer, loss or ``train_step``) to the policies.
 
         Undefined:
             Without effect outside of a training step, as in ``evaluate``; see ``kungfu.Training.publish``.
@@ -247,10 +247,12 @@ class FitHandle:
             training.checkpoint(path, keep=keep)
 
     def stop(self, reason: str = "") -> None:
-        """Ends the present fit, on all peers after the same step; without effect outside of a fit.
+        """Ends the present fit after the same step on all peers; without effect outside of a fit.
+
+        The epoch ends at that step, as under ``model.stop_training``.
 
         Args:
-            reason: As in ``kungfu.Training.stop``. The epoch ends at that step, as under ``model.stop_training``.
+            reason: As in ``kungfu.Training.stop``.
         """
         attached = self._attached
         if not attached.is_fitting:
@@ -261,7 +263,7 @@ class FitHandle:
             attached.training.stop(reason)
 
     def prepare(self) -> Training:
-        """Applies all earlier registrations and fed numbers to the `Training` of the present fit, and returns it."""
+        """Applies all earlier registrations, and numbers passed to `feed`, to the present `Training`; returns it."""
         training = self._attached.training
         assert training is not None
         for one in self._prepared:

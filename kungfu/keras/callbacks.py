@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts the callbacks that only write on a new rank 0; if ``takes_over``, with the previous rank 0's state."""
+        """Starts, on a new rank 0, the callbacks that only write; if ``takes_over``, from the previous rank 0's values."""
         if self.leads:
             return
         self.leads = True
@@ -120,13 +120,13 @@ class JobCallbacks:
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Makes up the calls of ``on_epoch_end`` that another peer has already made; rank 0 alone calls the writers."""
+        """Calls ``on_epoch_end`` for an epoch that ended on another peer, but not of writers, which run on rank 0."""
         self._epoch_logs = dict(logs)
         for one in without_writers(self._all):
             one.on_epoch_end(epoch, self._epoch_logs)
 
     def write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Calls ``on_epoch_end`` of the writers (callbacks that only write), after that of the other callbacks."""
+        """Calls ``on_epoch_end`` of the writers (callbacks that only write), once all other callbacks were called."""
         for one in self._writers():
             one.on_epoch_end(epoch, self._epoch_logs or dict(logs))
 
@@ -149,7 +149,7 @@ class JobCallbacks:
         self._hear_end = _hearing(callbacks, "on_train_batch_end", "on_batch_end")
 
     def end_writers(self, logs: dict[str, Any]) -> None:
-        """Calls ``on_train_end`` of the writers (callbacks that only write), after that of the other callbacks."""
+        """Calls ``on_train_end`` of the writers (callbacks that only write), once all other callbacks were called."""
         for one in self._writers():
             one.on_train_end(logs)
 
@@ -193,7 +193,7 @@ class JobCallbacks:
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:
-        """Sets the callbacks' attributes; raises ``UsageError``, which names ``where``, if the callbacks differ."""
+        """Sets the callbacks' attributes from ``kept``; ``UsageError``, with ``where``, if other callbacks made it."""
         self._refuse_others(kept["types"], where=where)
         for one, attributes in zip(self._all, kept["all"], strict=True):
             put_attributes(one, attributes)
@@ -237,7 +237,7 @@ def without_writers(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
-    """The callbacks that override at least one of these hooks; most callbacks override no hook for batches."""
+    """The callbacks that override at least one of ``hooks``; most callbacks override no hook for batches."""
     base = keras.callbacks.Callback
     return [
         one
@@ -255,7 +255,7 @@ def _kept(callback: Any) -> dict[str, Any]:
 
 
 def _cut(logger: Any) -> None:
-    """Removes from a log file a previous coordinator's lines for epochs that are written again."""
+    """Removes from a CSV log the lines for epochs that will be written again, left by an earlier rank 0 or run."""
     written = getattr(logger, "kungfu_bytes", None)
     if written is not None and os.path.isfile(logger.filename) and os.path.getsize(logger.filename) > written:
         os.truncate(logger.filename, written)

@@ -43,7 +43,7 @@ class CustomStep:
     knows_loss: bool
 
     def note(self, model: Any) -> str:
-        """A line that informs the user about the custom step."""
+        """A message of one line that tells the user how the custom step runs in a job."""
         names, times = ", ".join(one.name for one in self.optimizers), len(self.optimizers)
         return (
             f"kungfu: {type(model).__name__} has a training step of its own, without XLA; gradients are "
@@ -151,14 +151,14 @@ class CustomMetrics:
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
-        """Graph: surrounds the user's step; metrics first get the job's states, or are reset if ``anew`` is true."""
+        """Graph: a block around the user's step; first sets metrics to the job's states, or resets them if ``anew``."""
         self._job.assign(self._job.start(anew))
         self._results = _MetricResults(self._model)
         with self._results.noted():
             yield
 
     def seen(self, returned: Any, peer: PeerShare) -> list[Any]:
-        """Graph: this peer's values, to be summed over the peers: its samples, returned numbers and metrics' states."""
+        """Graph: this peer's values to be summed over the peers: its samples, the returned numbers, metrics' states."""
         self._returned = _numbers(self._model, returned, self._results)
         numbers = [_share(self._returned[name], samples=peer.samples, rank=peer.rank) for name in self._last]
         # A peer without samples ran the step on another peer's sample, whose results do not count.
@@ -184,14 +184,14 @@ class CustomMetrics:
 
 
 def _share(number: Any, *, samples: Any, rank: Any) -> Any:
-    """A peer's term of a number's sum: a float times the peer's samples; an integer on rank 0, and 0 elsewhere."""
+    """A peer's summand for a number: a float times the peer's samples; an integer on rank 0, and 0 on other ranks."""
     if not number.dtype.is_floating:
         return tf.where(tf.equal(rank, 0), number, tf.zeros_like(number))
     return tf.where(samples > 0, number * tf.cast(samples, number.dtype), tf.zeros_like(number))
 
 
 def _numbers(model: Any, returned: Any, results: _MetricResults) -> dict[str, Any]:
-    """The values that a step returns, by name: a metric if the value is its result, else a tensor."""
+    """The values that a step returns, by name, as tensors; the result of a metric is replaced by the metric itself."""
     if not isinstance(returned, Mapping):
         raise UsageError(
             f"{type(model).__name__}.train_step() returns {type(returned).__name__}: Keras takes a dictionary of "
@@ -220,16 +220,16 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 
 
 class SeveralAverages:
-    """The averages of gradients in one trace of a step; the step counts as done only after the sums of `conclude`."""
+    """The averages of gradients in one trace of a step; the step counts as done after `conclude`, not before."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._conclude: Callable[[], Any] | None = None  # concludes the last average
 
     def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
-        """Graph: averages like ``Training.average``, for the gradients of one of several optimizers.
+        """Graph: averages ``gradients`` as ``Training.average`` does; called for each of the step's optimizers.
 
-        Policies see the loss, gradients and learning rate of the last average in a step; `conclude` runs their rules.
+        Policies see the loss, gradients and learning rate of the step's last average; their rules run in `conclude`.
         """
         trace = self._run.trace
 
@@ -244,7 +244,7 @@ class SeveralAverages:
         """Graph: completes a step; returns the sums of ``values`` over the peers.
 
         Cost:
-            One message, which also carries the sums of layers; none if there is nothing to sum.
+            One message, which also carries the increments of layers' variables; none if there is nothing to sum.
         """
         trace = self._run.trace
         with trace.ours():
@@ -257,7 +257,7 @@ class SeveralAverages:
 
 
 def _sum_with_layers(run: Run, values: Sequence[Any]) -> list[Any]:
-    """Graph: the sums over the peers of ``values`` and of the layers' additions, which are added to their variables."""
+    """Graph: the peers' sums of ``values`` and of layers' increments; adds the latter sums to the layers' variables."""
     samples, layers = run.graph_state.metrics.samples.read_value(), run.memory.sums
     # A peer without samples ran on another peer's sample.
     given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in layers.outgoing())]

@@ -1,8 +1,8 @@
 """The results of the finished fits of a program, for peers that join later.
 
-A joining peer runs the program from its top. A finished fit returns at once, with the History, the callbacks'
-attributes and the weights that the others had at the fit's end, so the program's code between two fits behaves the same
-on all peers. The peer trains in the fit under way, from the state that it receives on joining.
+A joining peer runs the program from its top. On this peer a finished fit returns at once, with the History, the
+callbacks' attributes and the weights that the other peers had at the fit's end. So the program's code between two fits
+behaves the same on all peers. The joining peer trains in the fit under way, from the state that it receives on joining.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Evaluations:
         self._used = 0  # by this peer, if it skips the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
-        """Adds the results of one call on all peers; ``data`` holds the number of its batches and their checksum."""
+        """Adds the results of a call that all peers have made; ``data`` is the number and the checksum of its batches."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 
     def next_result(self, data: Sequence[int]) -> dict[str, Any] | None:
-        """The other peers' results of the next call; ``None`` if they have not made it, or with different data."""
+        """The other peers' results of the next call; ``None`` if they have not made it, or made it with other data."""
         if self._used >= len(self._results) or self._results[self._used][0] != list(data):
             return None
         self._used += 1
@@ -103,6 +103,6 @@ def adopt_outcome(
 
 
 def _variables(model: Any) -> list[tf.Variable]:
-    """The weights, and the optimizers' scalars; a fit that continues sends the optimizers' slots separately."""
+    """The variables in the outcome of a fit: weights and optimizers' scalars; slots come from the fit under way."""
     own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not len(one.shape)]
     return [one.value if isinstance(one, keras.Variable) else one for one in (*model.weights, *own)]

@@ -1,8 +1,8 @@
 """``fit`` in a job: Keras' loop over epochs and batches, with peers that join and leave.
 
 Keras' loop fetches batches ahead and calls callbacks for each of them. In a job a batch becomes stale when the
-membership changes, and is repeated. So the loop is kungfu's, and calls Keras' parts (callbacks, ``evaluate``, metrics).
-Each peer runs the loop in its own program.
+membership changes, and is repeated. So kungfu has its own loop, which calls parts of Keras (callbacks, ``evaluate``,
+metrics). Each peer runs the loop in its own program.
 
 `kungfu.keras.next_action` decides the next action: its table is the protocol of the peers. This module performs the
 actions, one method for each. If peers are lost during an action, the others recover as in a step, and decide again.
@@ -242,7 +242,7 @@ class FitRun:
     # ---- a new view ------------------------------------------------------------------------------------------------
 
     def _enter_view(self, peers: PeerGroup) -> None:
-        """Sets all peers to the state of one peer, including its callbacks' attributes and changes to variables."""
+        """Sets all peers to one peer's state, including its callbacks' attributes and variables changed by callbacks."""
         callbacks, is_first = self._callbacks, self._progress.version < 0
         resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
         held = self._run.state.agreed() if resumed is not None else []
@@ -390,7 +390,7 @@ class FitRun:
             self._progress, self._validation = replace(self._progress, ended=ended), None
 
     def _kept(self) -> bytes:
-        """The state of callbacks, and the position between steps, for a checkpoint."""
+        """The callbacks' attributes and the progress in the present epoch, as bytes for a checkpoint."""
         at = self._progress
         validation = {"began": True, "result": at.found if at.tested == 2 else None} if at.tested else None
         state = {"batch": at.batch, "begun": at.open_batch >= 0, "called": at.end_called, "logs": at.logs}

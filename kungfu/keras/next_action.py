@@ -121,15 +121,15 @@ class FitState:
 
 @dataclass(frozen=True)
 class Progress(FitState):
-    """The progress of a peer in the work between two steps.
+    """The progress of one peer in a ``fit``: its `FitState`, and fields that are not sent to other peers.
 
     Args:
         epochs: The number of epochs of this ``fit``.
         execution: The number of steps in an execution (Keras' ``steps_per_execution``).
-        leads: True if the writers run on this peer.
+        leads: True if the writers (callbacks that only write) run on this peer.
         written: The last epoch for which the writers' ``on_epoch_end`` was called, as far as this peer knows.
         version: The version of the entered view.
-        agreed_on: The stage that this view's peers have reached together at the end of an epoch.
+        agreed_on: The last stage that this view's peers reached together at an epoch's end; "" if none yet.
         shared_last: The version of the view in which peers shared the callbacks' changes at the end of training.
     """
 
@@ -142,7 +142,7 @@ class Progress(FitState):
     shared_last: int = -1
 
     def _with(self, **changes: Any) -> Progress:
-        """Replaces fields like ``dataclasses.replace``, but several times faster: a step calls this three times."""
+        """A copy with some fields changed, several times faster than ``dataclasses.replace``; a step needs three."""
         made = object.__new__(Progress)
         made.__dict__.update(self.__dict__, **changes)
         return made
@@ -156,9 +156,9 @@ class Progress(FitState):
         return stopped or self.stops or not self.has_epoch_after(self)
 
     def updated_by(self, reported: FitState) -> Progress:
-        """The progress with the logs of a reported state, which this peer's callbacks get in the calls they missed.
+        """The progress with the logs and validation results of ``reported``, for the callbacks' calls that are missing.
 
-        If this peer's callbacks had no calls yet, they catch up on the calls of the present epoch only.
+        If this peer's callbacks had no calls yet, only calls of the present epoch are missing.
         """
         if self.begun_epoch >= 0:
             return self._with(logs=reported.logs, found=reported.found)
@@ -217,11 +217,11 @@ _STEP = Action("step")
 def decide(
     progress: Progress, position: StepPosition, reported: FitState | None = None, *, stopped: bool = False
 ) -> Action:
-    """The next action of a peer, at a position in its view.
+    """The next action of a peer, from its progress and the position of the job.
 
     Args:
         progress: The progress of the peer.
-        position: The position of the job, in the peer's view.
+        position: The position of the job after its last step (epoch, offset, view), as this peer knows it.
         reported: The state from which all peers of a new view continue, once it is reported.
         stopped: True if a policy or a request has ended training.
     """
@@ -270,7 +270,7 @@ def _end_epoch(progress: Progress) -> Action:
 
 
 def _catch_up(progress: Progress, reported: FitState) -> Action:
-    """The first missing call of the callbacks up to the reported state; "adopt state" if there is none."""
+    """The first call that this peer's callbacks lack, compared with ``reported``; "adopt state" if they lack none."""
     if progress.open_batch >= 0 and reported.open_batch != progress.open_batch:
         # The execution is over on the reporting peer; this peer may not know its first step.
         return Action("end batch", max(reported.batch, progress.batch, progress.open_batch + 1) - 1)

@@ -39,7 +39,7 @@ _writing = threading.local()
 
 @dataclass(frozen=True)
 class _Mark:
-    """The mark of a written file: the run that wrote it, and the number of fits before that.
+    """The mark on a written file: the run and the job that wrote it, and the number of fits finished before.
 
     Args:
         run: The name of the job that began the run, which later jobs may resume.
@@ -53,7 +53,7 @@ class _Mark:
 
     @classmethod
     def read(cls, path: Path) -> _Mark | None:
-        """The mark of a file or folder; ``None`` without a mark."""
+        """Reads the mark of a file or folder, with its run, job and number of fits; ``None`` if it has no mark."""
         try:
             text = _attribute_of(path) or _beside(path).read_text().removesuffix(f" {path.stat().st_ino}")
             run, job, fits = text.split()
@@ -63,7 +63,7 @@ class _Mark:
             return None
 
     def put_on(self, path: Path, *, for_path: Path | None = None) -> None:
-        """Attaches this mark to a file or folder; ``for_path`` is the name that the file will get later, if another."""
+        """Attaches this mark to a file or folder; ``for_path`` is its final path if it will be renamed."""
         text = f"{self.run} {self.job} {self.fits}"
         try:
             os.setxattr(path, _ATTRIBUTE, text.encode())

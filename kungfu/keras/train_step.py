@@ -40,10 +40,10 @@ _UNCOMPILED = (
 def job_step(
     model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable
 ) -> tuple[Callable[[Any], Any], JobLogs]:
-    """Returns a function that runs the training step on a peer of a job, and the logs of the epoch.
+    """Returns the training step of a peer in a job, as a function, and the logs of the epoch.
 
-    The function is called with a batch, as ``fit`` reads it, and returns a number above 0 if rank 0's callbacks had
-    requested the end of training before this step. ``stop_requested`` is 1.0 if this peer's callbacks request the end.
+    The function takes a batch, as ``fit`` reads it. It returns a number above 0 if rank 0's callbacks had requested the
+    end of training before this step. ``stop_requested`` is 1.0 if this peer's callbacks request the end.
     """
     losses = whole_batch_losses(run)
 
@@ -169,7 +169,7 @@ def refuse_step(model: Any) -> None:
 
 
 def refuse_job_step(model: Any) -> None:
-    """Raises ``UsageError`` for a model whose step would have other results in a job than under Keras."""
+    """Raises ``UsageError`` for a model whose training step would give other results in a job than with Keras alone."""
     refuse_step(model)
     _refuse_fixed_batch(model)
     for loss in tf.nest.flatten(model.loss):

@@ -125,7 +125,7 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
 
 
 def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
-    """This peer's speed as a fraction of the median, NaN if the step does not count; and the speeds of all peers."""
+    """This peer's speed relative to the median (NaN beside a joiner or without samples), and all peers' speeds."""
     is_beside_joiner = training.host_joiners > 0
     own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
     last = own.hold(when=~is_beside_joiner, on_rescale="reset")

@@ -223,7 +223,7 @@ def _samples(arrays: Any) -> int:
 
 
 def _split(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of ``fit`` for arrays, with the last fraction split off as validation data, as in Keras.
+    """The arguments of ``fit`` for arrays; as in Keras, the last ``validation_split`` of the data is for validation.
 
     Raises:
         UsageError: The data are not arrays, or one part would be empty.
@@ -254,8 +254,8 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
     """The validation data, and their checksum; for data in batches, the checksum of the first batch.
 
     Undefined:
-        -1 for data whose order may differ between peers. The first batch of a shuffled Dataset changes with each
-        reading, and the first batch of a PyDataset may change after each epoch; a late joiner has fewer readings.
+        -1 for data whose order may differ between peers: the first batch of a shuffled Dataset changes with each
+        reading, the first batch of a PyDataset may change after each epoch, and a late joiner has read less often.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):
@@ -272,7 +272,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
 
 
 def _steady_checksum(read: Callable[[], Any]) -> int:
-    """The checksum of a batch; -1 if samples change at random, so that a second reading has another checksum."""
+    """The checksum of a batch, which is read twice; -1 if the checksums differ, since samples change at random."""
     first, again = _batch_checksum(read()), _batch_checksum(read())
     return first if first == again else -1
 

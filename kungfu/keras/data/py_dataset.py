@@ -2,8 +2,8 @@
 
 An index selects a whole batch of the job: every peer loads the step's batch and uses its slice. So a step has the same
 samples as under Keras, but peers do not share the loading. If training waits for loading, let several ``workers`` of
-the PyDataset load batches in parallel, or pass samples by index (``kf.data``, ``training.batches``): of these, each
-peer loads only its slice. A joining peer begins at the batch that the other peers have reached.
+the PyDataset load batches in parallel, or pass single samples by index (``kf.data``, ``training.batches``), of which
+each peer loads only its slice. A joining peer begins at the batch that the other peers have reached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, An
         The first and the last batch are loaded once more at the start, to count the samples.
 
     Raises:
-        UsageError: There are no batches, or there is no end and no ``steps_per_epoch``.
+        UsageError: There are no batches, their number is not stated, or it is infinite without ``steps_per_epoch``.
     """
     dataset, steps = given["x"], given["steps_per_epoch"]
     name = type(dataset).__name__
@@ -80,7 +80,7 @@ class IndexedBatches:
         batch_format: Converts the dataset's batches into the structure of ``fit``.
         number: The number of batches; ``None`` for a dataset without an end.
         seed: The seed of the order; ``None`` for the order of the indices.
-        steps: The number of steps in an epoch, if an epoch is not a pass over the data.
+        steps: The number of steps in an epoch; ``None`` if an epoch is a pass over the data.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class IndexedBatches:
             )
 
     def read(self, reading: int, at: int) -> tuple[int, Iterator[Any]]:
-        """The number of the first sample in the batch with sample ``at``, and the batches from this batch on."""
+        """The number of the first sample in the batch that contains sample ``at``, and the batches from this one on."""
         place = self._place_of(at)
         return self._first_sample(place), self._from(place)
 
@@ -130,7 +130,7 @@ class IndexedBatches:
         return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
 
     def _end_of(self, epoch: int) -> int:
-        """The number of the batch after the last batch with samples of an epoch."""
+        """The end of an epoch as a batch number: one more than the number of the last batch with its samples."""
         end = (epoch + 1) * self.epoch_samples
         place = self._place_of(end)
         return place + (self._first_sample(place) < end)
@@ -149,7 +149,7 @@ class IndexedBatches:
             place = end
 
     def _loaded(self, place: int, end: int) -> Iterator[Any]:
-        """Yields the batches from ``place`` to before ``end``; loads in parallel if the dataset has several workers."""
+        """Yields the batches ``place`` to ``end - 1``; loads in parallel if the dataset has several workers."""
         indices = map(self._index_at, range(place, end))
         workers = self._dataset.workers
         if workers <= 1 and not self._dataset.use_multiprocessing:

@@ -33,7 +33,7 @@ def stream_plan(source: Stream, first: Any, given: Mapping[str, Any], *, checksu
 
 
 class BatchFormat:
-    """Converts the user's batches to ``x`` or a tuple, as `standard` does; all must have the first one's structure.
+    """Converts the user's batches by `standard`; all batches must have the structure of the first batch.
 
     Args:
         what: The kind of data as named in errors, such as "a generator".
@@ -202,7 +202,7 @@ def _refuse_elements(dataset: Any) -> None:
 
 
 def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
-    """The first batch, and the number of samples in an epoch; each peer begins a reading of the Dataset here."""
+    """Begins a reading of a Dataset, on each peer; returns the first batch, and the number of samples in an epoch."""
     cardinality = int(dataset.cardinality())
     first = next(batches, None)
     if first is None:

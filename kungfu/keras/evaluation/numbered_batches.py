@@ -42,8 +42,8 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches:
     """The batches of a call of ``evaluate`` or ``predict`` with these arguments.
 
     Returns:
-        The batches; none if they cannot be numbered, as for a generator, or a Dataset of unknown length or in random
-        order.
+        The batches; no batches (``count`` is 0) if they cannot be numbered, as for a generator, or a Dataset of unknown
+        length or in random order.
     """
     x, steps = given["x"], given.get("steps")
     if isinstance(x, tf.data.Dataset):
@@ -126,7 +126,7 @@ def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches:
 
 
 class _Chosen(keras.utils.PyDataset):
-    """Some batches of another PyDataset."""
+    """A PyDataset that consists of the batches ``numbers`` of the PyDataset ``whole``."""
 
     def __init__(self, whole: Any, numbers: Sequence[int]) -> None:
         how = {name: getattr(whole, name) for name in ("workers", "use_multiprocessing", "max_queue_size")}

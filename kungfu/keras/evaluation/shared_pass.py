@@ -1,15 +1,15 @@
 """``evaluate`` and ``predict`` of a job: each peer processes a part of the batches, and all get the whole result.
 
-A pass has two meetings. In the first meeting, the peers check that they do the same work on the same data, and split
-the remaining batches into contiguous runs. Each peer processes its part by Keras' ``evaluate`` or ``predict``. In the
-second meeting, the parts are combined: the states of metrics are added up, or combined by the program's ``combine``,
-and predictions become one array in the order of the data. After a loss of peers, the next attempt processes the batches
-of the lost parts.
+A *pass*, the shared work of one call, has two meetings of the peers. In the first meeting, the peers check that they do
+the same work on the same data, and split the remaining batches into contiguous runs. Each peer processes its part by
+Keras' ``evaluate`` or ``predict``. In the second meeting, the parts are combined: the states of metrics are added up,
+or combined by the program's ``combine``, and predictions become one array in the order of the data. After a loss of
+peers, the next attempt processes the batches of the lost parts.
 
 Each peer processes all batches if the work cannot be shared: if batches have no numbers or are fewer than the peers,
 data differ between peers, a metric has no known combination, or a layer keeps statistics of the data.
 
-After the evaluation of a peer's part, a metric has the same state as after a training step with this part as the peer's
+The evaluation of a peer's part leaves a metric in the same state as a training step with this part as the peer's
 slice. So sums are added, and other states are combined by the program's ``combine``. A "mean" of states cannot be
 computed, as the number of batches behind each state is unknown.
 """
@@ -98,7 +98,7 @@ class SharedPass:
 
 
 class _Memory:
-    """The layers' statistics of the data, as they were before a part; a part that changes them cannot be shared."""
+    """The layers' statistics before a part is processed; a part that changes these statistics cannot be shared."""
 
     def __init__(self, model: Any) -> None:
         variables = layer_statistics(model) if is_keras_model(model) else []
@@ -113,7 +113,7 @@ class _Memory:
 
 
 class _Numbered(keras.callbacks.CallbackList):
-    """Passes calls on to callbacks, with batch numbers counted over the whole data; omits a part's begin and end."""
+    """Passes calls for batches on to callbacks, numbered over all parts; omits the calls at a part's begin and end."""
 
     def __init__(self, callbacks: Any, numbers: Sequence[int], seen: Callable[[int, Any], None]) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ class _Sharing:
         return self._in_form(found[0], given)
 
     def _received(self, given: dict[str, Any]) -> tuple[Any] | None:
-        """The result of this call as received from the peers that made it; ``None`` if no result was received."""
+        """The result of this call, received from the peers that have made the call; ``None`` if none was received."""
         batches = numbered_batches(given)
         logs = self._attached.evaluations.next_result([batches.count, batches.checksum]) if batches.count else None
         if logs is None:
