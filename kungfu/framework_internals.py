@@ -152,7 +152,7 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Replaces a method of a Keras object in the block, bypassing Keras' ``setattr``, which would track the method."""
+    """Replaces a method within the ``with`` block; bypasses ``setattr`` of the Keras object, which would track it."""
     object.__setattr__(tracked, name, method)
     try:
         yield

@@ -46,7 +46,7 @@ class JobPeer(Struct, frozen=True):
         pid: Its process id; None if its start was not recorded.
         started_at: The start time of its process, in seconds since 1970; None if not known.
         rank: Its rank; None outside the view.
-        state: Its activity.
+        state: Its activity, such as "starting" or "ended".
         since: The start time of the activity, in seconds since 1970; None if not known.
         how: The way in which its process ended or was lost.
         is_dismissed: True if an agent ended the process.
@@ -150,7 +150,7 @@ class Job(Struct, frozen=True):
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
         rescales: The newest rescales, oldest first.
-        base: The batch in samples and the number of peers from which rules on a rescale start; None if not known.
+        base: The batch size from which rules compute the batch size at a rescale, and its peers; None if not known.
         requests: The newest event of each recent external request, by id.
         checkpoint: The newest checkpoint that was written.
         troubles: The newest events about problems, oldest first.

@@ -199,14 +199,14 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
 
 
 class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
-    """The program trains again: its peers begin phase ``phase`` with view ``view``. Phase 1 has no event."""
+    """The program trains again, by another ``fit``: phase ``phase`` begins with view ``view``. Phase 1 has no event."""
 
     phase: int
     view: int
     peers: tuple[int, ...]
 
     def one_line(self) -> str:
-        """The start of a phase in one line: its peers are ready; the event of the phase's view reports the training."""
+        """The start of a phase in one line: its peers are ready. The event of the phase's view reports the training."""
         peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
         return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
 

@@ -71,7 +71,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     Attributes:
         size: The number of peers when the rule fired.
         asked: The requested number of peers.
-        done: A description of the result of the barrier.
+        done: The effect that the request had in the barrier, as text.
         won: The policies that set the target of a combined rule.
         lost: The other policies of a combined rule that had a target.
         peers: The peers that the rule named.
@@ -258,7 +258,7 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
         what: The name of the setting; "stop" if the rule ends training.
         to: The new value; None for "stop".
         over: The length of a gradual change, in ``unit``; 0 for a change at once.
-        unit: The unit of ``over``, such as "steps".
+        unit: The unit of ``over``: "steps" or "samples".
     """
 
     topic: ClassVar[Topic] = "setting"

@@ -204,7 +204,7 @@ class FitHandle:
 
     @property
     def step_number(self) -> int:
-        """The number of steps in all fits of the job so far; alone and without policies, the optimizer's iterations."""
+        """The number of steps in all fits of the job so far; without job and policies, the optimizer's iterations."""
         training, optimizers = self._attached.training, optimizers_of(self._attached.model)
         return int(optimizers[0].iterations) if training is None else training.step_number
 

@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts, on a new rank 0, the callbacks that only write; if ``takes_over``, from the previous rank 0's values."""
+        """Starts the callbacks that only write, on a new rank 0; ``takes_over``: with the previous rank 0's values."""
         if self.leads:
             return
         self.leads = True

@@ -28,7 +28,7 @@ class Evaluations:
         self._used = 0  # by this peer, if it skips the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
-        """Adds the results of a call that all peers have made; ``data`` is the number and the checksum of its batches."""
+        """Adds the results of a call that all peers made; ``data`` is the number of batches, and their checksum."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 

@@ -242,7 +242,7 @@ class FitRun:
     # ---- a new view ------------------------------------------------------------------------------------------------
 
     def _enter_view(self, peers: PeerGroup) -> None:
-        """Sets all peers to one peer's state, including its callbacks' attributes and variables changed by callbacks."""
+        """Sets all peers to one peer's state, including callbacks' attributes and variables changed by callbacks."""
         callbacks, is_first = self._callbacks, self._progress.version < 0
         resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
         held = self._run.state.agreed() if resumed is not None else []
@@ -372,7 +372,7 @@ class FitRun:
         self._progress, self._validation = self._progress.with_epoch_concluded(stops=stops), None
 
     def _share(self, peers: PeerGroup, action: Action) -> None:
-        """Shares the changes of rank 0's callbacks; at the end of training, offers the fit's outcome to joiners."""
+        """Shares the changes of rank 0's callbacks; at the end of training, keeps the fit's outcome for joiners."""
         peers.assign_from_rank(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "share last":

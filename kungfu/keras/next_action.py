@@ -148,7 +148,7 @@ class Progress(FitState):
         return made
 
     def has_epoch_after(self, at: FitState) -> bool:
-        """True if another epoch follows the epochs that are concluded in a state."""
+        """True if another epoch follows after the ``at.ended`` epochs that are concluded in the state ``at``."""
         return at.epochs_in_all != at.ended and at.ended < self.epochs
 
     def is_over(self, *, stopped: bool) -> bool:
@@ -166,7 +166,7 @@ class Progress(FitState):
         return self._with(**reported.fit_state | {"open_batch": -1, "begun_epoch": begun, "over": False})
 
     def after(self, action: Action) -> Progress:
-        """The progress after an action without a result."""
+        """The progress after an action that has no result to record but its completion."""
         match action.what:
             case "begin batch":
                 # A lagging peer may still have the step count of the previous epoch.

@@ -149,7 +149,7 @@ class SharedEvaluation:
         self.began = False  # on_test_begin was called; callbacks may change the weights in that call
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """Evaluates a part; returns True if the parts of the peers can be joined."""
+        """Evaluates this peer's part of the batches; returns True if the parts of all peers can be joined."""
         if not self._states.can_be_combined:
             return False
         if not self.began:
@@ -188,7 +188,7 @@ class SharedPrediction:
         self._began = False
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
-        """Predicts a part; returns True if the parts of the peers can be joined."""
+        """Predicts this peer's part of the batches; returns True if the parts of all peers can be joined."""
         if not self._began:
             self._began = True
             self._callbacks.on_predict_begin()
@@ -232,7 +232,7 @@ class SharedPrediction:
 
 
 def _fill(whole: NDArray[Any], found: NDArray[Any], numbers: Sequence[int], starts: Any) -> None:
-    """Copies the rows of a part into the whole array."""
+    """Copies the predictions of one part of the batches into the array of all predictions."""
     at = 0
     for number in numbers:
         rows = int(starts[number + 1] - starts[number])
