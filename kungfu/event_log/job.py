@@ -150,7 +150,8 @@ class Job(Struct, frozen=True):
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
         rescales: The newest rescales, oldest first.
-        base: The batch size from which rules compute the batch size at a rescale, and its peers; None if not known.
+        base: The batch size from which rules compute the batch size at a rescale, and the number of peers for which it
+            was set; None if not known.
         requests: The newest event of each recent external request, by id.
         checkpoint: The newest checkpoint that was written.
         troubles: The newest events about problems, oldest first.

@@ -101,7 +101,7 @@ class ProgressSoFar:
 
     @property
     def progress(self) -> TrainingProgress:
-        """The progress that the program reported, with the estimated time left; only the samples if it ended early."""
+        """The reported progress and the estimated time left; only the samples if training ended before the plan."""
         left = self.reported.samples_left
         # Training ended before its last epoch: the rest of the plan is void.
         if self.is_over and left != 0:

@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts the callbacks that only write, on a new rank 0; ``takes_over``: with the previous rank 0's values."""
+        """Starts the callbacks that only write on a new rank 0: anew, or (``takes_over``) with its predecessor's values."""
         if self.leads:
             return
         self.leads = True
@@ -193,7 +193,7 @@ class JobCallbacks:
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def adopt(self, kept: dict[str, Any], *, where: str) -> None:
-        """Sets the callbacks' attributes from ``kept``; ``UsageError``, with ``where``, if other callbacks made it."""
+        """Sets the callbacks' attributes to ``kept``; ``UsageError``, saying ``where``, if it is of other callbacks."""
         self._refuse_others(kept["types"], where=where)
         for one, attributes in zip(self._all, kept["all"], strict=True):
             put_attributes(one, attributes)

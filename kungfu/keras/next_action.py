@@ -129,7 +129,7 @@ class Progress(FitState):
         leads: True if the writers (callbacks that only write) run on this peer.
         written: The last epoch for which the writers' ``on_epoch_end`` was called, as far as this peer knows.
         version: The version of the entered view.
-        agreed_on: The last stage that this view's peers reached together at an epoch's end; "" if none yet.
+        agreed_on: "averaged" or "concluded" once this view's peers did so together at an epoch's end; "" before that.
         shared_last: The version of the view in which peers shared the callbacks' changes at the end of training.
     """
 
@@ -166,7 +166,7 @@ class Progress(FitState):
         return self._with(**reported.fit_state | {"open_batch": -1, "begun_epoch": begun, "over": False})
 
     def after(self, action: Action) -> Progress:
-        """The progress after an action that has no result to record but its completion."""
+        """The progress after ``action``, which yields no values to record."""
         match action.what:
             case "begin batch":
                 # A lagging peer may still have the step count of the previous epoch.

@@ -39,7 +39,7 @@ _writing = threading.local()
 
 @dataclass(frozen=True)
 class _Mark:
-    """The mark on a written file: the run and the job that wrote it, and the number of fits finished before.
+    """The mark on a written file: the run and the job that wrote it, and the number of fits finished by then.
 
     Args:
         run: The name of the job that began the run, which later jobs may resume.
