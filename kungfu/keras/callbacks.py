@@ -86,7 +86,7 @@ class JobCallbacks:
             self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """Starts the callbacks that only write on a new rank 0: anew, or (``takes_over``) with its predecessor's values."""
+        """Starts the callbacks that only write, on a new rank 0; if ``takes_over``, with its predecessor's values."""
         if self.leads:
             return
         self.leads = True
