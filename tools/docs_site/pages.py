@@ -18,6 +18,8 @@ from tools.docs_site.flowchart import svg
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+# Pages that mention everything: a search would find them first.
+NOT_SEARCHED = {"changelog.md", "messages.md", "command_line.md", "examples.md"}
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 TAG = re.compile(r'((?:href|src)=")([^"#]+)(#[^"]*)?(")')
 FENCE = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -34,8 +36,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Adapts links to the site, and turns flowcharts into pictures."""
+    """Adapts links to the site, turns flowcharts into pictures, and keeps long lists out of the search."""
     here = page.file.src_uri
+    if here in NOT_SEARCHED:
+        page.meta["search"] = {"exclude": True}
     root_page = next((source for source, name in PAGES.items() if name == here), None)
     source = PurePosixPath(root_page or f"docs/{here}")
     drawn = FENCE.sub(lambda fence: f"<figure>{svg(fence[1])}</figure>", markdown)
