@@ -18,8 +18,10 @@ from tools.docs_site.flowchart import svg
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-# Pages that mention everything: a search would find them first.
-NOT_SEARCHED = {"changelog.md", "messages.md", "command_line.md", "examples.md"}
+# Pages that mention everything, and hide the guides from a search.
+NOT_SEARCHED = {"changelog.md", "messages.md", "command_line.md", "examples.md", "readme.md"}
+# Pages that a search lists behind the guides.
+BEHIND = re.compile(r"reference/|(architecture|state|contributing|glossary|policy-costs|troubleshooting|trace)\.md")
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 TAG = re.compile(r'((?:href|src)=")([^"#]+)(#[^"]*)?(")')
 FENCE = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -40,6 +42,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     if here in NOT_SEARCHED:
         page.meta["search"] = {"exclude": True}
+    elif BEHIND.match(here):
+        page.meta["search"] = {"boost": 0.1}
+    elif here.startswith("policies/"):
+        page.meta["search"] = {"boost": 4}
     root_page = next((source for source, name in PAGES.items() if name == here), None)
     source = PurePosixPath(root_page or f"docs/{here}")
     drawn = FENCE.sub(lambda fence: f"<figure>{svg(fence[1])}</figure>", markdown)
