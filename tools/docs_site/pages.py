@@ -44,8 +44,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["search"] = {"exclude": True}
     elif BEHIND.match(here):
         page.meta["search"] = {"boost": 0.1}
-    elif here.startswith("policies/"):
-        page.meta["search"] = {"boost": 4}
     root_page = next((source for source, name in PAGES.items() if name == here), None)
     source = PurePosixPath(root_page or f"docs/{here}")
     drawn = FENCE.sub(lambda fence: f"<figure>{svg(fence[1])}</figure>", markdown)
