@@ -60,7 +60,7 @@ def is_outside(address: str) -> bool:
 def test_the_site_is_built_strictly_and_loads_nothing_from_outside(tmp_path: Path) -> None:
     """The site is built strictly, has every public name and loads nothing from outside."""
     site = tmp_path / "site"
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site]
     lean = environment()
     ran = subprocess.run(build, cwd=ROOT, env=lean, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, f"a page, a link or a docstring is wrong:\n{ran.stdout}{ran.stderr}"

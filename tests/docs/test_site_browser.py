@@ -48,7 +48,7 @@ def serving(site: Path) -> Iterator[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
     built = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(built)]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(built)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=280)
     return built
 

@@ -47,7 +47,7 @@ AGENT = "(agent)"
 class Resize(Struct, frozen=True, tag=True):
     """The number of peers that the job should have.
 
-    Args:
+    Attributes:
         size: The number of peers.
         keep: The batch size that stays constant when the size changes. The default is the global size, since a request
             from outside may change the training only explicitly.
@@ -63,7 +63,7 @@ class Resize(Struct, frozen=True, tag=True):
 class Leave(Struct, frozen=True, tag=True):
     """The peers that should leave.
 
-    Args:
+    Attributes:
         peers: The ids of the peers.
         when: ``"now"``: at once, as far as the job's minimum allows. ``"noticed"``: at once, because their platform
             preempts them; the job cannot refuse this. ``"replaced"``: once their replacements have come.
