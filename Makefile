@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Each of the hundreds of processes of the tests would compile kungfu anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-oldest demo test unit test-oldest soak browser screenshots lint format proto plots docs docs-serve examples bench lock clean
+.PHONY: help setup setup-oldest demo test unit test-oldest soak browser screenshots moving-picture lint format proto plots docs docs-serve examples bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -51,6 +51,9 @@ browser: setup  ## the browser of make soak and make screenshots, where it is mi
 screenshots: browser  ## take the pictures of docs/screenshots from a real job; look at them, and commit them
 	@$(python) -m tools.screenshots
 
+moving-picture: browser  ## take the moving picture of the README from a real job; look at it, and commit it
+	@$(python) -m tools.moving_picture
+
 lint: setup  ## style and types only
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
@@ -69,7 +72,7 @@ plots: setup  ## draw the prebuilt policies on modelled clusters, and write down
 	@$(python) tools/policy_costs.py
 
 docs: setup  ## build the documentation site into build/site; a warning is an error
-	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict  # --quiet would hide the warnings, and let them pass
 
 docs-serve: setup  ## show the site at http://127.0.0.1:8000 while its pages are written
 	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs serve --strict

@@ -33,7 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "kungfu.gif"
 MOST_BYTES = 1_000_000
 FILM_S, FRAME_S = 8.0, 0.2
-HEIGHT, TERMINAL, PAGE = 620, 520, 600
+HEIGHT, TERMINAL, PAGE = 620, 520, 600  # pixels
+# The page is photographed larger than it is shown, so that its first chart fits.
+SHRUNK = 0.7
 # Seconds of the job that the film shows before the first command, and after each change.
 SETTLED_S = 6.0
 PROGRAM = '''
@@ -57,7 +59,8 @@ class Device(keras.callbacks.Callback):
         time.sleep(0.16 / training.size)  # the device time of a slice of the batch
 
 
-model.fit(digits.data / 16.0, digits.target, batch_size=256, epochs=1000, verbose=0, callbacks=[Device()])
+x, y = digits.data[:1792] / 16.0, digits.target[:1792]
+model.fit(x, y, batch_size=256, epochs=1000, verbose=0, callbacks=[Device()])
 '''
 _BACKGROUND, _TEXT, _FAINT, _PROMPT = "#16191d", "#d7dbe0", "#8b929c", "#7ee787"
 
@@ -89,7 +92,7 @@ def main() -> None:
         page = awaited(lambda: address(console, r"http://[^/\s]+/(?=\s)"), what="the address of the page")
         awaited(lambda: newest(log).get("size") == 2, what="the first steps")
         driver = opened.enter_context(chromium(folder / "profile"))
-        look_at(driver, (PAGE, HEIGHT))
+        look_at(driver, (round(PAGE / SHRUNK), round(HEIGHT / SHRUNK)))
         driver.get(page)
         awaited(lambda: driver.execute_script("return document.querySelectorAll('canvas').length > 2"), what="curves")
         film = Film()
@@ -123,7 +126,7 @@ def main() -> None:
 
 def launcher(folder: Path, log: Path) -> list[str]:
     """The command line of the job."""
-    options = ["-np", "2", "--max", "4", "--page", "0", "--logdir", str(log)]
+    options = ["-np", "2", "--max", "4", "--page", "0", "--report-every", "3600", "--logdir", str(log)]
     return [sys.executable, "-m", "kungfu.cli.run", *options, sys.executable, str(folder / "train.py")]
 
 
@@ -174,7 +177,8 @@ def write(film: Film) -> None:
 def drawn(film: Film, nth: int, speed: float) -> Image.Image:
     """A frame: the terminal on the left, the page on the right."""
     frame = Image.new("RGB", (TERMINAL + PAGE, HEIGHT), _BACKGROUND)
-    frame.paste(Image.open(io.BytesIO(film.pages[nth])).convert("RGB"), (TERMINAL, 0))
+    page = Image.open(io.BytesIO(film.pages[nth])).convert("RGB")
+    frame.paste(page.resize((PAGE, HEIGHT), Image.Resampling.LANCZOS), (TERMINAL, 0))
     pen, font = ImageDraw.Draw(frame), monospace(13)
     width, rows = (TERMINAL - 24) // 8, (HEIGHT - 50) // 19
     lines = [row for line in film.terminals[nth] for row in wrapped(line, width)][-rows:]
