@@ -27,7 +27,7 @@ from matplotlib import get_data_path
 from PIL import Image, ImageDraw, ImageFont
 
 from tools.chromium import chromium, look_at
-from tools.screenshots import address, awaited, running
+from tools.screenshots import DEADLINE_S, address, awaited, running
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "kungfu.gif"
@@ -38,7 +38,7 @@ HEIGHT, TERMINAL, PAGE = 620, 520, 600  # pixels
 SHRUNK = 0.7
 # Seconds of the job that the film shows before the first command, and after each change.
 SETTLED_S = 6.0
-PROGRAM = '''
+PROGRAM = """
 import time
 
 import keras
@@ -61,7 +61,7 @@ class Device(keras.callbacks.Callback):
 
 x, y = digits.data[:1792] / 16.0, digits.target[:1792]
 model.fit(x, y, batch_size=256, epochs=1000, verbose=0, callbacks=[Device()])
-'''
+"""
 _BACKGROUND, _TEXT, _FAINT, _PROMPT = "#16191d", "#d7dbe0", "#8b929c", "#7ee787"
 
 
@@ -104,7 +104,11 @@ def main() -> None:
                 time.sleep(0.3)
 
         def record_until(size: int, what: str) -> None:
-            awaited(lambda: (record(0.3), newest(log).get("size") == size)[1], what=what)
+            deadline = time.monotonic() + DEADLINE_S
+            while newest(log).get("size") != size:
+                if time.monotonic() > deadline:
+                    sys.exit(f"waited {DEADLINE_S:g} s for {what}")
+                record(0.3)
             record(SETTLED_S)
 
         record(SETTLED_S)
@@ -152,14 +156,19 @@ def peer_process(log: Path, *, rank: int) -> int:
 def printed(console: Path) -> list[str]:
     """The lines that ``kungfu-run`` has printed, below its command."""
     lines = console.read_text(errors="replace").splitlines()
-    return ["$ kungfu-run -np 2 --max 4 --page python train.py", *(re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines)]
+    return [
+        "$ kungfu-run -np 2 --max 4 --page python train.py",
+        *(re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines),
+    ]
 
 
 def write(film: Film) -> None:
     """Writes the frames as one picture that plays in ``FILM_S`` seconds, with as many colours as its limit allows."""
     speed = film.at[-1] / FILM_S
     count = round(FILM_S / FRAME_S)
-    shown = [min(range(len(film.at)), key=lambda nth: abs(film.at[nth] - n * speed * FRAME_S)) for n in range(count + 1)]
+    shown = [
+        min(range(len(film.at)), key=lambda nth: abs(film.at[nth] - n * speed * FRAME_S)) for n in range(count + 1)
+    ]
     frames = [drawn(film, nth, speed) for nth in shown]
     for colours in (128, 64, 32, 16):
         palette = frames[-1].quantize(colours, dither=Image.Dither.NONE)
