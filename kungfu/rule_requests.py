@@ -38,7 +38,7 @@ class HookAnswer:
     ignored: str = ""  # the reason why some requests are ignored; empty if none are
 
     def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
-        """Removes the hook's requests of some kinds; if there were any, adds the reason ``why`` to `ignored`."""
+        """Removes the hook's requests of these `kinds`; if there were any, adds `why` to the reasons in `ignored`."""
         rest = tuple(one for one in self.requests if one.kind not in kinds)
         if len(rest) == len(self.requests):
             return self
@@ -99,7 +99,7 @@ def requests_of(
     call: Callable[[FiredRule, Call], Iterable[HookRequest]],
     speeds: Callable[[], Mapping[int, float]] = dict,
 ) -> Iterator[request.Asked]:
-    """Yields the requests of fired rules to a barrier of ``view``, in the order of the policies.
+    """Yields, for a barrier of ``view``, the requests of the rules that fired, in the order of the policies.
 
     Args:
         fired: The fired rules, without shadow rules.
@@ -120,7 +120,7 @@ def requests_of(
 def rescale_sources(
     sizes: tuple[int, int], terms: tuple[Terms, Terms], *, limits: Limits, step: int, epoch_samples: int
 ) -> dict[str, float]:
-    """The values that rules on a rescale may read, by the name of their source; the learning rate is added later.
+    """The signals that rules on a rescale may read, as values by name; the learning rate is added later.
 
     ``sizes`` and ``terms`` are pairs: before and after the rescale. ``epoch_samples`` is 0 without a loader."""
     (previous_size, size), (before, decided) = sizes, terms
@@ -140,13 +140,13 @@ def rescale_sources(
 
 
 def asked_by(fired: FiredRule, what: request.Request | request.SetValue | None = None) -> request.Asked:
-    """Adds the rule or hook to its request; ``what`` is by default the setting that a rule on a rescale requests."""
+    """The request ``what`` with the rule that made it; by default, ``what`` is the setting that the rule requests."""
     what = _setting(fired) if what is None else what
     return request.Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
-    """Limits a fired rule to the replacements left in its budget: first the slow peers, slowest first, then by rank."""
+    """Limits a fired rule to the replacements left in its budget: slow peers (slowest first), then the lowest ranks."""
     left = fired.replacements_left
     if left is None or len(fired.ranks) <= left:
         return fired
@@ -200,7 +200,7 @@ def _of_hook(made: HookRequest, view: View) -> request.Request | request.SetValu
 
 
 def _leave(view: View, ranks: Iterable[int], *, when: request.When) -> request.Leave | None:
-    """The departure of the peers with these ranks, by id; ``None`` if the view has none of these ranks."""
+    """The request that the peers with these ranks leave, with the ids of the peers; ``None`` if the view has none."""
     peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
     size = view.size - len(peers) if when == "now" else view.size
     return request.Leave(peers, when, size, "local_batch_size") if peers else None

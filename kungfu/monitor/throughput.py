@@ -15,8 +15,7 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
 
     Each peer contributes ``samples / step_seconds`` of its previous step; the sum over the peers is smoothed with
     ``ema(decay)``. Steps while a change is pending do not count: a joiner that starts on the same host slows down the
-    others, so these steps are typical of neither size. Gives a float32 scalar in samples / s, equal on
-    all peers.
+    other peers, so these steps are typical of neither size. Gives a float32 scalar in samples / s, equal on all peers.
 
     Args:
         training: The signals of a step.
@@ -42,7 +41,7 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
 
 
 def samples_per_second(training: TrainingSignals) -> Signal:
-    """Samples / s of all peers in the step before; NaN in the first two steps of a view, and after a barrier."""
+    """Samples / s of all peers in the previous step; NaN in the first two steps of a view and after a barrier."""
     # The latest duration is that of the previous step, so the sample count is delayed by one step.
     before = training.samples.previous(on_rescale="reset")
     return ops.all_reduce(before / training.step_seconds, "sum")

@@ -55,11 +55,12 @@ def throughput_by_size(
       a straggler takes some steps to show; `suspect` detects it earlier.
 
     When the throughput of a view changes significantly by more than `margin`, earlier measurements are obsolete: all
-    entries are deleted. The test is that of Page and Hinkley: with the mean m of the view's samples x and ``d = margin
-    * m / 2``, the sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)`` grow while the samples
-    stay more than d above or below m. The throughput has changed when a sum exceeds ``max(20 * d, 10 * v / d)``, with
-    the variance v from step to step, after at least 10 samples. A change by twice the margin is detected within some 20
-    samples of a quiet job, even soon after the start of the view; single disturbed steps are ignored.
+    entries are deleted. The test is that of Page and Hinkley. Let x be a measurement of the view, m the mean of all of
+    them, and ``d = margin * m / 2``. The sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)``
+    grow while x stays more than d above or below m. The throughput has changed when a sum exceeds ``max(20 * d, 10 * v
+    / d)``, with the variance v from step to step, after at least 10 measurements. A change by twice the margin is
+    detected within about 20 steps if the job is quiet, even soon after the start of the view; single disturbed steps
+    are ignored.
 
     Args:
         training: The signals of a step.
@@ -139,7 +140,7 @@ def _before(flag: Signal) -> Signal:
 
 
 def _moved(x: Signal, *, margin: float) -> Signal:
-    """True in a step in which the test detects that a signal left its mean in this view; then the test restarts."""
+    """True in a step in which a test detects a change of the signal's level in this view; the test then restarts."""
 
     def update(state: tuple[Signal, ...], value: Signal, counts: Signal) -> tuple[Signal, ...]:
         number, mean, variance, last, up, down, _ = state

@@ -90,7 +90,7 @@ def cache_folder() -> Path:
 
 
 def is_loaded() -> bool:
-    """True once `load` has loaded the library into this process; before that, no all-reduce group can be open."""
+    """True once `load` has loaded the library into this process; before that, no local attachment can be open."""
     return bool(_loaded)
 
 
@@ -124,7 +124,7 @@ def is_available() -> bool:
 
 
 def prepare() -> None:
-    """Builds and loads everything in advance; without a compiler, the first use raises the error instead."""
+    """Builds and loads both libraries in advance; without a compiler, their first use raises the error instead."""
     with suppress(UsageError):
         load_all()
 
@@ -156,7 +156,7 @@ def load_state() -> ctypes.CDLL:
 
 
 def build(*folders: Path) -> Path:
-    """The path of the cached library for the installed TensorFlow; ``folders`` contain its sources, by default the ops.
+    """The path of the cached library for the installed TensorFlow; ``folders`` (default: the ops) contain the sources.
 
     If the library is missing, one process compiles it under a lock; others wait. Raises the errors of ``load``."""
     import tensorflow as tf

@@ -78,7 +78,7 @@ def build() -> Path:
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of the build: Horovod's parts, a PATH to this environment's cmake, no make options."""
+    """The variables of the build: select Horovod's parts, find this environment's cmake, and ignore an outer make."""
     inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
     jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # otherwise Horovod's setup uses eight
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}

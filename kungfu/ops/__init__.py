@@ -1,4 +1,4 @@
-"""The vocabulary of policies: maps, folds, and collectives, whose results are equal on all peers (*agreed*)."""
+"""The operations of policies: maps, folds, and collectives. Collectives give *agreed* signals: equal on all peers."""
 
 from kungfu.ops.collectives import all_gather, all_reduce, job_seconds, weighted_mean
 from kungfu.ops.maps import (

@@ -62,13 +62,13 @@ def all_gather(x: Signal) -> Collective:
 
 
 def weighted_mean(x: Signal, weight: Signal) -> Signal:
-    """The weighted mean of a signal over all peers, ``sum(w x) / sum(w)``; for example, over the samples of a step.
+    """The weighted mean of a signal over all peers, ``sum(w x) / sum(w)``.
 
     Gives float32 of the same shape, equal on all peers. A peer with weight 0 is left out, whatever its value.
 
     Args:
         x: A number, or a vector with one entry per peer.
-        weight: A number of at least 0, such as ``training.samples``.
+        weight: A number of at least 0; with ``training.samples``, each peer counts by its number of samples.
 
     Raises:
         PolicyError: As for `all_reduce`.

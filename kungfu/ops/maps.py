@@ -211,10 +211,10 @@ def norm_squared(grads: Signal) -> Map:
         grads: The nest: ``training.grads`` or ``training.mean_grads``.
 
     Cost:
-        Next to nothing on the `local` attachment, which computes the norm while it copies the gradients. With another
-        attachment, or if a policy computes with a local norm before it is sent, one pass over the gradients, about 0.25
-        ms per million floats. To avoid that pass, compute with the gathered norms, as in
-        ``sum(sqrt(all_gather(norm)))``, and read a fold of the norm as of the step before, as in
+        Next to nothing on the `local` attachment, which computes the norm while it copies the gradients. One pass over
+        the gradients, about 0.25 ms per million floats, with another attachment, or if a collective sends a value that
+        a policy computes from this peer's norm. To avoid that pass, gather the norms first, as in
+        ``sum(sqrt(all_gather(norm)))``, and read an average of norms with its value before the step, as in
         ``all_reduce(norm.ema(0.1).before_step(), "mean")``.
 
     >>> from kungfu.signal import TrainingSignals

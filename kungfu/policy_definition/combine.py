@@ -23,7 +23,7 @@ Choice = Callable[[Signal, Signal, Signal], Signal]
 
 
 def compose(*policies: Policy) -> Policy:
-    """All rules of these policies as one policy. Parts that are equal are computed once.
+    """All rules of these policies as one policy; signals that several of the policies define identically are shared.
 
     Each rule stays under the budget of its own policy. Conflicts are not resolved: if two of the policies set the same
     value (the size, the global batch size, the learning rate), `attach` raises `PolicyError`; write `first`, `at_most`
@@ -81,8 +81,8 @@ def at_most(*policies: Policy) -> Policy:
         policies: At least two policies.
 
     Raises:
-        PolicyError: Fewer than two policies are given; at `attach`, if none of them sets anything, or two set the same
-            value on different terms (another batch size to keep, another ramp).
+        PolicyError: Fewer than two policies are given. At `attach`: none of them sets anything, or two set the same
+            value in different ways (another batch size to keep, another ramp).
 
     Cost:
         One float of state for each rule that is merged, no message.
@@ -177,11 +177,11 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
 
     Args:
         name: The name of the merged rule.
-        rules: At least two rules on one event, which set the same value on the same terms.
-        choose: Chooses between two requests, given the present value as well.
+        rules: At least two rules that are evaluated on the same event and differ only in the requested number.
+        choose: Returns the request to carry out, given two requests and the present value.
 
     Raises:
-        PolicyError: The rules set the value on different terms.
+        PolicyError: The rules differ in more than the requested number, for example in the batch size to keep.
     """
     _check_terms(name, rules)
     like, requests = _setter(rules[0]), _requests(rules)
@@ -224,7 +224,7 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
-    """Checks that the actions differ only in the requested number."""
+    """Raises `PolicyError` if the rules differ in the batch size that they keep, its limit, or the ramp of the rate."""
     terms = {_terms(one): one.name for one in reversed(rules)}
     if len(terms) > 1:
         asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))

@@ -148,7 +148,7 @@ def _no_policies(what: str, way_out: str) -> PolicyError:
 
 
 def in_brackets(origin: str) -> str:
-    """`` (file:line)``, or an empty text if `origin` is empty."""
+    """The text `` (file:line)`` for errors; empty if `origin` is empty."""
     return f" ({origin})" if origin else ""
 
 

@@ -56,7 +56,7 @@ def load_policies_of_job(specs: Iterable[str]) -> list[Policy]:
 
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
-    """The module or path, the name in it, and the call, if `spec` has arguments."""
+    """Splits `spec`: module or path, name of the policy or function, and the call (``None`` without arguments)."""
     # The last colon before the arguments: arguments may contain dictionaries, and a path may contain a drive letter.
     where, colon, expression = spec.partition("(")[0].rpartition(":")
     expression += spec[len(where) + len(colon) + len(expression) :]
@@ -104,7 +104,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _made(found: Any, *, arguments: ast.Call | None, spec: str) -> Policy:
-    """The policy that was found, or that the found function makes."""
+    """Returns `found` if it is a policy; else calls the function `found`, and returns the policy that it makes."""
     policy = found
     if arguments is not None or not isinstance(found, Policy):
         if not callable(found):

@@ -131,7 +131,7 @@ class Agent:
         self._console.line(f"peer {peer}" if self._role is None else name_of(peer, self._role.cluster), text)
 
     def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
-        """Queues the end of a peer of this host for the leader."""
+        """Queues a report to the leader: a peer of this host has ended."""
         with self._exited:
             self._exits[peer] = code
             self._exited.notify()

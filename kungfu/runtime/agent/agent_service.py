@@ -32,7 +32,7 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
     """Answers the calls of peers.
 
     Args:
-        put: Queues an event of ``cluster`` for the agent's main thread.
+        put: Queues an event (a class of ``core.cluster.events``) for the agent's main thread.
         recorder: Records the reports of peers.
         flushed: Waits until all events queued so far are handled and replicated; returns True if they are. A call is
             confirmed only when all agents know of its event; an unconfirmed call is repeated to the next leader.

@@ -30,10 +30,10 @@ class JobSpec:
     Args:
         command: The program and its arguments.
         size: The initial number of peers.
-        settings: The settings of the peers, without the id of a peer.
+        settings: The settings that all peers share: everything except the id of a peer.
         environment: The environment variables of the peers.
         replacements: The limits on the replacement of peers.
-        scaling: "elastic" if external requests may change the peers of the job.
+        scaling: "elastic" if people and schedulers may change the peers of the job, else "inelastic".
         hosts: The hosts of the job; by default only this machine, with room for every peer.
         own_host: The number of this host in ``hosts``.
         standby: The number of standby processes of this host, which load TensorFlow in advance for joiners.
@@ -100,7 +100,7 @@ class Outbox:
             self._changed.notify_all()
 
     def first(self) -> pb.HostEvent | None:
-        """Waits for the oldest event; ``None`` if this agent ends."""
+        """Waits until there is an unconfirmed event, and returns the oldest; ``None`` if this agent ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             return self._waiting[0] if self._waiting and not self._closed else None

@@ -55,7 +55,7 @@ class Leader:
 
     @property
     def cluster(self) -> Cluster:
-        """The known state of the job."""
+        """The state of the job after the latest decision."""
         return self._controller.cluster
 
     @property
@@ -294,7 +294,7 @@ class Leader:
 
 
 def _awaits(cluster: Cluster) -> bool:
-    """True while peers or hosts are on their way, or a view is being formed."""
+    """True while peers start or wait for slots, or while the peers of a view or a phase are being assembled."""
     phases = cluster.phases
     awaited = cluster.starting or cluster.hosts.queue or phases.ready or phases.is_forming
     return bool(awaited) or cluster.regrouping is not None

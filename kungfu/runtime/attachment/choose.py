@@ -1,4 +1,4 @@
-"""Makes an attachment by its name, importing its library only then, and defines the attachment of a single peer."""
+"""Makes the attachment of a given name, importing only its library; defines the attachment of a job with one peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SoloAttachment(Attachment):
     name = "solo"
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        """The values, prescaled: with one peer there is nothing to sum."""
+        """The values, scaled as in every attachment; they are not summed, as there is only one peer."""
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
 

@@ -57,7 +57,7 @@ class NoQuorum:
 
 
 def has_quorum(clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
-    """True if ``hosts`` may continue without the others under each of ``clusters``; False before the first view."""
+    """True if ``hosts`` are a quorum of the view in each of ``clusters``; False before the first view."""
     return bool(clusters) and all(
         one.view is not None and has_majority(one.view, one.hosts.of, hosts) for one in clusters
     )

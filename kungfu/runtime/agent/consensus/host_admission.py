@@ -70,7 +70,7 @@ def request_admission(
 
     Args:
         job: The job as this host's command line describes it.
-        own: The settings of this host's peers, with its agent's address.
+        own: The settings of this host's peers, including the address of the host's agent.
         interrupted: Returns True to give up.
         threads: The threads that each peer would get from this host's cores.
 
@@ -114,7 +114,7 @@ def request_admission(
 
 
 def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> pb.HostAdmissionReply | None:
-    """The reply of a host's agent; empty if no agent runs there, ``None`` if the host cannot be reached."""
+    """The agent's reply to ``request``; empty if no agent runs on the host, ``None`` if the host cannot be reached."""
     deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
     try:
         with rpc.connect(host.address, secret=settings.secret) as channel:

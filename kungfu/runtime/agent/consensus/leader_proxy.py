@@ -63,7 +63,7 @@ class LeaderClient:
             time.sleep(_RETRY_EVERY_S)
 
     def _answered(self, answer: Any, leader: int) -> Any:
-        """Waits for the answer; raises ``_NoLeaderError`` if ``leader`` no longer leads."""
+        """Returns the leader's answer once it arrives; raises ``_NoLeaderError`` if ``leader`` no longer leads."""
         while True:
             try:
                 return answer.result(timeout=_LOOK_S)

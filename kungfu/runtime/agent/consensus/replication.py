@@ -94,7 +94,7 @@ class FollowerLink:
             self._changed.notify_all()
 
     def send_heartbeat(self) -> None:
-        """Sends a heartbeat at once."""
+        """Makes the thread of this link send the follower a heartbeat at once."""
         with self._changed:
             self._heartbeat_due = True
             self._changed.notify_all()

@@ -33,7 +33,7 @@ class JobSnapshot:
         addresses: The address of each peer, by its id.
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
-        incarnations: The last admitted agent of each host, by a number drawn when that agent started.
+        incarnations: The last admitted agent of each host, identified by a random number drawn when the agent started.
     """
 
     cluster: Cluster
@@ -104,13 +104,13 @@ class FollowerLog:
         return FollowerLog(term, version, snapshot, encoded, requests or self.requests, uncommitted)
 
     def after_commit(self, version: int) -> FollowerLog:
-        """The log once every follower is known to have acknowledged ``version``."""
+        """The log without the clusters that are obsolete once every follower has acknowledged ``version``."""
         last = max((one for one, _ in self.uncommitted if one <= version), default=0)
         return replace(self, uncommitted=tuple(entry for entry in self.uncommitted if entry[0] >= last))
 
     @property
     def possible_clusters(self) -> tuple[Cluster, ...]:
-        """Every cluster that may be in force."""
+        """Every cluster that may be valid: the last committed cluster and all later ones."""
         return tuple(cluster for _, cluster in self.uncommitted)
 
 

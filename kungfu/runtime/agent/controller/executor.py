@@ -92,7 +92,7 @@ class Executor:
             self.addresses[event.peer.id] = event.peer
 
     def _record_exit(self, event: decided.ProgramExiting, cluster: Cluster) -> None:
-        """Records, only once, that a program ends or leaves its loop while its peer trains."""
+        """Records, once per peer, that the program of a peer in the view exits or has left its training loop."""
         peer, exit = event.peer, event.exit
         # The peer does not train, or its exit was recorded before.
         if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
@@ -108,7 +108,7 @@ class Executor:
         self._peers.close()
 
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
-        """Notes and records that a peer was started."""
+        """Stores the process id of a peer that was started, and records the start."""
         self.pids[peer] = pid
         self._record(events.SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None))
 
@@ -159,7 +159,7 @@ class Executor:
         self._peers.announce(command, alive)
 
     def _loss_event(self, command: decided.AnnounceFailure, cluster: Cluster) -> events.LostEvent:
-        """The event of a lost peer; the peer's reported error is preferred to its output, which may be incomplete."""
+        """The event that records the loss of a peer, with the error that the peer reported or else printed."""
         raised = cluster.losses.raised.get(command.peer)
         said = raised.error if raised is not None else headline(self.tails.get(command.peer, ()))
         rank = None if cluster.view is None else cluster.view.rank_of(command.peer)

@@ -36,7 +36,7 @@ class JobController:
     Attributes:
         cluster: The view, the processes and the hosts; replaced by each decision.
         last_events: The number of the last event that each host has reported.
-        incarnations: The last admitted agent of each host, by a number drawn when that agent started.
+        incarnations: The last admitted agent of each host, identified by a random number drawn when the agent started.
         requests: The requests of people and schedulers.
     """
 
@@ -78,7 +78,7 @@ class JobController:
         return self.handle_request(event)
 
     def decide(self, event: decided.Event) -> Ending | None:
-        """Decides on an event, replicates the new state, and performs the commands."""
+        """Decides on an event and carries the decision out; returns the ending of the job, if it ends. See `apply`."""
         return self.apply(react(self.cluster, event, self._clock()))
 
     def handle_request(self, event: Any) -> Ending | None:
@@ -94,7 +94,7 @@ class JobController:
         return None
 
     def apply(self, outcome: Transition) -> Ending | None:
-        """Adopts the decided state, replicates it, then performs the decided commands."""
+        """Replicates the decided state, then performs the decided commands; returns the ending of the job, if it ends."""
         before, (self.cluster, commands) = self.cluster, outcome
         # A command may only be performed once a quorum knows of the decision.
         if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:
@@ -237,5 +237,5 @@ def root_cause(
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
-    """True if the end of this process may have caused the end of others; before the first view, any end may have."""
+    """True if this end of a process may have caused the ends of others, as any end may before the first view."""
     return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

@@ -81,7 +81,7 @@ class PeerClient:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Stops repeating and awaiting messages, because this agent ends."""
+        """Stops repeating messages and waiting for answers, because this agent ends."""
         self._closed.set()
 
     def admit_first_view(self, command: decided.AdmitFirstView) -> None:
@@ -111,7 +111,7 @@ class PeerClient:
         self._in_thread(lambda: self._admit(view, (0,), pb.Admission(target=command.target), is_over))
 
     def compare(self, command: decided.ComparePrograms) -> None:
-        """Determines how a peer's program differs, and queues a ``ProgramDiffers`` event."""
+        """Compares a peer's program with the job's, and queues a ``ProgramDiffers`` event with the difference."""
         other = command.other
 
         def perform() -> None:
@@ -126,7 +126,7 @@ class PeerClient:
         self._in_thread(perform)
 
     def _first_described(self, peers: Sequence[Peer]) -> tuple[Peer, Description]:
-        """The first peer that answers, with its description of the program; any peer may be lost meanwhile."""
+        """The first of ``peers`` that answers, and its description of its program; the last peer must answer."""
         for peer in peers[:-1]:
             # The peer may have been lost: the next peer runs the same program.
             with suppress(KungfuError):
@@ -157,7 +157,7 @@ class PeerClient:
         self._in_thread(perform)
 
     def announce(self, command: decided.AnnounceFailure, peers: Iterable[Peer]) -> None:
-        """Announces to all peers at once that a peer is gone, or that views are broken."""
+        """Announces to ``peers``, without waiting, that a peer is lost, or that views cannot go on without recovery."""
         failure = pb.FailureAnnouncement(peer=command.peer, version=command.version, how=command.how)
         then = self._version()
 
@@ -233,7 +233,7 @@ class PeerClient:
         self._in_thread(lambda: self._repeat(ask, peer, is_over))
 
     def _repeat(self, ask: Callable[[], Any], peer: Peer, is_over: IsOver) -> Any:
-        """Asks until there is an answer; returns ``None`` once ``is_over`` is true. Reports only the first failure."""
+        """Repeats ``ask`` until it succeeds; returns the answer, ``None`` once ``is_over``. Reports only one error."""
         pause_s, failed = _FIRST_PAUSE_S, False
         while not (is_over() or self._closed.is_set()):
             try:

@@ -102,7 +102,7 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Calls ``write`` to write a small file of the folder; after an ``OSError``, retries with each later line."""
+        """Writes a small file of the folder by calling ``write``; after an ``OSError``, tries again with each later line."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()
@@ -132,7 +132,7 @@ class Journal:
             self._conclude_gap(event)
 
     def close_file(self, file: LogFile) -> None:
-        """Closes a file; lines that are missing at its end are final, and are recorded."""
+        """Closes a file; if its last lines could not be written, records them as lost."""
         with self._lock:
             file.close()
             # The last lines of the file could not be written.
@@ -145,7 +145,7 @@ class Journal:
         self._unrecorded[self._name(file)] = merged(self._unrecorded.get(self._name(file)), gap)
 
     def _end_gap_of_events(self) -> None:
-        """Ends a gap of the events when other files are written, because the next event may come much later."""
+        """Ends a gap (missing lines) in ``events.jsonl`` when another file is written: no event may come for long."""
         file = self._files["events"]
         name = self._name(file)
 

@@ -35,10 +35,10 @@ class RecordListener(Protocol):
     """Receives the records of a host. A listener gets all records, on any thread, and must return at once."""
 
     def event(self, event: LoggedEvent) -> None:
-        """Handles a recorded event."""
+        """Receives an event that has been recorded."""
 
     def status(self, fields: Mapping[str, Any]) -> None:
-        """Handles a measured step, described by its line of metrics."""
+        """Receives a measured step, as the fields of the step's line of metrics."""
 
 
 class Console(RecordListener, Protocol):
@@ -97,7 +97,7 @@ class HostRecorder:
         """Adds records of a peer or records forwarded by the leader; ignores a repeated message of a peer.
 
         Args:
-            records: Events, measured steps and lines of the trace, as their sender packed them.
+            records: Events, measured steps and lines of the trace, encoded by the sender.
             leads: True if this agent leads. Only the leader records undefined signals, and sends them to its followers.
         """
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
@@ -148,7 +148,7 @@ class HostRecorder:
 
 
 def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
-    """The packed event, or a gap event in its place if this version cannot read the event."""
+    """Decodes an event; returns a gap event in its place if this version of kungfu cannot read the event."""
     try:
         return unpack_event(packed)
     except ValueError as error:
@@ -157,7 +157,7 @@ def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
 
 @dataclass
 class _Counted:
-    """Counts the steps after a signal's first number, and the undefined steps among them, now and at the last check."""
+    """The steps since a signal's first finite value, and the undefined ones among them: now, and at the last check."""
 
     since: int
     steps: int = 0

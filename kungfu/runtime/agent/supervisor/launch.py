@@ -59,7 +59,7 @@ class PeerProcess:
         self.pid = int(self._replies.readline() or child.pid)
 
     def watch(self, log: OutputLog, on_line: Callable[[str], None], on_exit: Callable[[int], None]) -> None:
-        """Reads the output in one thread and waits for the exit in another.
+        """Reads the peer's output in one thread, and waits for the peer's exit in another thread.
 
         The threads are separate because a child of the peer may hold the output open after the peer has exited.
 
@@ -91,7 +91,7 @@ class PeerProcess:
             self._control.send(bytes([number]))
 
     def discard(self) -> None:
-        """Ends a process that is not watched, and all its descendants."""
+        """Ends a process for which `watch` was not called, and all descendants of the process."""
         kill_and_reap(self)
         if self.child.stdout is not None:
             self.child.stdout.close()
@@ -156,7 +156,7 @@ def kill_and_reap(process: PeerProcess) -> None:
 
 
 def terminate_all(processes: Sequence[PeerProcess], *, grace_s: float) -> None:
-    """Ends all processes and their descendants: by repeated SIGTERM, and by SIGKILL after ``grace_s`` seconds."""
+    """Ends these peers with all descendants: sends SIGTERM repeatedly, and SIGKILL after ``grace_s`` seconds."""
     started = time.monotonic()
     for asked_at_s in _SIGTERM_AT_S:
         _await_exits(processes, until=started + asked_at_s)

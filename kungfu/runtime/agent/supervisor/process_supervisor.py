@@ -126,7 +126,7 @@ class ProcessSupervisor:
         return pool.failure
 
     def _environment_of(self, slot: int) -> dict[str, str]:
-        """The environment variables of a peer in ``slot``, without its settings."""
+        """The environment variables of a peer in ``slot``, except the variable with kungfu's settings of the peer."""
         share = peer_environment(
             self._environment, slot=slot, peers=self.slots, gpus=count_gpus(), threads=self._threads
         )
@@ -152,7 +152,7 @@ class ProcessSupervisor:
 
     @property
     def started(self) -> list[int]:
-        """The peers that were ever started here."""
+        """The peers that were ever started on this host."""
         return list(self._processes)
 
     @property

@@ -96,7 +96,7 @@ _warned: list[str] = []
 
 
 def _check(model: Any) -> None:
-    """Raises ``UsageError`` if the call of ``fit`` must be a mistake; prints a warning if it may be a mistake."""
+    """Raises ``UsageError`` if this ``fit`` must be a mistake (no gradients would be averaged); warns if it may be."""
     module = sys.modules.get("kungfu.training.loop.attach")  # loaded when attach is first used
     attached = [] if module is None else module.attached_models()
     # kungfu was not loaded: the script cannot intend to train together.

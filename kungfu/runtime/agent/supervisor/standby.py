@@ -49,7 +49,7 @@ class _Standby:
     has_loaded: bool = False
 
     def look(self) -> None:
-        """Updates ``has_loaded``."""
+        """Sets ``has_loaded`` if the process has sent ``LOADED``; does not wait."""
         with suppress(OSError):
             self.has_loaded = self.has_loaded or self.line.recv(1) == LOADED
 
@@ -63,11 +63,11 @@ class StandbyPool:
 
     Args:
         command: The user's program.
-        size: The intended number of processes; 0 for none.
+        size: The initial value of the attribute ``size``; 0 for no standby processes.
 
     Attributes:
-        size: The intended number of processes; 0 after a process has failed to load.
-        failure: A description of that failure; empty if no process has failed.
+        size: The number of processes that should be waiting; 0 after a process has failed to load.
+        failure: The reason why a process failed to load; empty if none has failed.
     """
 
     def __init__(self, command: Sequence[str], *, size: int) -> None:
@@ -130,7 +130,7 @@ class StandbyPool:
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """True if two environments differ only in variables that are read after loading."""
+    """True if two environments differ only in variables that are read after TensorFlow and Keras were loaded."""
     return all(one.get(name) == other.get(name) for name in (one.keys() | other.keys()) - _READ_LATER)
 
 

@@ -106,7 +106,7 @@ class _Subreaper:
 
 
 def _begin_session() -> None:
-    """Gives the forked child a new session and default signal handlers; the kernel kills the child with its parent."""
+    """Gives the forked child a new session and default signal handlers; the parent's exit will kill the child."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):

@@ -120,14 +120,14 @@ class HorovodAttachment(Attachment):
             stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The newest wait for late peers, above `noted_after_s`; returned once, only on the lowest waiting rank."""
+        """The newest wait for late peers, longer than `noted_after_s`; returned once, on the lowest waiting rank."""
         if (stall := self._stall) is None:
             return None
         late, stall.late = stall.late, None
         return late
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """The failure described by Horovod's text; the failure names the ranks that the stall detector gave up."""
+        """The failure described by Horovod's text; names the ranks for which the stall detector gave up waiting."""
         return engine.read_failure(str(error.message), gave_up=None if self._stall is None else self._stall.gave_up)
 
     def _unplug(self, *, keep: str) -> None:

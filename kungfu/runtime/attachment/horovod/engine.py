@@ -53,7 +53,7 @@ class Topology:
 
 
 def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
-    """The position of a peer among the hosts of its view, whose ``addresses`` are "host:port" in rank order.
+    """The position of the peer of ``rank`` in a view; ``addresses`` are those of the peers, "host:port" in rank order.
 
     Raises ``UsageError`` for a rank outside the view, or an address without a port.
 
@@ -110,7 +110,7 @@ def start(
     """Connects this process to the peers of a view, which all call this function at the same time.
 
     Args:
-        mine: This peer's place among the hosts.
+        mine: This peer's ranks, and the sizes of its groups: see `topology_of`.
         store: The address of the store used for the rendezvous.
         deadline_s: The longest wait of an engine for another engine's answer, at the start and in every later message,
             in seconds, rounded up. It does not limit the wait for a peer whose engine answers but whose step is late.

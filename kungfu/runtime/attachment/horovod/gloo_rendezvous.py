@@ -101,7 +101,7 @@ def _answer_of(call: Callable[[], Answer], *, deadline: float, abandoned: Abando
 
 
 def _proof(me: Credentials, rank: int) -> bytes:
-    """The proof that the peer of ``rank`` announces, in hexadecimal."""
+    """The proof, in hexadecimal, that the peer of ``rank`` belongs to this view of the job."""
     text = f"horovod {me.job!r} {me.view} {me.size} {rank}"
     return hmac.digest(me.secret, text.encode(), "sha256").hex().encode()
 

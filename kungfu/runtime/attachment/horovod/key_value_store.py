@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK)
 
     def _known(self) -> str | None:
-        """The ``/scope/key`` of a path with the token; refuses other paths. Horovod appends a port (``:4711``)."""
+        """The ``/scope/key`` of a path with the token, to which Horovod appends a port; refuses other paths."""
         first, _, rest = self.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(first.partition(":")[0].encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN)
