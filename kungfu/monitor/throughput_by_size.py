@@ -26,7 +26,7 @@ class ThroughputBySize:
     """The table of throughputs.
 
     Attributes:
-        statistics: Samples / s of single steps, by size.
+        statistics: Samples / s of single steps, by the number of peers.
         moves: The number of times that all entries were deleted because the throughput changed: int64.
     """
 

@@ -14,9 +14,9 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
     """The variance of single samples' gradients: the trace of their covariance, ``E |g_s - G|²``.
 
     The variance is the `S` of `gradient_moments`, smoothed with ``ema(decay)``. Over a batch of B samples, the gradient
-    of the step has the variance ``S / B`` around the true gradient. For example, if two peers have one sample each, with
-    the gradients [3, 0] and [1, 0], the variance is 2. Gives a float32 scalar in squared units of the gradient, equal on
-    all peers.
+    of the step has the variance ``S / B`` around the true gradient. For example, if two peers have one sample each and
+    the gradients [3, 0] and [1, 0], the variance is 2. Gives a float32 scalar in squared units of the gradient, equal
+    on all peers.
 
     Args:
         training: The signals of a step.

@@ -1,4 +1,4 @@
-"""``python -m kungfu.native`` builds the libraries and prints the path of the larger library."""
+"""``python -m kungfu.native`` builds both libraries, and prints the path of the library with the TensorFlow ops."""
 
 from kungfu.native.builder import load_all, print_built
 

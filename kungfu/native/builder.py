@@ -2,8 +2,8 @@
 
 ``python -m kungfu.native`` builds it and prints its path; otherwise its first use builds it in about a minute. The
 library is stored in the user's cache, not in the package. Its name contains TensorFlow's version and a hash of the
-compiler flags and the sources, so that only a matching library is ever loaded. The functions that transfer and compare
-states and replay policies form a separate small library, which loads without TensorFlow.
+compiler flags and the sources, so that only a matching library is ever loaded. The functions that transfer states,
+compare states and replay policies form a separate small library, which loads without TensorFlow.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def prepare() -> None:
 
 
 def load_all() -> Path:
-    """Builds and loads both libraries; returns the path of the larger library."""
+    """Builds and loads both libraries; returns the path of the library that contains the TensorFlow ops."""
     load_state()
     return load().path
 
@@ -147,7 +147,7 @@ def handle_of(variable: Any) -> Any:
 
 
 def load_state() -> ctypes.CDLL:
-    """The functions that transfer and compare states and replay policies, built if no cached library matches.
+    """The C functions that transfer states, compare states and replay policies, built if no cached library matches.
     Raises ``UsageError`` without a compiler."""
     with _loading:
         if not _loaded_state:
@@ -202,7 +202,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def work_folder(lock: Path) -> Iterator[Path]:
-    """A temporary folder for compiling, next to a lock that this process holds; also removes the folders of killed
+    """A temporary folder for compiling, next to ``lock``, which this process holds; also removes the folders of killed
     processes."""
     for left in list(lock.parent.glob(f"*{_WORK}*")):
         name = left.name.partition(_WORK)[0]
@@ -261,7 +261,7 @@ def load_from(path: Path) -> NativeLibrary:
 
 
 def _compiled_for(path: Path) -> str:
-    """The TensorFlow version in the file's bytes, found without loading the library: loading could crash."""
+    """The TensorFlow version for which a library was compiled, read from its bytes, since loading it could crash."""
     try:
         found = _MARK.search(path.read_bytes())
     except OSError as error:

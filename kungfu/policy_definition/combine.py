@@ -1,4 +1,4 @@
-"""Combinations of several policies on one job: all together, as a trial, or with a choice among their requests."""
+"""Combinations of policies on one job: all together, with a choice among their requests, or with one as a trial."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def compose(*policies: Policy) -> Policy:
 def shadow(policy: Policy) -> Policy:
     """This policy, evaluated and logged but never carried out: a trial before it is used.
 
-    Its rules conflict with no others and use no budget. A rule that requests a number is logged only when the number
-    changes, since the request is never carried out.
+    Its rules use no budget and conflict with no other rule. A rule that requests a number is logged only when that
+    number changes, since the request is never carried out.
 
     Args:
         policy: The policy to try.
@@ -213,7 +213,7 @@ def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rul
 
 
 def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
-    """The budgets of all rules: each must allow a change, so the merged rule is under the strictest of them."""
+    """The budgets of all rules, by name; the merged rule may only change its value if each of them allows it."""
     budgets: dict[str, Budget] = {}
     for one in rules:
         for name, budget in one.budgets.items():
@@ -242,7 +242,7 @@ def _terms(rule: Rule) -> str:
 
 
 def _requests(rules: tuple[Rule, ...]) -> dict[str, Signal]:
-    """The last request of each rule, by policy, carried out or not."""
+    """The last request of each rule, carried out or not, by the name of the rule."""
     requests: dict[str, Signal] = {}
     for one in rules:
         target, trigger = _setter(one).target, one.trigger

@@ -40,7 +40,7 @@ class Policy:
             training: The signals of the job.
 
         Raises:
-            PolicyError: The body raised an error; the message contains the policy's name and the user's line.
+            PolicyError: The policy's function raised an error; the message names the policy and the user's line.
         """
         try:
             given = self.body(training)
@@ -75,7 +75,7 @@ class Policy:
         return self.origin or location_of_function(self.body)
 
     def _with_located_hook(self, rule: Rule) -> Rule:
-        """The rule; if its hook is prebuilt, errors in the hook name the line of the policy."""
+        """The rule, changed so that errors in a prebuilt hook name the line of the policy; other rules unchanged."""
         action = rule.action
         if not isinstance(action, Call) or not is_prebuilt(rule.origin):
             return rule
@@ -97,7 +97,7 @@ class Policy:
 
 
 def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
-    """The policies that a user has listed.
+    """The policies that a user has listed, as a tuple.
 
     Args:
         policies: A list of policies.

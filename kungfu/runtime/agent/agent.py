@@ -322,7 +322,7 @@ class Agent:
 
 
 def _is_down(host: Host) -> bool:
-    """True if an agent has ended: its port must refuse twice, since one refusal may come from a breaking connection."""
+    """True if a host's agent has ended: the port must refuse twice, as a breaking connection may refuse once."""
     if may_be_up(host):
         return False
     time.sleep(_TICK_S)

@@ -21,7 +21,7 @@ class Follower:
 
     @property
     def cluster(self) -> Cluster:
-        """The state of the job on this agent."""
+        """The newest state of the job that this agent has received from a leader."""
         return self._context.consensus.cluster or Cluster(JobLimits(self._context.job.deadlines))
 
     @property

@@ -257,7 +257,7 @@ class Leader:
     # ---- after an election -------------------------------------------------------------------------------------------
 
     def _take_over(self, elected: Elected) -> Ending | None:
-        """Continues the job after the loss of the previous leader."""
+        """Continues the job as its new leader, after the loss of the previous leader; may return an ending."""
         for number in sorted(elected.voters - {self._job.own_host}):
             self._controller.replicator.add_follower(number)
         own = self._job.own_host

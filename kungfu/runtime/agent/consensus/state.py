@@ -158,7 +158,7 @@ class ConsensusState:
     # ---- following a leader ------------------------------------------------------------------------------------------
 
     def follow(self, job: str, leader: int, term: int = 0) -> None:
-        """Follows the leader that has admitted this agent, unless a leader of a later term was heard already."""
+        """Follows the leader that has admitted this agent, unless a leader of a later term has been heard already."""
         with self._changed:
             # No message of a leader has arrived before the admission.
             if not self.job and term >= max(self.term, self._voted[0]):

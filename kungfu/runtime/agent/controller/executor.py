@@ -118,7 +118,7 @@ class Executor:
         self.pids = {peer: pid for peer, pid in self.pids.items() if peer in alive}
 
     def kill(self, peer: int, *, host: int) -> None:
-        """Kills a peer at once."""
+        """Kills a peer at once, on this host or through the agent of its host."""
         if host == self._own_host:
             self._context.supervisor.kill(peer)
         # The agent of the peer's host kills the peer.

@@ -82,7 +82,7 @@ class JobController:
         return self.apply(react(self.cluster, event, self._clock()))
 
     def handle_request(self, event: Any) -> Ending | None:
-        """Handles queries and requests of people and schedulers, and updates the request under way."""
+        """Handles queries and requests of people and schedulers; updates the current request. May return an ending."""
         request_log = self.requests.request_log
         externals = self.requests.handle(event, self.cluster, self._clock())
         # The request log has changed: no reply before the followers know of the change.
@@ -94,7 +94,7 @@ class JobController:
         return None
 
     def apply(self, outcome: Transition) -> Ending | None:
-        """Replicates the decided state, then performs the decided commands; returns the ending of the job, if it ends."""
+        """Replicates the decided state, then performs the decided commands; returns the ending of the job, if any."""
         before, (self.cluster, commands) = self.cluster, outcome
         # A command may only be performed once a quorum knows of the decision.
         if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:

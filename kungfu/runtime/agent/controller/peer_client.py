@@ -56,14 +56,14 @@ class FormationFailed:
 
 @dataclass(frozen=True)
 class NotifyFailed:
-    """A peer did not acknowledge a message, so the message is repeated. The end of a peer is a separate event."""
+    """A peer has not acknowledged a message, which is now repeated. If the peer ends, a separate event reports that."""
 
     peer: int
     error: str
 
 
 class PeerClient:
-    """Sends the cluster's commands to peers. Message numbers grow with each message and with the leader's term.
+    """Sends the leader's commands to peers, in numbered messages; numbers grow with each message and with the term.
 
     Args:
         settings: The settings of the job.

@@ -4,7 +4,7 @@
 ``metrics.jsonl`` contains one object per step of rank 0; ``peers/peer-N.log`` contains the whole output of a peer;
 ``trace.jsonl`` contains the inputs of the policies in each step, on every peer.
 
-No failure of these files ends the job. Lines that could not be written are reported once on the screen, and recorded as
+A failure to write these files never ends the job. Lines that are lost are reported once on the screen, and recorded as
 an event ``gap`` as soon as the record can be written again.
 """
 
@@ -102,7 +102,7 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Writes a small file of the folder by calling ``write``; after an ``OSError``, tries again with each later line."""
+        """Writes a small file by calling ``write``; after an ``OSError``, repeats the call with each later line."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()

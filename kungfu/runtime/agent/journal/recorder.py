@@ -52,13 +52,13 @@ class HostRecorder:
     """One host's record of the job.
 
     Args:
-        journal: Writes the record.
-        console: Shows the record.
-        listeners: Receive the record.
+        journal: Writes the record to the files of the job's folder.
+        console: Shows events to people while the job runs.
+        listeners: Receive every event and measured step that is recorded.
 
     Attributes:
         replicate: Sends all records to the other hosts while this agent leads.
-        ended: The peers with a recorded end.
+        ended: The ids of the peers whose end is recorded.
     """
 
     def __init__(self, journal: Journal, console: Console, *, listeners: Sequence[RecordListener] = ()) -> None:
@@ -173,7 +173,7 @@ class UndefinedSignals:
         self._counted: dict[str, _Counted] = {}
 
     def after_step(self, row: Mapping[str, Any]) -> list[UndefinedEvent]:
-        """Counts the step that a line of metrics describes; returns the events to record."""
+        """Counts the step that a line of metrics describes; returns events for signals that are undefined too often."""
         step = row.get("step")
         if not isinstance(step, int):
             return []

@@ -82,8 +82,8 @@ class ProcessSupervisor:
         """Starts a peer and returns its process id.
 
         Args:
-            settings: The settings of the peers, without the id.
-            spawn: The command; the peer may share a slot with a leaving peer.
+            settings: The settings that all peers share: everything except the id of a peer.
+            spawn: The command; names the peer to start, and the leaving peers whose slots the peer may share.
             on_start: Receives the process id before the listener can receive the peer's exit.
         """
         peer = spawn.peer

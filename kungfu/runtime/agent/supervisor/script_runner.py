@@ -51,7 +51,7 @@ def guarded(command: Sequence[str]) -> list[str]:
 
 
 class _TrainerFinder:
-    """Finds modules through the other finders, and adds a check to the ``fit`` method of the trainer classes."""
+    """Finds modules through the other finders; adds a check to ``fit`` of the Keras classes that define this method."""
 
     def __init__(self) -> None:
         # Executed, not imported: an import would load kungfu, and `_check` tests whether the script has loaded kungfu.

@@ -45,7 +45,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _in_container(text: str, gpus: int) -> tuple[str, ...]:
-    """The devices of a container, in which devices are renumbered but keep their names."""
+    """The devices that a container lists: numbered anew inside the container, or by names, which stay the same."""
     words = [entry.strip() for entry in text.split(",")]
     if words[0] in ("", "none", "void"):
         return ()
@@ -96,5 +96,5 @@ def choose_slot(
 
 
 def _avoided(left_at: float | None, now: float) -> float:
-    """A sort key for slots: the slot that was vacated longest ago comes first."""
+    """A sort key for free slots: slots not vacated recently come first, then the slot that was vacated longest ago."""
     return left_at if left_at is not None and now - left_at < AVOIDED_S else float("-inf")

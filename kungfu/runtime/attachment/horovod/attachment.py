@@ -67,7 +67,7 @@ class HorovodAttachment(Attachment):
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
 
     def prepare(self, size: int) -> str:
-        """Starts the rendezvous store for the ``size`` peers of a future view; returns its address, '' for size 1."""
+        """Starts a rendezvous store for the peers of a future view; returns the store's address, '' for size 1."""
         if size == 1:  # no other peer to meet
             return ""
         self._stores.append(KeyValueStore(self._host))
@@ -115,7 +115,7 @@ class HorovodAttachment(Attachment):
         self._unplug(keep="")
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Limits a message's wait for a peer whose engine answers; valid until the next ``open``."""
+        """Sets the longest wait, in seconds, for a late peer whose engine answers; valid until the next ``open``."""
         if (stall := self._stall) is not None:  # another thread may close the attachment meanwhile
             stall.deadline_s = deadline_s
 

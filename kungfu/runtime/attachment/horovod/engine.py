@@ -38,7 +38,7 @@ _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # the error on ev
 
 @dataclass(frozen=True)
 class Topology:
-    """The ranks and sizes of one peer, named after Horovod's settings.
+    """The ranks of one peer, and the sizes of the groups that the ranks refer to, named after Horovod's settings.
 
     ``cross_rank`` and ``cross_size`` refer to the peers with the same local rank on all hosts.
     """
@@ -144,7 +144,7 @@ def start(
 
 @contextmanager
 def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[None]:
-    """Within the block, which starts Horovod, ends Horovod's waits for peers once ``given_up`` returns a reason."""
+    """Watches the start of Horovod in the block: ends its waits for peers once ``given_up`` returns a reason."""
     over = threading.Event()
 
     def watch() -> None:

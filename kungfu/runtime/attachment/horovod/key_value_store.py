@@ -144,7 +144,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self._places = threading.BoundedSemaphore(_MOST_CALLERS)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """True if another caller can be served; otherwise its connection is closed."""
+        """True if there is room to serve one more caller; otherwise the server closes that caller's connection."""
         return self._places.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
