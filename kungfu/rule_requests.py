@@ -200,7 +200,7 @@ def _of_hook(made: HookRequest, view: View) -> request.Request | request.SetValu
 
 
 def _leave(view: View, ranks: Iterable[int], *, when: request.When) -> request.Leave | None:
-    """The request that the peers with these ranks leave, with the ids of the peers; ``None`` if the view has none."""
+    """The request that the peers of these ranks leave, naming their ids; ``None`` if the view has no such ranks."""
     peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
     size = view.size - len(peers) if when == "now" else view.size
     return request.Leave(peers, when, size, "local_batch_size") if peers else None

@@ -55,11 +55,11 @@ def throughput_by_size(
       a straggler takes some steps to show; `suspect` detects it earlier.
 
     When the throughput of a view changes significantly by more than `margin`, earlier measurements are obsolete: all
-    entries are deleted. The test is that of Page and Hinkley. Let x be a measurement of the view, m the mean of all of
-    them, and ``d = margin * m / 2``. The sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x - d)``
-    grow while x stays more than d above or below m. The throughput has changed when a sum exceeds ``max(20 * d, 10 * v
-    / d)``, with the variance v from step to step, after at least 10 measurements. A change by twice the margin is
-    detected within about 20 steps if the job is quiet, even soon after the start of the view; single disturbed steps
+    entries are deleted. The test is that of Page and Hinkley. Let x be the latest measurement, m the mean of the view's
+    measurements, and ``d = margin * m / 2``. The sums ``up = max(0, up + x - m - d)`` and ``down = max(0, down + m - x
+    - d)`` grow while x stays more than d above or below m. The throughput has changed when a sum exceeds ``max(20 * d,
+    10 * v / d)``, with the variance v from step to step, after at least 10 measurements. A change by twice the margin
+    is detected within about 20 steps if the job is quiet, even soon after the start of the view; single disturbed steps
     are ignored.
 
     Args:

@@ -78,7 +78,7 @@ def build() -> Path:
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the build: select Horovod's parts, find this environment's cmake, and ignore an outer make."""
+    """The build's variables: Horovod's parts, a PATH to this environment's cmake, and no options of an outer make."""
     inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
     jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # otherwise Horovod's setup uses eight
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}
@@ -105,7 +105,7 @@ def _pip(command: str, *words: object) -> list[str]:
 
 
 def _run(what: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-    """Runs a command of the build, and shows its output."""
+    """Runs a command of the build, and shows its output; raises ``InternalError`` if the command fails."""
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode:
         raise InternalError(

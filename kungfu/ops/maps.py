@@ -214,7 +214,7 @@ def norm_squared(grads: Signal) -> Map:
         Next to nothing on the `local` attachment, which computes the norm while it copies the gradients. One pass over
         the gradients, about 0.25 ms per million floats, with another attachment, or if a collective sends a value that
         a policy computes from this peer's norm. To avoid that pass, gather the norms first, as in
-        ``sum(sqrt(all_gather(norm)))``, and read an average of norms with its value before the step, as in
+        ``sum(sqrt(all_gather(norm)))``, and read an average of norms as it was before the step, as in
         ``all_reduce(norm.ema(0.1).before_step(), "mean")``.
 
     >>> from kungfu.signal import TrainingSignals

@@ -23,7 +23,7 @@ Choice = Callable[[Signal, Signal, Signal], Signal]
 
 
 def compose(*policies: Policy) -> Policy:
-    """All rules of these policies as one policy; signals that several of the policies define identically are shared.
+    """All rules of these policies as one policy; signals that several policies define identically are computed once.
 
     Each rule stays under the budget of its own policy. Conflicts are not resolved: if two of the policies set the same
     value (the size, the global batch size, the learning rate), `attach` raises `PolicyError`; write `first`, `at_most`
@@ -130,7 +130,7 @@ def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Pol
 
 
 def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Rule, ...]:
-    """One merged rule per setting with several rules, and the other rules unchanged, in the order of the policies."""
+    """One merged rule for each setting that several rules set; other rules unchanged; in the order of the policies."""
     contested: dict[tuple[Setting, str], list[Rule]] = {}
     for one in rules:
         setting = setting_of(one.action)

@@ -122,7 +122,7 @@ def elect(
 
 
 def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Settings, term: int) -> Elected | None:
-    """Stands as candidate in ``term``; returns ``None`` if no quorum votes for this agent."""
+    """Stands as candidate in ``term``; returns the result if a quorum votes for this agent, else ``None``."""
     # This agent has voted for another candidate meanwhile.
     if not consensus.grant_vote(term, consensus.host):
         return None

@@ -38,7 +38,7 @@ IsOver = Callable[[], bool]
 
 
 def _in_wire_form(command: JoinerOffer | Asked) -> tuple[str, Any, str]:
-    """The method, the message and the message kind for a command; only the newest message of each kind counts."""
+    """The gRPC method, the message and its kind for a command; a newer message replaces one of the same kind."""
     if isinstance(command, JoinerOffer):
         return "OfferJoiners", from_offer(command), "offer"
     # Only one request of people and schedulers is under way at a time.

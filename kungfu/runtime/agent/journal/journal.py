@@ -102,7 +102,7 @@ class Journal:
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
-        """Writes a small file by calling ``write``; after an ``OSError``, repeats the call with each later line."""
+        """Calls ``write`` to write a small file; after an ``OSError``, does so again when the next line is written."""
         with self._lock:
             self._unwritten[name] = write
             self._write_small_files()
@@ -145,7 +145,7 @@ class Journal:
         self._unrecorded[self._name(file)] = merged(self._unrecorded.get(self._name(file)), gap)
 
     def _end_gap_of_events(self) -> None:
-        """Ends a gap (missing lines) in ``events.jsonl`` when another file is written: no event may come for long."""
+        """Ends a gap (missing lines) in ``events.jsonl`` when another file is written: the next event may come late."""
         file = self._files["events"]
         name = self._name(file)
 
