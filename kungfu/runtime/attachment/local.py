@@ -163,7 +163,7 @@ class LocalAttachment(Attachment):
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The newest wait for late peers, above `noted_after_s`; returned once, only on the lowest waiting rank."""
+        """The newest wait for late peers that took longer than `noted_after_s`; returned once, on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late

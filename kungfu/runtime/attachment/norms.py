@@ -25,7 +25,7 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 @dataclass(frozen=True)
 class NormsWanted:
-    """The requested norms of an all-reduce, each a bool or a bool tensor; both norms are multiplied by ``factor``."""
+    """Flags (bool or bool tensor) that request the norms of the values and of the sums; ``factor`` multiplies both norms."""
 
     values: Any
     sums: Any
@@ -68,7 +68,7 @@ def where_wanted(wanted: Any, norm: Callable[[], Any]) -> Any:
 def all_reduce_with_norms(
     all_reduce: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any], *, wanted: NormsWanted, prescale: Any
 ) -> tuple[list[Any], Any, Any]:
-    """Graph: ``Attachment.all_reduce_with_norms`` in separate passes before and after an ``all_reduce``."""
+    """Graph: `Attachment.all_reduce_with_norms` on any ``all_reduce``; passes before and after it compute the norms."""
     *counted, last = (tf.convert_to_tensor(value) for value in values)
     factor = tf.cast(wanted.factor, tf.float64)
 

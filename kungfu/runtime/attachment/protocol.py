@@ -1,4 +1,4 @@
-"""The protocol of attachments: the graph contains an attachment's op, and the runtime connects the op to peers."""
+"""The protocol of attachments: an all-reduce op in the graph, which the runtime connects to the peers of a view."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class CheckpointFolder:
 
 
 def published(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, in the order of publication, newest first."""
+    """The paths of the complete checkpoints in a folder; the checkpoint published last comes first."""
     found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")]
     return sorted(found, key=lambda path: (_number(path), path.name), reverse=True)
 

@@ -31,7 +31,7 @@ class VariableEntry(NamedTuple):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=_FORMAT):
-    """The position of training when the checkpoint was written.
+    """The manifest of a checkpoint: the position of training when it was written, and the files.
 
     Args:
         step: The number of steps done.
@@ -39,8 +39,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         batch: The global batch size at the start of training, in samples.
         terms: The settings of the view in force, such as the batch sizes.
         variables: All variables of the checkpoint.
-        data: The position in the data.
-        files: The size of each other file of the checkpoint, in bytes.
+        data: The position in the data, as numbers by name.
+        files: The size in bytes of each file of the checkpoint except the manifest, by name.
         phase: The phase of the job.
     """
 
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Writes the manifest into the checkpoint folder ``path``, as JSON in which a rate may be ``Infinity``."""
+    """Writes the manifest into the checkpoint folder ``path``, as JSON in which a learning rate may be ``Infinity``."""
     fields = msgspec.to_builtins(manifest)
     fields["terms"] = {name: fields["terms"][name] for name in _LASTING}
     (path / MANIFEST).write_text(json.dumps(fields) + "\n")
@@ -86,7 +86,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) -> Iterator[str]:
-    """Yields the differences between a checkpoint and the program, as sentences; ignores Keras' numbers in names.
+    """Yields sentences on how a checkpoint and the program differ; ignores the numbers that Keras adds to names.
 
     >>> written = [VariableEntry("model/dense_4/bias", (3,), "float32")]
     >>> list(mismatches(written, [VariableEntry("model/dense/bias", (2,), "float32")]))
@@ -103,7 +103,7 @@ def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) 
 
 
 def stable_names(names: Iterable[str]) -> list[str]:
-    """The names without Keras' numbers, the same in every process of a program; duplicates are numbered in order.
+    """The names without the numbers that Keras adds, so equal in every process of a program; duplicates are numbered.
 
     >>> stable_names(["model/dense_7/bias", "model/dense_8/bias"])
     ['model/dense/bias', 'model/dense/bias:1']

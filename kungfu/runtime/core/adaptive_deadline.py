@@ -1,7 +1,7 @@
 """The adaptive deadline: the maximum time that peers wait for a running peer, computed from past step times.
 
 A process that has ended or is frozen is detected without this deadline, at once or within the heartbeat's limit. The
-deadline is for a program that runs but does not reach the exchange of the other peers: the program may hang, validate,
+deadline is for a program that runs but does not join the message of the other peers: the program may hang, validate,
 write a checkpoint or wait for a disk. Giving up a healthy job costs far more than waiting for a minute. So the floor is
 generous, and a long pause that ended well lengthens the deadline for later pauses.
 """

@@ -147,7 +147,7 @@ def with_settings(
     position: RunPosition,
     on_rescale: Callable[[int, int], Sequence[request.Asked]],
 ) -> Terms:
-    """Applies the settings for a rescale, then the settings of the decision; returns the new terms of the decision.
+    """The terms of a decision after its settings; if the size changes, the settings of rules on a rescale come first.
 
     ``on_rescale`` returns the settings that rules choose for a rescale, given the old and the new size."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)

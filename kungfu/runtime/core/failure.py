@@ -95,8 +95,8 @@ _CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 
 @dataclass(frozen=True)
 class Failure:
-    """The root cause as one line of text, with the last output of its peer. ``code`` is the exit code of the job;
-    ``chosen`` is True if the program chose this code."""
+    """The failure of a job: the root cause as one line of text, and the last output of the peer that caused it.
+    ``code`` is the exit code of the job; ``chosen`` is True if the program chose this code."""
 
     peer: int
     text: str
@@ -116,8 +116,8 @@ def find_root_cause(
 ) -> Failure:
     """The failure of the peer whose end is not explained by the end of another peer.
 
-    Peers that were killed, or whose programs raised an exception, come first, then peers that only report the loss of
-    others, then peers that only report an expired wait.
+    A peer that was killed, or whose program raised an exception, has precedence over peers that only report the loss of
+    other peers, and these have precedence over peers that only report an expired wait.
 
     Args:
         ended: A description of the end of each peer that has ended, by id; -1 is the agent itself.

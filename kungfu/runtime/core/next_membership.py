@@ -23,7 +23,7 @@ The decision is a pure function of a `BarrierInput`; ``core.barrier`` is its onl
 A view always keeps a member of the previous view, to hold the state: a joiner holds all of the state only after its
 first step.
 
-A change under way has a size *and* peers to exchange, and one wave of joiners serves both. A request of a rule or a
+A change under way has a size *and* peers to exchange, and the same joiners serve both. A request of a rule or a
 hook is added to the change under way:
 
 | under way            | a rule or hook requests | result                                                           |
@@ -74,7 +74,7 @@ class JoinerOffer:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision of a barrier; the agent is notified if it has processes to start or to end."""
+    """The decision of a barrier; the leading agent is notified if processes are to be started or ended."""
 
     view: View  # the view after the barrier
     terms: Terms
@@ -124,7 +124,7 @@ class BarrierInput:
 
 
 def next_membership(at: BarrierInput) -> Decision:
-    """Decides on the next view and its terms, before settings change the terms."""
+    """Decides on the next view and its terms; requests for a batch, a rate or the end of training are applied later."""
     view, at = at.view, replace(at, terms=_without_lost(at.view, at.terms))
     if at.terms.departing and len(at.terms.departing) < view.size:
         # The peers that joined at the last barrier hold the state by now, so the peers they replace can leave.
@@ -219,7 +219,7 @@ def _without_lost(view: View, terms: Terms) -> Terms:
 
 
 def _let_departing_leave(at: BarrierInput) -> Decision:
-    """Removes the replaced peers, and decides on the other requests for the remaining peers."""
+    """Removes the departing peers, as their replacements hold the state by now; decides on the requests for the others."""
     view, terms, gone = at.view, at.terms, len(at.terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
@@ -251,8 +251,8 @@ def _admit_offered(at: BarrierInput, target: int, offer: JoinerOffer) -> Decisio
 
 
 def _accounts_for(offer: JoinerOffer, asked: int, view: View) -> bool:
-    """True if an offer matches the ``asked`` joiners. An offer with a member of the view is outdated: since then,
-    peers were lost and others were requested."""
+    """True if an offer accounts for all ``asked`` joiners. An offer with a member of the view is outdated: since the offer,
+    peers were lost and further joiners were requested."""
     joined = any(view.rank_of(peer.id) is not None for peer in offer.ready)
     return not joined and len(offer.ready) + len(offer.missing) == asked
 
@@ -366,7 +366,7 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
 
 
 def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
-    """Returns the new terms and the nearest possible size; the terms mark a requested size out of reach as refused."""
+    """Returns the new terms and the nearest possible size; if this is not the requested size, the terms record a refusal."""
     # A rule gives its limit. Hooks and requests from outside give none, so the limit in force remains.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
     terms = replace(terms, keep=request.keep, max_global_batch=most)
@@ -375,7 +375,7 @@ def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple
 
 
 def _reachable(size: int, terms: Terms, limits: Limits) -> int:
-    """Clips a size to the job's limits and, if the global batch is fixed or limited, to the samples of the batch."""
+    """Clips a size to the job's limits and, if the global batch is fixed or limited, to the number of its samples."""
     target = limits.clip(size)
     if terms.keep == "global_batch_size" and terms.global_batch_size:
         # Every peer needs a sample of the batch.

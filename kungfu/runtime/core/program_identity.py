@@ -109,7 +109,7 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
 
 
 def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
-    """Describes the first part that only one program has; parts follow their dependencies, so this is the cause."""
+    """Describes the first part that only one program has. Parts follow their dependencies: the first is the cause."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
         # All displayed parts are equal; only parts derived from them differ.
@@ -133,7 +133,7 @@ def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tup
 
 
 def _only(these: Sequence[ProgramPart], others: Sequence[ProgramPart]) -> tuple[ProgramPart | None, int]:
-    """The first part that is missing from ``others``, and the number of missing parts."""
+    """The first of ``these`` parts that ``others`` lack (``None`` if they lack none), and the number of such parts."""
     known = {part.content for part in others}
     lacking = [part for part in these if part.content not in known]
     return (lacking[0] if lacking else None), len(lacking)

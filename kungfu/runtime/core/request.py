@@ -45,7 +45,7 @@ AGENT = "(agent)"
 
 
 class Resize(Struct, frozen=True, tag=True):
-    """The number of peers that the job should have.
+    """A request to change the number of peers of the job.
 
     Attributes:
         size: The number of peers.
@@ -61,7 +61,7 @@ class Resize(Struct, frozen=True, tag=True):
 
 
 class Leave(Struct, frozen=True, tag=True):
-    """The peers that should leave.
+    """A request to remove peers from the job.
 
     Attributes:
         peers: The ids of the peers.
@@ -80,21 +80,21 @@ class Leave(Struct, frozen=True, tag=True):
 
 
 class ScaleOut(Struct, frozen=True, tag=True):
-    """The number of peers to add; the leading agent converts this request to a `Resize`."""
+    """A request to add ``count`` peers; the leading agent converts this request to a `Resize`."""
 
     count: int
     keep: Keep = "global_batch_size"
 
 
 class Migrate(Struct, frozen=True, tag=True):
-    """A replacement for ``peer`` on the host with this name; the leading agent converts this request to a `Leave`."""
+    """A request to replace ``peer`` by a new peer on ``host``; the leading agent converts this request to a `Leave`."""
 
     peer: int
     host: str
 
 
 class Profile(Struct, frozen=True, tag=True):
-    """The throughput of every size from ``minimum`` to ``maximum``, measured over ``steps`` steps each.
+    """A request to measure the throughput of each size from ``minimum`` to ``maximum``, over ``steps`` steps.
 
     The leading agent converts this request to one `Resize` for each size, and one back to the initial size.
     """
@@ -106,13 +106,13 @@ class Profile(Struct, frozen=True, tag=True):
 
 
 class SetBatch(Struct, frozen=True, tag=True):
-    """A new global batch size, in samples."""
+    """A request for a new global batch size, in samples."""
 
     samples: float
 
 
 class SetRate(Struct, frozen=True, tag=True):
-    """A new learning rate, at once or at the end of a linear ramp of ``over`` steps or samples."""
+    """A request for a new learning rate, at once or at the end of a linear ramp of ``over`` steps or samples."""
 
     rate: float
     over: float = 0.0
@@ -120,18 +120,18 @@ class SetRate(Struct, frozen=True, tag=True):
 
 
 class SetValue(Struct, frozen=True, tag=True):
-    """A new content of a registered value of the program; each peer sets the value locally, without a message."""
+    """A request to set a registered value of the program; each peer sets its own copy, without a message."""
 
     name: str
     value: Any
 
 
 class SaveCheckpoint(Struct, frozen=True, tag=True):
-    """A checkpoint of the state."""
+    """A request for a checkpoint of the state."""
 
 
 class StopTraining(Struct, frozen=True, tag=True):
-    """The end of training, on all peers."""
+    """A request to end training, on all peers."""
 
 
 class Retry(Struct, frozen=True, tag=True):
@@ -238,8 +238,8 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
     Args:
         one: The request that may be superseded.
         first: The first request with the same subject.
-        outside: The newest request from outside that changes the membership, except notices.
-        stop: The request that ends training.
+        outside: The newest request from outside that changes the membership, except preemption notices, if any.
+        stop: The request that ends training; ``None`` if there is none.
     """
     leave = outside.what if outside is not None and isinstance(outside.what, Leave) else None
     if _changes_from_outside(one) and one is not outside:

@@ -26,7 +26,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Stamp:
-    """The position for which a batch was cut; a step at any other position refuses the batch."""
+    """The position in the data for which a batch was made; a step at any other position refuses the batch."""
 
     epoch: int
     offset: int  # the number of samples of the epoch done before the batch

@@ -1,6 +1,6 @@
 """Shadow rules are evaluated but not carried out; the peers compare the rules' requests at each barrier.
 
-If peers disagree on an active rule, its barrier detects the difference. The requests of a shadow rule are recorded by
+If peers disagree on an active rule, the next barrier detects this. The requests of a shadow rule are recorded by
 rank 0 only, so without the comparison a disagreement would surface only when the rule is activated.
 """
 

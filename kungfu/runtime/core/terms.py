@@ -16,7 +16,7 @@ class Ramp:
     """A ramp of the learning rate.
 
     ``lr_t = start + (t - since) / over * (target - start)`` for ``since <= t < since + over``, and ``target`` from
-    then on. (The paper's algorithm ends the ramp at ``over``, but its equation, like this class, at ``since + over``.)
+    then on. (So does the paper's equation; the paper's algorithm ends the ramp at ``over``.)
     """
 
     start: float  # the learning rate at the beginning of the ramp
@@ -42,7 +42,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Terms:
-    """The settings of a view, equal on all peers: batch sizes, change under way, ramp, end of training."""
+    """The settings of a view, equal on all peers: batch sizes, ramp of the learning rate, change of size under way."""
 
     global_batch_size: int = 0  # the samples of a step over all peers
     # The intended samples per step and peer; not an integer if the peers cannot share the batch evenly.
@@ -73,7 +73,7 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The global batch and the size from which rules on a rescale compute; by default, the present values."""
+        """The global batch size, and the number of peers that it was set for; rules on a rescale compute a batch from both."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 

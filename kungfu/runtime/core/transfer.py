@@ -33,7 +33,7 @@ class SourceSlice:
 
 @dataclass(frozen=True)
 class Transfer:
-    """The transfer to one peer; all ``parts`` are sent at the same time, in turn ``turn`` (from 0)."""
+    """The transfer of the state to one peer: all ``parts`` are sent at the same time, in turn ``turn`` (from 0)."""
 
     turn: int
     parts: tuple[SourceSlice, ...]
@@ -98,7 +98,7 @@ def _by_host(view: View, ranks: Sequence[int]) -> dict[str, list[int]]:
 
 
 def _from(holders: Sequence[int], index: int) -> list[int]:
-    """The sources of peer number ``index`` of a host; each peer starts at another holder to spread the load."""
+    """The sources of the state for receiver ``index`` of a host; each receiver has other first sources, to spread the load."""
     first = index % len(holders)
     return [*holders[first:], *holders[:first]][:_MOST_SOURCES]
 

@@ -30,14 +30,14 @@ _Convert = Callable[[Any], Any]
 def converters(
     kind: type[Value], message: type[Message], *, unspecified: Mapping[str, str] = types.MappingProxyType({})
 ) -> tuple[Callable[[Value], Message], Callable[[Message], Value]]:
-    """The functions that convert a value to its message, and a message to its value.
+    """Two functions: one converts a value to its message, the other a message to its value.
 
     Args:
-        kind: The class of the records.
+        kind: The class of the values: a dataclass or a `msgspec` struct.
         message: The message class, which may have further fields. A field of ``kind`` that the message lacks is not
             sent; at the receiver it has its default value.
-        unspecified: The words for the zero value of an enum, by field, also within nested records. In other fields, the
-            zero value raises a ``UsageError``, as does an unknown value of a newer version.
+        unspecified: For enum fields, here and in nested records: the word for the zero value, by field name. In other
+            fields, the zero value raises a ``UsageError``; in all fields, so does an unknown value of a newer version.
     """
     hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
     sent = {*wire.fields_by_name, *wire.oneofs_by_name}
@@ -64,7 +64,7 @@ def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any]
 
 
 def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None = None) -> tuple[_Convert, _Convert]:
-    """The functions that convert a word of a ``Literal`` to its enum value, and an enum value to its word.
+    """Two functions: one converts a word of a ``Literal`` to its enum value, the other an enum value to its word.
 
     The name of a value follows from its word: ``"carried out"`` of ``RequestState`` is ``REQUEST_STATE_CARRIED_OUT``.
     Both functions raise a ``UsageError`` for an unknown argument, which a newer version may have sent.
@@ -104,7 +104,7 @@ def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None 
 
 
 def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
-    """The functions that convert a value to fields of the message, and read the value from the message."""
+    """Two functions: one converts a value to fields of the message, the other reads the value from the message."""
     if name in wire.oneofs_by_name:
         return _one_of(hint, wire.oneofs_by_name[name], unspecified)
     field = wire.fields_by_name[name]
@@ -145,7 +145,7 @@ def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Conv
 
 
 def _part(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
-    """The functions that encode and decode a value of this type."""
+    """Two functions for values of the type ``hint``: the first encodes a value for its field, the second decodes it."""
     if get_origin(hint) is Literal:
         enum = getattr(pb, wire.enum_type.name)
         return word_converters(enum, get_args(hint), unspecified=unspecified.get(wire.name))
@@ -170,7 +170,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def _of_its_name(kind: type[Value], **unspecified: str) -> tuple[Callable[[Value], Any], Callable[[Any], Value]]:
-    """The converters of a class and the message of the same name."""
+    """The `converters` between a class and the message class with the same name."""
     return converters(kind, getattr(pb, kind.__name__), unspecified=unspecified)
 
 

@@ -16,7 +16,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make(bytes_: int, *, name: str = "kungfu") -> int:
-    """Creates shared memory of ``bytes_`` zeros, called ``name`` in ``/proc``; the caller closes its descriptor."""
+    """Creates shared memory of ``bytes_`` zeros, named ``name`` in ``/proc``; the caller closes the returned descriptor."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, bytes_)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
@@ -33,7 +33,7 @@ def has_fixed_size(descriptor: int, bytes_: int) -> bool:
 
 
 def send(connection: socket.socket, *, descriptor: int, rank: int) -> None:
-    """Passes the memory to the peer of ``rank``; raises ``PeerFailure`` if that peer has closed the connection."""
+    """Sends the memory to the peer of ``rank`` over a socket; raises ``PeerFailure`` if that peer has closed it."""
     try:
         socket.send_fds(connection, [b"m"], [descriptor])
     except ConnectionError as error:

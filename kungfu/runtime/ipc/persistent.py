@@ -102,7 +102,7 @@ class Persistent:
         return _Attempt(channel, answer)
 
     def _first(self, attempts: list[_Attempt], news: threading.Event, began: float, *, until: float) -> Any | None:
-        """The first answer before ``until``; ``None`` if there is none, or all attempts have failed."""
+        """The first answer to any attempt before the time ``until``; ``None`` if none comes, or all attempts fail."""
         while (left_s := until - time.monotonic()) > 0 and attempts:
             news.wait(left_s)
             news.clear()

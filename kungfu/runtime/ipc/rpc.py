@@ -1,4 +1,4 @@
-"""gRPC with the job's secret, deadlines and named errors; the only module that opens a channel or a server."""
+"""gRPC with the job's secret, deadlines, and errors that name the peer; no other module opens a channel or a server."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def serve(
 
 @contextmanager
 def refusing(context: Any) -> Iterator[None]:
-    """Ends the call with ``INVALID_ARGUMENT`` and the text of the error if the block raises a ``UsageError``."""
+    """Within the block, a ``UsageError`` ends the gRPC call of ``context`` as ``INVALID_ARGUMENT``, with its text."""
     try:
         yield
     except UsageError as error:

@@ -21,7 +21,7 @@ _WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; the sum in float32
 
 
 class EngineState:
-    """The attachment's int64 variables on the CPU: the number of peers, and a count that is odd during a message."""
+    """The attachment's int64 variables on the CPU: the number of peers, and a counter that is odd during a message."""
 
     def __init__(self) -> None:
         with tf.init_scope(), tf.device("/CPU:0"):

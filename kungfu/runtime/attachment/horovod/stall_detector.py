@@ -39,7 +39,7 @@ class MessageProgress:
 
 
 def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgress:
-    """The progress after the counter had the value ``count`` at ``now``."""
+    """The progress after the message counter was read: it had the value ``count`` at the time ``now``."""
     return before if count == before.count else replace(before, count=count, since=now)
 
 

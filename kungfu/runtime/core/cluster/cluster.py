@@ -48,12 +48,12 @@ class Starting:
 
     @property
     def peer(self) -> Peer | None:
-        """The id and address of the joiner, once the joiner has reported that it is ready."""
+        """The id and address of the joiner; ``None`` before the joiner has reported that it is ready."""
         return self.said.peer if self.said else None
 
     @property
     def identity(self) -> Identity:
-        """The program and machine that the joiner has reported."""
+        """The program and machine that the joiner has reported; empty before the report."""
         return self.said.identity if self.said else Identity()
 
 
@@ -149,11 +149,11 @@ class Losses:
     raised: Mapping[int, Exit] = field(default_factory=dict)
 
     def with_failed(self, *peers: int) -> Losses:
-        """Counts these peers as failed, except peers with a preemption notice, which are counted already."""
+        """Counts these peers as failed, except those with a preemption notice: they count as preempted already."""
         return replace(self, failures=self.failures + len({*peers} - self.noticed))
 
     def with_preempted(self, *peers: int) -> Losses:
-        """Counts these peers as preempted, except peers with a preemption notice, which are counted already."""
+        """Counts these peers as preempted, except those with a preemption notice: they count as preempted already."""
         news = {*peers} - self.noticed
         return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
 
@@ -195,7 +195,7 @@ class Cluster:
 
     @property
     def alive(self) -> frozenset[int]:
-        """The ids of running processes."""
+        """The ids of the peers whose processes run."""
         return self.processes.alive
 
     @property

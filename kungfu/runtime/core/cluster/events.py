@@ -74,7 +74,7 @@ class LossReport:
 
 @dataclass(frozen=True)
 class PeersLost:
-    """A peer has lost other peers, has left its attachment, and waits for a new view."""
+    """A peer has lost other peers, has left the all-reduce of its view, and waits for a new view."""
 
     peer: int
     report: LossReport
@@ -120,7 +120,7 @@ class HostJoined:
 
 @dataclass(frozen=True)
 class HostNoticed:
-    """A host will be taken away soon, with all its peers; at least one other host remains."""
+    """A host got a preemption notice: it will be taken away with all its peers. At least one other host remains."""
 
     host: int
 
@@ -187,14 +187,14 @@ class Kill:
 
 @dataclass(frozen=True)
 class AdmitFirstView:
-    """Admits these peers to the first view."""
+    """Admits the first peers of the job to ``view``, the first view of the job."""
 
     view: View
 
 
 @dataclass(frozen=True)
 class AdmitPhase:
-    """Admits these peers to the first view of a phase."""
+    """Admits peers to ``view``, the first view of a phase."""
 
     view: View  # the view; all its peers begin with the state of rank 0
     number: int
@@ -219,7 +219,7 @@ class ReportMachines:
 
 @dataclass(frozen=True)
 class AdmitSurvivors:
-    """Admits the survivors to a view."""
+    """Admits the survivors of a loss to ``view``."""
 
     view: View
     sources: tuple[int, ...]  # the ranks that hold the state and send it to the others

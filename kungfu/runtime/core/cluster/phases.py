@@ -90,7 +90,7 @@ def form_phase(cluster: Cluster, now: float) -> Transition:
 
 
 def _in_rank_order(cluster: Cluster) -> list[events.PeerProgressed]:
-    """The reports of the running former members that are ready, in the order of the last view and then of their ids."""
+    """The reports of the ready, running former members, by rank in the last view; members outside it follow by id."""
     ids = cluster.view.ids if cluster.view else ()
     ready = {peer: entry.said for peer, entry in cluster.phases.ready.items() if entry.said}
     between = cluster.between_phases & ready.keys()
@@ -99,7 +99,7 @@ def _in_rank_order(cluster: Cluster) -> list[events.PeerProgressed]:
 
 
 def _with_view(cluster: Cluster, reports: Sequence[events.PeerProgressed], now: float) -> Transition:
-    """Begins the next phase, with the peers that sent these reports in its first view."""
+    """Begins the next phase; the peers that sent ``reports`` form its first view."""
     assert cluster.view is not None
     view = View(cluster.view.version + 1, tuple(report.peer for report in reports), begins_phase=True)
     losses = cluster.losses
@@ -193,7 +193,10 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
 
 
 def on_reported_while_forming(cluster: Cluster, event: events.PeersLost) -> Transition:
-    """Handles a peer that could not enter the view of its phase: kills hanging peers; the others form another view."""
+    """Handles a peer that could not enter the first view of a phase: peers that hang are killed.
+
+    When the processes of the hanging peers have ended, the other peers form another view.
+    """
     report, view = event.report, cluster.view
     assert view is not None
     if report.version < view.version or not report.late:

@@ -23,7 +23,7 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
 
 
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
-    """The number of slots of members with a preemption notice, which the next view removes in any case.
+    """The number of slots freed by the next view, since it removes the members with a preemption notice in any case.
 
     The members in ``leaving`` leave only once their replacements have come, so their slots do not count."""
     going = cluster.losses.noticed & {*cluster.members} - {*leaving}
@@ -51,7 +51,7 @@ def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Colle
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
-    """The number of peers removed from each host in the last ``AVOIDED_S`` seconds: slow hosts may cause stragglers."""
+    """The slots to avoid on each host, since it may be slow: one for each peer removed in the last ``AVOIDED_S`` seconds."""
     return Counter(host for host, at in hosts.departures.values() if now - at < AVOIDED_S)
 
 
@@ -63,7 +63,7 @@ def with_departures(hosts: Hosts, peers: Iterable[int], now: float) -> Hosts:
 
 
 def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:
-    """The ids of the processes that run on a host."""
+    """The ids of the peers whose processes run on a host."""
     return tuple(sorted(peer for peer in cluster.alive if cluster.hosts.of.get(peer, 0) == host))
 
 

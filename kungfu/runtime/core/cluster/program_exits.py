@@ -126,7 +126,7 @@ def describe_departure(departure: Departure) -> str:
 
 
 def kill_late_exits(cluster: Cluster, now: float) -> Transition:
-    """Kills the members whose processes still run ``grace_s`` after the exits of their programs."""
+    """Kills the members whose processes still run ``grace_s`` seconds after their programs reported their exits."""
     departed, grace_s = dict(cluster.losses.exiting), cluster.limits.deadlines.grace_s
     kills: list[Command] = []
     for peer, one in cluster.losses.exiting.items():

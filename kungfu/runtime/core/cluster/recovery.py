@@ -50,7 +50,7 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
 
 
 def _nobody_left(cluster: Cluster) -> events.Fail | None:
-    """The end of a job whose last member was lost during training; ``None`` if other members are left."""
+    """The command that ends a job whose last member was lost during training; ``None`` if other members are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _is_trained(cluster):
         # Members are left, or nothing is left to train.
@@ -95,7 +95,7 @@ def on_peers_lost(cluster: Cluster, event: events.PeersLost, now: float) -> Tran
 
 
 def _dismiss_stalled(cluster: Cluster, report: events.LossReport, now: float) -> Transition:
-    """Dismisses joiners that delayed a view until a deadline expired; ended processes are reported separately."""
+    """Dismisses the running joiners for which a view waited until a deadline expired, as named by ``report``."""
     commands: list[events.Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
         cluster, more = give_up_joiner(cluster, peer, report.error, now)
@@ -112,7 +112,7 @@ def _departed_members(cluster: Cluster) -> list[int]:
 
 
 def form_view(cluster: Cluster, now: float) -> Transition:
-    """Forms the next view once all running members have reported."""
+    """Forms the view of the survivors once all running members have reported the loss."""
     view, regrouping, members = cluster.view, cluster.regrouping, cluster.members
     if view is None or regrouping is None or regrouping.formed is not None:
         # No member was lost, or the view is formed already.
@@ -137,7 +137,7 @@ def _admit_survivors(cluster: Cluster, view: View) -> events.AdmitSurvivors:
 
 
 def resume(cluster: Cluster, now: float) -> Transition:
-    """Resumes a recovery that another agent began: repeats the announcements or the admission."""
+    """Resumes a recovery that another agent began: announces the losses or admits the survivors once more."""
     regrouping = cluster.regrouping
     assert regrouping is not None
     if (failed := _nobody_left(cluster)) is not None:
@@ -172,7 +172,7 @@ def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
 
 
 def _reason_to_fail(cluster: Cluster) -> events.Fail | None:
-    """The end of the job if the survivors can form no view; else ``None``."""
+    """The command that ends the job if the survivors cannot form a view; else ``None``."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
     root, how = next(iter(regrouping.lost.items()), (members[0], regrouping.reports[members[0]].error))
@@ -198,7 +198,7 @@ def _is_trained(cluster: Cluster) -> bool:
 
 
 def _most_advanced(reports: Mapping[int, events.LossReport], members: tuple[int, ...]) -> list[int]:
-    """The most advanced of the members that hold the state; all of these hold the same state."""
+    """The members that hold the most advanced state; all of the returned members hold the same state."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     step, stage = max((reports[peer].step, reports[peer].stage) for peer in holders)
     furthest = [peer for peer in holders if (reports[peer].step, reports[peer].stage) == (step, stage)]
@@ -209,18 +209,18 @@ def _most_advanced(reports: Mapping[int, events.LossReport], members: tuple[int,
 
 
 def _number_coming(cluster: Cluster) -> int:
-    """The number of peers that join the survivors now or once the survivors train."""
+    """The number of peers that will join the survivors: present joiners, joiners without a slot, and replacements."""
     return len(cluster.starting) + len(_to_be_replaced(cluster)) + len(_still_queued(cluster))
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The queue without joiners for preempted members that are lost by now: these are replaced as lost peers."""
+    """The joiners that wait for a slot, without those for preempted members that are lost by now and replaced as lost."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 
 
 def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
-    """The lost peers to replace once the survivors train again, within the budgets."""
+    """The lost peers to replace once the survivors train again, within the limits of `ReplacementLimits`."""
     assert cluster.regrouping is not None
     # After the last barrier nothing is left to train for a replacement.
     return () if _is_trained(cluster) else within_budgets(cluster, cluster.losses, cluster.regrouping.lost)
@@ -291,7 +291,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
 
 
 def _count_as_lost(cluster: Cluster, strayed: list[int], now: float) -> Transition:
-    """Counts members that left their training loops as lost, although their programs continue."""
+    """Counts as lost the members that have left their training loops, although their programs continue."""
     commands: list[events.Command] = []
     for peer in strayed:
         losses = cluster.losses

@@ -121,7 +121,7 @@ def _react(cluster: Cluster, event: events.Event, now: float) -> Transition:
 
 
 def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> Transition:
-    """Handles a view that trains; requests the removal of preempted members that could not be removed earlier."""
+    """Handles a view that has begun to train; requests removals of preempted members that had to wait for a view."""
     left = _removed_peers(cluster, event.view)
     # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
@@ -349,7 +349,7 @@ def _end_if_nobody_trains(cluster: Cluster, commands: list[events.Command]) -> T
 
 
 def _job_end(cluster: Cluster) -> events.Command:
-    """The end of a job whose processes have all ended."""
+    """The command that ends a job whose processes have all ended."""
     broken, people = dict(cluster.losses.broken_after), cluster.processes
     if not broken and people.finished | people.ended_well:
         # Peers have trained to the end, and every script has ended well.

@@ -56,7 +56,7 @@ class Survey:
 
     @property
     def is_measured(self) -> bool:
-        """True if nothing is left to measure."""
+        """True if the throughput of every size has been measured."""
         return not self.remaining
 
 

@@ -78,7 +78,7 @@ class LoggedRequest:
 
 @dataclass(frozen=True)
 class RequestLog:
-    """All requests of a job."""
+    """The requests of a job with their answers; of old requests, only the ids."""
 
     # The remembered requests by id, in the order of their arrival.
     entries: Mapping[str, LoggedRequest] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class RequestLog:
 
     @property
     def external(self) -> Asked | None:
-        """The last request that was sent to the coordinator for the request under way."""
+        """The last request sent to the coordinator for the request under way; ``None`` if none is under way."""
         entry = current(self)
         return entry.external if entry else None
 
@@ -120,7 +120,7 @@ def current(log: RequestLog) -> LoggedRequest | None:
 
 
 def first_answer(log: RequestLog, request: Asked) -> Answer | None:
-    """The first answer to this request; a refusal if another request has its id; ``None`` if the id is new."""
+    """The first answer to this request; a refusal if a different request has the same id; ``None`` if the id is new."""
     entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
         # The id is new, or the request is a repetition.
@@ -158,7 +158,7 @@ def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
 
 
 def _digest(name: str) -> str:
-    """A line for the text of forgotten ids. All lines are equally long, so a search matches whole lines only."""
+    """The digest of an id as a line of `RequestLog.forgotten`; all lines are equally long, so only whole lines match."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"
 
@@ -242,7 +242,7 @@ def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: flo
 
 
 def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
-    """Converts a request to its first external request, with absolute sizes, host numbers and the command's name."""
+    """Converts a request to the first one for the coordinator: with absolute sizes, host numbers, the command's name."""
     what: Request | SetValue = request.what
     name = request.id
     match what:
