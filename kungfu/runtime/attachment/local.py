@@ -111,8 +111,8 @@ class LocalAttachment(Attachment):
         threads, and for both ways of copying (with AVX2 if the processor has it).
 
         Cost:
-            Negligible with AVX2; without AVX2, about 0.1 ms per million float32 for each norm. Both statements hold if
-            cold memory limits the copying.
+            Negligible with AVX2; without AVX2, about 0.1 ms per million float32 for each norm. Both figures are for
+            values that are not in the processor's caches.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         check_tensors(tensors)
@@ -163,7 +163,7 @@ class LocalAttachment(Attachment):
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The newest wait for late peers that took longer than `noted_after_s`; returned once, on the lowest waiting rank."""
+        """The newest wait for late peers, if longer than `noted_after_s`; returned once, on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late

@@ -103,7 +103,7 @@ def _try_answer(me: Credentials, listening: socket.socket, deadline: float, refu
 
 
 def _patience(deadline: float) -> float:
-    """Half of the remaining time, so that one silent connection cannot use up the time of the others."""
+    """Half of the remaining seconds, so that one silent connection cannot use up the time of the other connections."""
     return max((deadline - time.monotonic()) / 2, _LAST_LOOK_S)
 
 

@@ -25,7 +25,7 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 @dataclass(frozen=True)
 class NormsWanted:
-    """Flags (bool or bool tensor) that request the norms of the values and of the sums; ``factor`` multiplies both norms."""
+    """Flags (bool or bool tensor): compute the norms of an all-reduce's values, of its sums; ``factor`` scales both."""
 
     values: Any
     sums: Any

@@ -132,11 +132,11 @@ class Attachment(Protocol):
         return
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Host, any thread: limits the wait of a message (if possible, even one in progress) for another peer."""
+        """Host, any thread: limits how long a message, if possible even one in progress, waits for another peer."""
         return
 
     def late(self) -> LateRanks | None:
-        """Host, any thread: a message that has been waiting for seconds; returned once, on one of the waiting peers."""
+        """Host, any thread: the ranks for which a message has waited for long; returned once, on one waiting peer."""
         return None
 
     def silent(self) -> SilentRanks:

@@ -162,7 +162,7 @@ def _name(step: int) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
-    """The checkpoint published last; if `latest` names a missing checkpoint, that name, so that reading it fails."""
+    """The checkpoint published last; if `latest` names a missing one, the missing path, so that reading it fails."""
     pointer = folder / _LATEST
     if pointer.is_file():
         named = folder / pointer.read_text().strip()

@@ -165,8 +165,8 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
     Args:
         terms: The terms without the settings.
-        settings: The settings. A batch has at least one sample per peer and at most the samples of an epoch. A
-            learning rate starts to change at the next step, from its current value.
+        settings: Requests for a batch, a learning rate or the end of training. A batch has at least one sample per
+            peer and at most the samples of an epoch. A rate starts to change at the next step, from its current value.
         position: The position of the job.
         size: The number of peers.
 
@@ -194,7 +194,7 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
 
 def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
-    """Clears outdated refusals: a `Retry` clears all, another request from outside only that of replacements."""
+    """Clears outdated refusals: a `Retry` clears all; a command for a size or for peers clears that of replacements."""
     if any(isinstance(one.what, request.Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and request.changes_membership(one) for one in requests)

@@ -112,7 +112,7 @@ class BarrierInput:
 
     @property
     def exchanged(self) -> tuple[int, ...]:
-        """The peers whose replacement continues: any request from outside, except a preemption notice, ends it."""
+        """The peers whose replacement continues; a request from outside, other than a preemption notice, cancels it."""
         what = None if self.outside is None else self.outside.what
         is_notice = isinstance(what, Leave) and what.when == "noticed"
         return self.terms.leaving if what is None or is_notice else ()
@@ -208,7 +208,7 @@ def _under_way(view: View, terms: Terms) -> int:
 
 
 def _without_lost(view: View, terms: Terms) -> Terms:
-    """Removes lost peers from the peers to leave; a lost peer whose replacement has come needs no other replacement."""
+    """Removes lost peers from ``leaving`` and ``departing``; a lost departing peer has its replacement already."""
     terms = replace(terms, leaving=tuple(peer for peer in terms.leaving if view.rank_of(peer) is not None))
     departing = tuple(peer for peer in terms.departing if view.rank_of(peer) is not None)
     if departing == terms.departing:
@@ -219,7 +219,7 @@ def _without_lost(view: View, terms: Terms) -> Terms:
 
 
 def _let_departing_leave(at: BarrierInput) -> Decision:
-    """Removes the departing peers, as their replacements hold the state by now; decides on the requests for the others."""
+    """Removes the departing peers, whose replacements hold the state by now; then decides on the requests."""
     view, terms, gone = at.view, at.terms, len(at.terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
@@ -251,7 +251,7 @@ def _admit_offered(at: BarrierInput, target: int, offer: JoinerOffer) -> Decisio
 
 
 def _accounts_for(offer: JoinerOffer, asked: int, view: View) -> bool:
-    """True if an offer accounts for all ``asked`` joiners. An offer with a member of the view is outdated: since the offer,
+    """True if an offer accounts for all ``asked`` joiners. An offer with a member of the view is outdated: since then,
     peers were lost and further joiners were requested."""
     joined = any(view.rank_of(peer.id) is not None for peer in offer.ready)
     return not joined and len(offer.ready) + len(offer.missing) == asked
@@ -272,9 +272,9 @@ class _Named:
 
 
 def _let_named_leave(at: BarrierInput) -> Decision:
-    """Removes named peers; if a size is requested too, the named peers leave first.
+    """Removes the peers named by requests; if a size is requested too, the named peers leave first.
 
-    A notice cannot be refused, but the last peer of a job stays until a replacement has come.
+    A preemption notice cannot be refused, but the last peer of a job stays until a replacement has come.
     """
     view, terms, lead, named = at.view, at.terms, at.requests[0].what, _named(at)
     by_command = at.requests[0].is_outside
@@ -366,7 +366,7 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
 
 
 def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
-    """Returns the new terms and the nearest possible size; if this is not the requested size, the terms record a refusal."""
+    """Returns the new terms and the nearest possible size; if it is not the requested one, the terms note a refusal."""
     # A rule gives its limit. Hooks and requests from outside give none, so the limit in force remains.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
     terms = replace(terms, keep=request.keep, max_global_batch=most)

@@ -9,7 +9,7 @@ replacements have come. ``merge`` chooses among several requests.
 | -------------------------------------- | ----------------------------------------------------------------------- |
 | a size, peers to evict or to replace   | that size, without those peers                                          |
 | peers of several rules                 | all of them; a peer that is both evicted and replaced leaves now        |
-| a size or peers from outside, twice    | the newer request, which comes first; a notice is carried out with it   |
+| a size or peers from outside, twice    | the newer request; a preemption notice is carried out along with it     |
 | two sizes                              | the size from outside, else the first; the others are superseded        |
 | a size, peers evicted from outside     | the peers leave without replacements; the size is superseded            |
 | a size, peers replaced on a named host | the peers; the size is superseded: its joiners would run on that host   |
@@ -221,13 +221,13 @@ def _merge_order(asked: Asked) -> tuple[bool, ...]:
 
 
 def _changes_from_outside(asked: Asked) -> bool:
-    """True if a request from outside changes the membership, except a preemption notice, which has no conflicts."""
+    """True for a request from outside that changes the membership, except a preemption notice: it never conflicts."""
     is_notice = isinstance(asked.what, Leave) and asked.what.when == "noticed"
     return asked.is_outside and changes_membership(asked) and not is_notice
 
 
 def _subject(asked: Asked) -> tuple[Any, ...]:
-    """The subject of a request; among requests with the same subject the first has precedence."""
+    """The subject of a request (its type, and the name of a value); the first request on a subject has precedence."""
     what = asked.what
     return (SetValue, what.name) if isinstance(what, SetValue) else (type(what),)
 
@@ -238,7 +238,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
     Args:
         one: The request that may be superseded.
         first: The first request with the same subject.
-        outside: The newest request from outside that changes the membership, except preemption notices, if any.
+        outside: The newest request from outside for a size or for peers to leave, except preemption notices.
         stop: The request that ends training; ``None`` if there is none.
     """
     leave = outside.what if outside is not None and isinstance(outside.what, Leave) else None

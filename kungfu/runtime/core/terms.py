@@ -1,4 +1,4 @@
-"""The terms of a view: its batch sizes, the change under way, the ramp of the learning rate, and the end of training.
+"""The terms of a view: batch sizes, ramp of the learning rate, change of size under way, and the end of training.
 
 A barrier changes the terms with the membership (``core.barrier``), and applies the settings that rules request.
 """
@@ -16,7 +16,7 @@ class Ramp:
     """A ramp of the learning rate.
 
     ``lr_t = start + (t - since) / over * (target - start)`` for ``since <= t < since + over``, and ``target`` from
-    then on. (So does the paper's equation; the paper's algorithm ends the ramp at ``over``.)
+    then on. (The paper's equation agrees; the paper's algorithm ends the ramp at ``over``.)
     """
 
     start: float  # the learning rate at the beginning of the ramp
@@ -73,7 +73,7 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The global batch size, and the number of peers that it was set for; rules on a rescale compute a batch from both."""
+        """The batch and size from which rules on a rescale compute the next batch; by default, the present ones."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 

@@ -98,7 +98,7 @@ def _by_host(view: View, ranks: Sequence[int]) -> dict[str, list[int]]:
 
 
 def _from(holders: Sequence[int], index: int) -> list[int]:
-    """The sources of the state for receiver ``index`` of a host; each receiver has other first sources, to spread the load."""
+    """The sources of the state for receiver ``index`` of a host; the first source varies, to spread the load."""
     first = index % len(holders)
     return [*holders[first:], *holders[:first]][:_MOST_SOURCES]
 

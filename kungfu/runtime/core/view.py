@@ -30,7 +30,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class View:
-    """A numbered membership.
+    """A numbered membership of a job: the peers that train together, in rank order.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])

@@ -1,4 +1,4 @@
-"""Converts between the values that peers and agents exchange and their messages; no other module handles both.
+"""Converts the values that peers and agents send each other to messages, and back; no other module handles both forms.
 
 A record is a dataclass or a `msgspec` struct. It converts to a message with fields of the same names; the type of each
 field determines how its value is sent: a word of a ``Literal`` as a value of the field's enum, a tuple as a repeated

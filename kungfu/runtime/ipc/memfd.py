@@ -16,7 +16,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make(bytes_: int, *, name: str = "kungfu") -> int:
-    """Creates shared memory of ``bytes_`` zeros, named ``name`` in ``/proc``; the caller closes the returned descriptor."""
+    """Creates shared memory of ``bytes_`` zeros, called ``name`` in ``/proc``; the caller closes the descriptor."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, bytes_)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)

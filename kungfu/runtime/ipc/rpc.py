@@ -96,7 +96,7 @@ class Server:
         self._server, self.address, self._known = server, address, known
 
     def end_strangers(self, *, per_address: int = 16, silent_s: float = 1.0, spoken_s: float = 10.0) -> None:
-        """Ends connections on which the secret was not given, the oldest first, so that they do not block others.
+        """Ends connections on which the secret was not given, the longest idle first, so that they do not block others.
 
         Connections with the secret are kept, however long they are idle: a call may be waiting for its answer, and gRPC
         itself closes connections without a call.

@@ -59,7 +59,7 @@ def _bound(listening: socket.socket, address: str) -> bool:
 
 
 def connect(job: str, name: str, *, secret: bytes, timeout_s: float) -> socket.socket | None:
-    """Connects to the peer that listens as ``name``; ``None`` if the peer is busy or no process of this user listens."""
+    """Connects to the peer that listens as ``name``; ``None`` if the peer is busy, or not a process of this user."""
     for address in addresses(job, name, secret=secret):
         connection = _connected(address, timeout_s)
         if connection is not None:

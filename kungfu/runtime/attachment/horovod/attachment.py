@@ -120,7 +120,7 @@ class HorovodAttachment(Attachment):
             stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The newest wait for late peers that took longer than `noted_after_s`; returned once, on the lowest waiting rank."""
+        """The newest wait for late peers, if longer than `noted_after_s`; returned once, on the lowest waiting rank."""
         if (stall := self._stall) is None:
             return None
         late, stall.late = stall.late, None

@@ -66,7 +66,7 @@ class StallDetector:
     gave_up: DeadlineExceeded | None = None
 
     def begin(self) -> Callable[[], None]:
-        """Starts the thread; returns a function that stops the thread and may be called even after ``give_up``."""
+        """Starts the detector's thread; returns a function that stops it and may be called even after ``give_up``."""
         stopped = threading.Event()
         thread = threading.Thread(target=self._run, args=(stopped,), name="kungfu-stall-detector", daemon=True)
         thread.start()

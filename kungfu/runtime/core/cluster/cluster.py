@@ -108,7 +108,7 @@ class Hosts:
 
     @property
     def threads(self) -> int:
-        """The number of threads of an op, equal on all peers so that sums have one order; 0 if unknown."""
+        """The number of threads of an op, equal on all peers so that all add in the same order; 0 if unknown."""
         return min(self.shares.values(), default=0)
 
     @property
@@ -227,7 +227,7 @@ Transition = tuple[Cluster, list[Command]]
 
 
 def mark_to_kill(cluster: Cluster, peers: Iterable[int]) -> Cluster:
-    """Marks peers as released and as peers to kill, so that a new leader can repeat the kill."""
+    """Marks peers as removed from the job and as to be killed, so that a new leader can repeat the kill."""
     people, going = cluster.processes, frozenset(peers)
     people = replace(people, released=people.released | going, to_kill=(people.to_kill | going) & people.alive)
     return replace(cluster, processes=people)

@@ -174,7 +174,7 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """Handles a joiner that will not come: a replacement is started again; a requested joiner is reported missing."""
+    """Handles a joiner that will not come: if it replaces a lost peer, another is started; else it counts as missing."""
     entry = cluster.starting[peer]
     cluster = cluster.without_joiners([peer])
     if entry.replaces is None:

@@ -51,12 +51,12 @@ def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Colle
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
-    """The slots to avoid on each host, since it may be slow: one for each peer removed in the last ``AVOIDED_S`` seconds."""
+    """The slots to avoid on each (perhaps slow) host: one for each peer removed in the last ``AVOIDED_S`` seconds."""
     return Counter(host for host, at in hosts.departures.values() if now - at < AVOIDED_S)
 
 
 def with_departures(hosts: Hosts, peers: Iterable[int], now: float) -> Hosts:
-    """The hosts after a decision removed peers; a peer whose removal is known already is not counted again."""
+    """Records which peers a decision has removed from the hosts; a peer recorded earlier keeps its time of removal."""
     recent = {peer: (host, at) for peer, (host, at) in hosts.departures.items() if now - at < AVOIDED_S}
     news = {peer: (hosts.of.get(peer, 0), now) for peer in peers if peer not in recent}
     return replace(hosts, departures={**recent, **news})
@@ -68,7 +68,7 @@ def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:
 
 
 def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
-    """The cluster after a host was closed to new peers."""
+    """Closes a host to new peers; ``leaving`` is True if it got a preemption notice, and False if it was lost."""
     hosts = cluster.hosts
     slots = {other: count for other, count in hosts.slots.items() if other != host}
     going = hosts.leaving | {host} if leaving else hosts.leaving - {host}

@@ -80,7 +80,7 @@ def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -
 
 
 def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
-    """Counts a lost peer as preempted, not as failed, when its exit code, which comes after its report, shows this."""
+    """Counts a lost peer as preempted instead of failed: its exit code, known only after its report, shows that."""
     losses = cluster.losses
     failures = losses.failures if peer in losses.noticed else max(0, losses.failures - 1)
     return replace(cluster, losses=replace(losses, failures=failures).with_preempted(peer))
@@ -97,7 +97,7 @@ def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
 
 
 def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
-    """The failure of a job that a peer's program ended, by ``sys.exit(n)`` or a usage error; else ``None``."""
+    """The command that ends the job as a peer's program chose, by ``sys.exit(n)`` or a usage error; else ``None``."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None or departure.code is None or departure.killed:
         # The peer reported nothing, its process still runs, or it was killed.

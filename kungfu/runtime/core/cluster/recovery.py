@@ -1,6 +1,6 @@
-"""The recovery of a view that lost peers: survivors, their coordinator, the state that counts, and replacements.
+"""The recovery of a view that lost peers: the survivors form a view, adopt one state, and get replacements.
 
-A member that loses another member leaves the attachment, reports the loss, and waits. When all running members have
+A member that loses another member disconnects from its view, reports the loss, and waits. When all running members have
 reported, they form the next view in their old order. They adopt the state of the most advanced members, so a step that
 any of them has completed is never undone. A member that does not report in time is killed, so that it cannot
 resume in a view that has continued without it. Further losses may come before the new view trains: a report from a
@@ -214,7 +214,7 @@ def _number_coming(cluster: Cluster) -> int:
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The joiners that wait for a slot, without those for preempted members that are lost by now and replaced as lost."""
+    """The queue of waiting joiners, less one for each preempted member that is lost by now and replaced as lost."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 

@@ -61,7 +61,7 @@ def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None =
 
 
 def react(cluster: Cluster, event: events.Event, now: float) -> Transition:
-    """The next cluster, and the commands to perform, in order; ``now`` is in seconds of the agent's clock."""
+    """The next state of the cluster, and the commands to perform, in order; ``now`` is seconds of the agent's clock."""
     cluster, commands = _react(cluster, event, now)
     # The programs are compared once, when the last peer is ready.
     may_form = not isinstance(event, events.Tick | events.ProgramDiffers)
@@ -169,7 +169,7 @@ def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
 
 
 def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[events.Command]:
-    """Asks the coordinator to remove peers, with replacements within the budget of preemptions."""
+    """The request to the coordinator to remove preempted peers; replacements come within the budget of preemptions."""
     if not peers:
         # No peer is to be removed.
         return []

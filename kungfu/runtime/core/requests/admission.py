@@ -84,7 +84,7 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
 
 
 def _out_of_reach(size: int, keep: request.Keep, context: AdmissionContext) -> str | None:
-    """The reason why the job cannot have this size, or ``None``; a constant global batch needs a sample for each peer."""
+    """The reason why the job cannot have this size, or ``None``; a constant batch needs a sample for each peer."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
         # Some peers would have no sample.

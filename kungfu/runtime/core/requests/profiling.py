@@ -51,7 +51,7 @@ class Survey:
 
     @property
     def goal(self) -> int:
-        """The size that the job should have now."""
+        """The size that the job should have now: the next one to measure, or at the end the initial size."""
         return self.remaining[0] if self.remaining else self.initial_size
 
     @property

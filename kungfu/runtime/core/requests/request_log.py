@@ -55,7 +55,7 @@ _LINE = 12  # characters of a digest and its line end
 
 @dataclass(frozen=True)
 class Answer:
-    """The progress of a request."""
+    """An answer to a request: the state that the request has reached, with the reason and the results."""
 
     state: RequestState
     reason: str = ""  # the reason for a refusal, or the outcome; empty if there is none
@@ -105,7 +105,7 @@ class CoordinatorReplied:
 
 @dataclass(frozen=True)
 class StepsMeasured:
-    """The steps that the coordinator measured while no peer was getting ready on the same hosts."""
+    """The steps that the coordinator measured while no joiner was getting ready on the hosts of the view."""
 
     steps: tuple[TimedStep, ...]
 
@@ -158,7 +158,7 @@ def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
 
 
 def _digest(name: str) -> str:
-    """The digest of an id as a line of `RequestLog.forgotten`; all lines are equally long, so only whole lines match."""
+    """The digest of an id, as a line of `RequestLog.forgotten`; lines are equally long, so only whole lines match."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"
 
@@ -169,7 +169,7 @@ LogTransition = tuple[RequestLog, list[Asked]]
 
 
 def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
-    """The next log, and the requests to send to the coordinator; ``context`` is the state after the event."""
+    """The next log and the requests to send to the coordinator; ``context`` is the state of the job after the event."""
     if isinstance(event, Asked):
         return _on_submitted(log, event, context, now)
     entry = current(log)
@@ -242,7 +242,7 @@ def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: flo
 
 
 def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
-    """Converts a request to the first one for the coordinator: with absolute sizes, host numbers, the command's name."""
+    """Converts a request to what is sent to the coordinator first: absolute sizes, host numbers, the command's name."""
     what: Request | SetValue = request.what
     name = request.id
     match what:
