@@ -25,7 +25,10 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 @dataclass(frozen=True)
 class NormsWanted:
-    """Flags (bool or bool tensor): compute the norms of an all-reduce's values, of its sums; ``factor`` scales both."""
+    """The requested norms of an all-reduce: two flags (each a bool or a bool tensor), for its values and for its sums.
+
+    ``factor`` multiplies both squared norms.
+    """
 
     values: Any
     sums: Any

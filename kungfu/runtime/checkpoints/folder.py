@@ -132,7 +132,7 @@ def _number(path: Path) -> int:
 
 
 def has_step(folder: Path, step: int) -> bool:
-    """True if a folder has a complete checkpoint of this step."""
+    """True if a folder has a complete checkpoint of step ``step``."""
     return any(_is_whole(path.parent) for path in folder.glob(f"{_name(step)}*/{MANIFEST}"))
 
 

@@ -130,7 +130,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
 
 
 def with_requests(decision: Decision, merged: Sequence[request.Asked]) -> Decision:
-    """Adds the result of ``merge`` to a decision: membership requests, settings, and superseded requests."""
+    """Adds the result of ``merge`` to a decision: requests for the membership, for settings, and superseded ones."""
     chosen = [one for one in merged if not one.superseded_by]
     return replace(
         decision,
@@ -147,7 +147,7 @@ def with_settings(
     position: RunPosition,
     on_rescale: Callable[[int, int], Sequence[request.Asked]],
 ) -> Terms:
-    """The terms of a decision after its settings; if the size changes, the settings of rules on a rescale come first.
+    """Returns a decision's terms with its settings applied; if the size changes, settings of ``on_rescale`` come first.
 
     ``on_rescale`` returns the settings that rules choose for a rescale, given the old and the new size."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
@@ -194,7 +194,7 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
 
 def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
-    """Clears outdated refusals: a `Retry` clears all; a command for a size or for peers clears that of replacements."""
+    """Clears outdated refusals: a `Retry` clears all; a size or `Leave` from outside clears a refused replacement."""
     if any(isinstance(one.what, request.Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and request.changes_membership(one) for one in requests)

@@ -37,12 +37,12 @@ class Exit:
     where: str = ""  # the program's file and line at which the exception was raised
 
     def repeats(self, other: Exit) -> bool:
-        """True if both programs raised the same class of exception at the same line."""
+        """True if both exits are due to an exception of the same class, raised at the same line."""
         return self.kind == other.kind == "exception" and (self.name, self.where) == (other.name, other.where)
 
 
 def kind_of(error: BaseException) -> ExitKind:
-    """The kind of an exit that an uncaught exception has caused.
+    """The kind of the exit of a program that has raised this exception.
 
     Args:
         error: The uncaught exception.

@@ -61,7 +61,7 @@ from kungfu.runtime.settings import Limits
 
 @dataclass(frozen=True)
 class JoinerOffer:
-    """The agent's report on the joiners that it was asked to prepare."""
+    """The agent's report to the coordinator on the joiners that it was asked to prepare: ready or missing."""
 
     ready: tuple[Peer, ...] = ()  # the peers that are ready to join
     missing: tuple[int, ...] = ()  # the ids of the joiners that will not come
@@ -93,7 +93,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class BarrierInput:
-    """The input of a barrier's decision."""
+    """The input of a barrier's decision: the view with its terms, the requests, the offered joiners and speeds."""
 
     view: View  # the view that holds the barrier
     terms: Terms

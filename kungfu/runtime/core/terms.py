@@ -79,7 +79,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class RunPosition:
-    """The position of the job at a barrier."""
+    """The position of the job at a barrier: steps and samples done, and the learning rate."""
 
     steps: int  # the number of steps done
     samples: int  # the number of samples of all steps done

@@ -111,6 +111,6 @@ def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[i
 
 
 def _parts(sources: Sequence[int], total_bytes: int) -> tuple[SourceSlice, ...]:
-    """Divides the state evenly into contiguous slices, one from each source."""
+    """Divides the bytes of the state evenly into contiguous slices; each source sends one slice."""
     stops = [*accumulate(spread(total_bytes, len(sources)))]
     return tuple(map(SourceSlice, sources, [0, *stops], stops))

@@ -62,11 +62,11 @@ class JoinerPage:
         return cls(descriptor)
 
     def add(self, peer: int) -> None:
-        """Marks this peer as getting ready."""
+        """Marks a peer as a joiner that is getting ready."""
         self._mark(peer, _ON_ITS_WAY)
 
     def remove(self, peers: Iterable[int]) -> None:
-        """Marks these peers as no longer getting ready."""
+        """Marks peers as no longer getting ready."""
         for peer in peers:
             self._mark(peer, _NOBODY)
 

@@ -121,7 +121,7 @@ class Persistent:
         return None
 
     def _check(self, error: Any, began: float) -> None:
-        """Raises an error sent by the other end, or the error of a port that has refused for more than 0.6 s."""
+        """Raises ``error`` if the other end sent it, or if the port has refused for more than 0.6 s; else returns."""
         # The attempt was not answered in time, or its connection was closed in favour of newer ones.
         if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
             return

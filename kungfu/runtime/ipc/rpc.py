@@ -223,7 +223,7 @@ def receives(decode: Callable[[Any], Value]) -> Callable[[Callable[[Any, Value, 
 
 
 class Method:
-    """A method of the service at ``address``, called with the secret."""
+    """A remote method of the service at ``address``, called with the job's secret."""
 
     def __init__(self, method: Any, address: str, secret: str) -> None:
         self._method, self.address, self._metadata = method, address, ((_SECRET_KEY, secret),)
@@ -236,7 +236,7 @@ class Method:
 
 
 class Channel:
-    """A channel to ``address`` that adds the secret to every call; a ``with`` block closes it at the end."""
+    """A channel to ``address`` that adds the job's secret to every call; a ``with`` block closes the channel."""
 
     def __init__(self, address: str, secret: str, options: Sequence[tuple[str, int]]) -> None:
         self.address, self._secret = address, secret

@@ -59,7 +59,7 @@ def _bound(listening: socket.socket, address: str) -> bool:
 
 
 def connect(job: str, name: str, *, secret: bytes, timeout_s: float) -> socket.socket | None:
-    """Connects to the peer that listens as ``name``; ``None`` if the peer is busy, or not a process of this user."""
+    """Connects to the peer ``name``; ``None`` if no process of this user listens as this peer, or the peer is busy."""
     for address in addresses(job, name, secret=secret):
         connection = _connected(address, timeout_s)
         if connection is not None:

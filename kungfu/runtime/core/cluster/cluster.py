@@ -200,7 +200,7 @@ class Cluster:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The peers of the view that still train and were not removed; each of them must report if the view breaks."""
+        """The running peers of the view that still train and were not removed; each must report if the view breaks."""
         if self.view is None:
             # No peer trains yet.
             return ()
@@ -210,7 +210,7 @@ class Cluster:
 
     @property
     def between_phases(self) -> frozenset[int]:
-        """The running peers that have finished a phase and may begin another."""
+        """The running peers that have finished a phase of the program and may begin another phase."""
         ending = {peer for peer, one in self.losses.exiting.items() if one.is_gone}
         return (self.processes.finished & self.alive) - ending if self.phases.is_over else frozenset()
 
@@ -227,7 +227,7 @@ Transition = tuple[Cluster, list[Command]]
 
 
 def mark_to_kill(cluster: Cluster, peers: Iterable[int]) -> Cluster:
-    """Marks peers as removed from the job and as to be killed, so that a new leader can repeat the kill."""
+    """Marks peers as removed from the job and as peers to kill, so that a new leader can repeat the kill."""
     people, going = cluster.processes, frozenset(peers)
     people = replace(people, released=people.released | going, to_kill=(people.to_kill | going) & people.alive)
     return replace(cluster, processes=people)

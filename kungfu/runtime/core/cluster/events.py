@@ -19,7 +19,7 @@ from kungfu.runtime.core.view import Peer, View
 
 @dataclass(frozen=True)
 class PeerProgressed:
-    """A joiner has attached or, if ``ready``, waits to be admitted and reports its program.
+    """A joiner has called ``attach`` or, if ``ready``, reports its program and waits to be admitted.
 
     A former member also reports that it is ready, before each phase after the first. ``phase`` is the phase for which
     the peer is ready.

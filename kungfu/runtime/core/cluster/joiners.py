@@ -114,7 +114,7 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
 
 
 def on_peer_progressed(cluster: Cluster, event: events.PeerProgressed, now: float) -> Transition:
-    """Handles a joiner that has attached or is ready."""
+    """Handles a joiner's report that it has called ``attach`` or is ready."""
     entry = cluster.starting.get(event.peer.id)
     if entry is None or entry.ready is not None:
         # The joiner was dismissed and is about to end, or the report is repeated.
@@ -164,7 +164,7 @@ def offer_if_ready(cluster: Cluster, commands: Sequence[events.Command] = ()) ->
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:
-    """The seconds of the slowest joiner from its spawn to ``attach``, and from ``attach`` until it was ready."""
+    """The seconds of the slowest joiner: ``spawn`` until it called ``attach``, and ``ready`` from then on."""
     entries = [entry for entry in cluster.starting.values() if entry.attached and entry.ready]
     if not entries:
         return {}
@@ -174,7 +174,7 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """Handles a joiner that will not come: if it replaces a lost peer, another is started; else it counts as missing."""
+    """Handles a joiner that will not come: for a lost peer, another one is started; else it is reported as missing."""
     entry = cluster.starting[peer]
     cluster = cluster.without_joiners([peer])
     if entry.replaces is None:
@@ -237,7 +237,7 @@ def form_first_view(cluster: Cluster) -> Transition:
 
 
 def compare_waiting(cluster: Cluster) -> list[events.Command]:
-    """The commands to compare programs, one for each joiner that is ready but runs a different program."""
+    """The commands that compare programs: one for each joiner that is ready but runs a different program."""
     if cluster.view is None:
         # Before the first view all programs are compared together.
         return []

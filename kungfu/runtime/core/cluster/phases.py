@@ -210,7 +210,7 @@ def on_reported_while_forming(cluster: Cluster, event: events.PeersLost) -> Tran
 
 
 def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
-    """Kills former members that are late for the next phase; ends a job whose phase does not begin."""
+    """Kills former members that are late for the next phase; ends the job if that phase does not begin in time."""
     phases, deadlines = cluster.phases, cluster.limits.deadlines
     if phases.is_forming and now - phases.since > _FORMING_WAITS * deadlines.wait_s:
         # All peers of the view are held up.

@@ -56,7 +56,7 @@ def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
 
 
 def with_departures(hosts: Hosts, peers: Iterable[int], now: float) -> Hosts:
-    """Records which peers a decision has removed from the hosts; a peer recorded earlier keeps its time of removal."""
+    """Records the host and the time of each peer that a decision removes; a peer recorded earlier keeps its time."""
     recent = {peer: (host, at) for peer, (host, at) in hosts.departures.items() if now - at < AVOIDED_S}
     news = {peer: (hosts.of.get(peer, 0), now) for peer in peers if peer not in recent}
     return replace(hosts, departures={**recent, **news})

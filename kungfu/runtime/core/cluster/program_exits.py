@@ -120,7 +120,7 @@ def early_departure(cluster: Cluster, peer: int) -> Departure | None:
 
 
 def describe_departure(departure: Departure) -> str:
-    """Describes the exit of a program, with the exit code of its process."""
+    """Describes the exit of a program; includes the exit code of the process if the program ended by itself."""
     exit, code = departure.exit, departure.code
     return described(exit) if exit.kind != "exit" or code is None else f"{exit_in_words(code)}: {described(exit)}"
 

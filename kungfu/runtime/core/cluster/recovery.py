@@ -214,7 +214,7 @@ def _number_coming(cluster: Cluster) -> int:
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The queue of waiting joiners, less one for each preempted member that is lost by now and replaced as lost."""
+    """The queue of waiting joiners, less one per preempted member that is lost by now and replaced as a lost peer."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 

@@ -121,7 +121,7 @@ def _react(cluster: Cluster, event: events.Event, now: float) -> Transition:
 
 
 def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) -> Transition:
-    """Handles a view that has begun to train; requests removals of preempted members that had to wait for a view."""
+    """Handles a view that has begun to train; requests the removal of preempted members if it had to wait."""
     left = _removed_peers(cluster, event.view)
     # The size that the job would have without losses; a view from which a decision removed peers sets a smaller goal.
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
@@ -144,7 +144,7 @@ def _forget_ended(cluster: Cluster) -> Cluster:
 
 
 def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
-    """Handles the end of a peer's training."""
+    """Handles a peer whose training is over, because training is complete or a view removed the peer."""
     people = cluster.processes
     if leaving:
         # A view removed the peer. If the peer was preempted by its platform, the host is not slow.
@@ -241,7 +241,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
 
 
 def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
-    """Handles a lost host: all its processes count as ended."""
+    """Handles the loss of a host: all processes of the host count as ended."""
     there = placement.peers_on(cluster, host)
     cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:

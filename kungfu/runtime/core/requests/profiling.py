@@ -40,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Survey:
-    """The progress of a profile."""
+    """The progress of a profile: the sizes still to be measured, and the measurements so far."""
 
     remaining: tuple[int, ...]  # the sizes still to be measured, the present size first
     initial_size: int  # the size that the job had when the profile began

@@ -105,7 +105,7 @@ class CoordinatorReplied:
 
 @dataclass(frozen=True)
 class StepsMeasured:
-    """The steps that the coordinator measured while no joiner was getting ready on the hosts of the view."""
+    """The steps that the coordinator measured while the job had no joiner that was getting ready."""
 
     steps: tuple[TimedStep, ...]
 
