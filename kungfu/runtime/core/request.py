@@ -221,7 +221,7 @@ def _merge_order(asked: Asked) -> tuple[bool, ...]:
 
 
 def _changes_from_outside(asked: Asked) -> bool:
-    """True for a request from outside that changes the membership; False for a preemption notice: it never conflicts."""
+    """True if a request from outside, except a preemption notice (which never conflicts), changes the membership."""
     is_notice = isinstance(asked.what, Leave) and asked.what.when == "noticed"
     return asked.is_outside and changes_membership(asked) and not is_notice
 

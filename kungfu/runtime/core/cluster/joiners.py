@@ -164,7 +164,7 @@ def offer_if_ready(cluster: Cluster, commands: Sequence[events.Command] = ()) ->
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:
-    """The seconds of the slowest joiner, by part: ``spawn``, up to ``attach``; ``ready``, from ``attach`` to readiness."""
+    """The seconds of the slowest joiner: ``spawn``, up to its ``attach``; ``ready``, from then to readiness."""
     entries = [entry for entry in cluster.starting.values() if entry.attached and entry.ready]
     if not entries:
         return {}
