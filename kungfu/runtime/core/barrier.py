@@ -194,7 +194,7 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
 
 def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
-    """Clears outdated refusals: a `Retry` clears all; a size or `Leave` from outside clears a refused replacement."""
+    """Clears outdated refusals: a `Retry` all; a size or `Leave` from outside, only the refusal of replacements."""
     if any(isinstance(one.what, request.Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and request.changes_membership(one) for one in requests)

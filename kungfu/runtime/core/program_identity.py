@@ -109,7 +109,7 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
 
 
 def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
-    """Describes the first part that only one program has. Parts follow their dependencies: the first is the cause."""
+    """Describes the first part that only one program has: since parts follow their dependencies, it is the cause."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
         # All displayed parts are equal; only parts derived from them differ.

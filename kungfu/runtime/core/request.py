@@ -221,7 +221,7 @@ def _merge_order(asked: Asked) -> tuple[bool, ...]:
 
 
 def _changes_from_outside(asked: Asked) -> bool:
-    """True if a request from outside, except a preemption notice (which never conflicts), changes the membership."""
+    """True for membership requests from outside, except preemption notices: these never conflict with others."""
     is_notice = isinstance(asked.what, Leave) and asked.what.when == "noticed"
     return asked.is_outside and changes_membership(asked) and not is_notice
 
