@@ -58,7 +58,7 @@ class _PreemptionSignal:
         threading.Thread(target=self._listen, name="kungfu-notice", daemon=True).start()
 
     def close(self) -> None:
-        """Restores the default of SIGTERM; in another thread, makes the next SIGTERM end the process. Idempotent."""
+        """Makes the next SIGTERM end this process; in the main thread, restores the default handler. Idempotent."""
         self._over = True
         if threading.current_thread() is threading.main_thread():
             self._restore()
@@ -80,7 +80,7 @@ class _PreemptionSignal:
             signal.set_wakeup_fd(current)
 
     def _forked(self) -> None:
-        """Restores the default in a forked child: the child's signals must not reach the parent's socket."""
+        """Restores the default handler of SIGTERM in a forked child: its signals must not reach the parent's socket."""
         if not self._over:
             self._over = True
             self._restore()

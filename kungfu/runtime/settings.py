@@ -25,7 +25,7 @@ class Limits:
     maximum: int
 
     def clip(self, size: int) -> int:
-        """The nearest number of peers within the limits."""
+        """The number of peers within the limits that is nearest to ``size``."""
         return max(self.minimum, min(self.maximum, size))
 
 

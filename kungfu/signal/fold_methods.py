@@ -37,7 +37,7 @@ class FoldMethods:
     def ema(self, decay: float, *, on_rescale: OnRescale = "keep") -> Fold:
         """The exponential moving average, corrected for its start: ``a += (d / w) (x - a)`` with ``w = (1 - d) w + d``.
 
-        Gives float32, NaN until the first finite input.
+        Here *a* is the average and *x* the newest value; *w* starts at 0. Float32, NaN until the first finite input.
 
         Args:
             decay: Weight of the newest value, the *d* of the formula, in (0, 1].
@@ -99,7 +99,7 @@ class FoldMethods:
 
         Args:
             largest: The largest size that has an entry, in peers; larger sizes are not recorded.
-            forget_after: Steps after the last sample of a size, at least 1, until its entry expires.
+            forget_after: The number of steps, at least 1, after which an entry without a new sample expires; ``None``: never.
             strike_all: A bool signal; all entries are deleted in steps in which it is true.
 
         Raises:

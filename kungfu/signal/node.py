@@ -221,7 +221,7 @@ class Source(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Map(Signal):
-    """A pure function from the vocabulary."""
+    """A signal computed from other signals by a pure function: an operation of the vocabulary."""
 
     operation: Operation
     operands: tuple[Signal, ...]

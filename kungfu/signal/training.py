@@ -319,7 +319,7 @@ for _name in SOURCES:
 
 
 def _meant(name: str) -> str:
-    """A hint with the name that was probably meant."""
+    """A hint with the signal that an unknown ``name`` probably stands for; empty if there is none."""
     if name in _OTHER_WORDS:
         return f"write training.{_OTHER_WORDS[name]}: "
     close = get_close_matches(name, [*SOURCES, *_MONITORS], n=1, cutoff=0.75)

@@ -243,7 +243,7 @@ def _unknown(step: int) -> float:
 
 @dataclass(frozen=True)
 class ClusterModel:
-    """A model of a job by step and size; the decisions of a policy affect the inputs of later steps.
+    """A model of a job, by functions of step and size; the decisions of a policy affect the inputs of later steps.
 
     Args:
         throughput_by_size: Samples / s of all peers together, as a function of the number of peers or as a table. A

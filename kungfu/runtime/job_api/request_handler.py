@@ -87,7 +87,7 @@ class RequestHandler:
 
         Returns:
             The requests for which rank 0 should hold barriers. Neither these nor the replies to queries may be sent
-            before the followers hold the new log: see ``send_replies``.
+            before the other agents hold the new log: see ``send_replies``.
         """
         self._note_states(cluster, now)
         externals: list[Asked] = []
@@ -115,7 +115,7 @@ class RequestHandler:
             query.reply.set_result(reply)
 
     def on_record(self, event: LoggedEvent) -> None:
-        """Handles a recorded event."""
+        """Remembers a recorded event for the status; if joiners failed, the request that waits for them is refused."""
         self._recent.add_event(event)
         # If the request under way waits for joiners, their failure is why it is refused; later requests are unaffected.
         match event, self.request_log.external:
@@ -123,7 +123,7 @@ class RequestHandler:
                 self._unreached = CoordinatorReplied(id, refusal=reason)
 
     def _request_events(self, event: Any) -> Iterator[Event]:
-        """Yields the consequences of an event for the request under way."""
+        """Yields the events that ``event`` causes in the request log, such as measured steps or a request's outcome."""
         external = self.request_log.external
         match event:
             # A profile counts the steps; a checkpoint was written, or writing it failed.
@@ -163,7 +163,7 @@ class RequestHandler:
         return externals
 
     def _answered(self, request: Asked, now: float) -> tuple[LoggedRequest, Answer]:
-        """The entry and the answer of a newly submitted request; a request with a used id is refused."""
+        """The log's entry and the answer for a newly submitted request; a request with a used id is refused."""
         if (why := refusal_of_id(self.request_log, request)) is not None:
             refused = Answer("refused", why)
             return LoggedRequest(request, refused, refused, now, now), refused

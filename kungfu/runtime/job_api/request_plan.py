@@ -131,7 +131,7 @@ def plan_request(
 
 
 def _offer(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, JoinerOffer]:
-    """Returns the cluster after a decision, and the joiners that the agent would then offer if all became ready."""
+    """Returns the cluster after a decision, and the agent's offer of joiners once all starting peers are ready."""
     after, commands = on_decision(cluster, decision, now)
     # Joiners without a slot are still to be offered as missing, or were offered if no other joiner is on its way.
     offered = [one.missing for one in commands if isinstance(one, JoinerOffer)]

@@ -36,7 +36,7 @@ class PeerStatus:
         rank: The rank of the peer; ``None`` outside the view.
         host: The name of the peer's host.
         pid: The id of the peer's process.
-        state: The activity of the peer.
+        state: "starting", "ready", "training" or "leaving".
         for_s: Seconds since the peer entered this state.
         speed: The average speed, as a fraction of the median peer's speed; ``None`` if no policy measures speeds.
         is_straggler: True if the speed is below `kungfu.slowness.STRAGGLER`; ``None`` if the speed is unknown.

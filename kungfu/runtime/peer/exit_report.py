@@ -63,7 +63,7 @@ class ExitReport:
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """Reports that the program left its training loop before the end of training, if the program runs on."""
+        """Reports that the program left its training loop before the end of training, unless it ends within 0.5 s."""
         # The program has not ended, and this process is not a forked child.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
@@ -80,9 +80,10 @@ class ExitReport:
             self._withdraw_once()
 
     def _await_end(self, trains: threading.Thread) -> None:
-        """Reports the end and withdraws once the main and the training thread have ended; other threads may still run.
+        """Reports the end and withdraws this peer once the main and the training thread have ended.
 
-        Withdraws a second later, unless the main thread has withdrawn: that thread should stop Horovod's engine.
+        Other threads may still run. The main thread has one second to withdraw this peer itself, since Horovod's engine
+        should be stopped by that thread.
         """
         for thread in (threading.main_thread(), trains):
             thread.join()

@@ -67,11 +67,11 @@ class FailedPeers:
     def lasting_failure_in(self, view: View) -> PeerFailure | None:
         """Returns the result of ``failure_in``, but ``None`` until nothing new has been announced for a second.
 
-        Attachments detect the end of a process at once and without the agent. But a peer that was given up because its
+        The all-reduce detects the end of a process at once, without the agent. But a peer that was given up because its
         host is frozen or cut off may still train with this peer: only the agent's announcement reveals that failure.
 
         Args:
-            view: The view whose members count.
+            view: The view whose members are checked.
         """
         # Nothing was announced. This is the usual case, and must be fast: every training step calls this method.
         if not (self._gone or self._broken):
@@ -85,9 +85,9 @@ class FailedPeers:
 
 @dataclass(frozen=True)
 class NoticedLoss:
-    """The state of this peer when it noticed the loss of others: error, steps done, terms in force, stage and digest.
+    """The loss of other peers as this peer noticed it: error, steps done, settings in force, stage and digest.
 
-    A stage counts the exchanges after the last step, as in `kungfu.runtime.core.cluster.LossReport`; the digest covers
+    The stage counts this peer's messages to others since the last step, as `LossReport.stage` does; the digest covers
     the state at that stage.
     """
 

@@ -42,7 +42,7 @@ class PastPhases:
     """The results of finished phases that are known to this peer. Thread-safe.
 
     Cost:
-        The results stay in memory until the process ends, and are packed again for each request of a peer.
+        The results stay in memory until the process ends, and are serialized again for each request of a peer.
     """
 
     def __init__(self) -> None:
@@ -50,18 +50,18 @@ class PastPhases:
         self._contents: dict[int, Callable[[], bytes]] = {}
 
     def keep(self, number: int, content: Callable[[], bytes]) -> None:
-        """Stores the result of phase ``number`` for other peers; ``content`` returns the packed result."""
+        """Stores the result of phase ``number`` for other peers; ``content`` returns the serialized result."""
         with self._lock:
             self._contents[number] = content
 
     def content(self, number: int) -> bytes | None:
-        """The packed result of a phase; ``None`` if this peer does not know it."""
+        """The serialized result of a phase; ``None`` if this peer does not know the result."""
         with self._lock:
             packed = self._contents.get(number)
         return None if packed is None else packed()
 
     def packed(self, number: int) -> bytes:
-        """The packed result of a phase whose number is in ``numbers()``."""
+        """The serialized result of a phase whose number is in ``numbers()``."""
         content = self.content(number)
         assert content is not None
         return content
@@ -72,7 +72,7 @@ class PastPhases:
             return tuple(sorted(self._contents))
 
     def stream(self, number: int, context: Any) -> Iterator[pb.StateChunk]:
-        """Yields the packed result of a phase in messages of one megabyte, which are sent to another peer."""
+        """Yields the serialized result of a phase in messages of one megabyte, which are sent to another peer."""
         content = self.content(number)
         # This peer has just joined, or the phase is not over.
         if content is None:
@@ -83,7 +83,7 @@ class PastPhases:
 
 
 def phase_watch(agent_client: AgentClient, phase: int) -> Callable[[], None]:
-    """A function to call while waiting for admission; polls the agent, and raises `PhaseIsOver` once the phase ends."""
+    """A function to call while waiting for admission; raises `PhaseIsOver` once the agent reports the phase's end."""
     due = time.monotonic() + _LOOK_S
 
     def look() -> None:
@@ -142,12 +142,12 @@ class LocalPosition:
             self.phase, self._read = number, lambda: None
 
     def publish(self, read: Callable[[], Position | None]) -> None:
-        """Sets the function that returns the position of this peer, or ``None`` before the first step."""
+        """Sets the function that returns this peer's position in its data: ``None`` before the first step."""
         with self._lock:
             self._read = read
 
     def message(self) -> pb.DataPosition:
-        """The reply to a joiner; the phase in the reply is 0 if the position of this peer is unknown."""
+        """This peer's position as the reply to a joiner; the phase in the reply is 0 if the position is unknown."""
         with self._lock:
             phase, position = self.phase, self._read()
         if position is None:

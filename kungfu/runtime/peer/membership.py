@@ -1,8 +1,8 @@
 """Carries out a peer's membership in the job: its admission, the barriers with the decisions of ``decide``, its exit.
 
 A barrier has two rendezvous. At the first, all peers of the view submit the digests of their states, and the
-coordinator (rank 0) decides on the next view and its terms (`BarrierProtocol.hold`). If the view changes, the staying
-and the joining peers open their attachments to each other, and the joiners fetch the state. At the second rendezvous
+coordinator (rank 0) decides on the next view and its settings (`BarrierProtocol.hold`). If the view changes, the peers
+that stay or join connect to each other for the all-reduce, and the joiners fetch the state. At the second rendezvous
 all digests are compared again (`BarrierProtocol.install`), so that no step runs on a state that differs between peers.
 """
 
@@ -94,7 +94,7 @@ class JobMembership(Membership):
         return repeated(self._report_attached)
 
     def _report_attached(self) -> None:
-        """Reports that the program is attached or, when repeated, that it still prepares its first step."""
+        """Reports that the program has called ``attach`` and prepares its first step; repeated until it is ready."""
         client = self._protocol.agent_client
         client.report(PeerProgressed(client.peer, ready=False))
 
@@ -308,7 +308,8 @@ class JobMembership(Membership):
 
         Args:
             state: The replicated state.
-            make_terms: Returns the `MakeTerms` of a view, if this peer is the coordinator of that view.
+            make_terms: Returns the function that makes the settings of a view on its coordinator; ``None`` if the
+                admission contains the settings.
             before: The decision that was in force; ``None`` for a joiner.
             loss: The loss to report first; ``None`` for a joiner.
         """

@@ -49,7 +49,7 @@ class Membership(Protocol):
         """The outcome of a phase that ended before this peer joined; others may fetch the outcome from this peer."""
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """Prepares this peer for a phase; ``on_offer`` is called for later offers."""
+        """Prepares this peer for a phase; ``on_offer`` is called when joiners or a request wait for a barrier."""
         return
 
     def join(
@@ -70,11 +70,11 @@ class Membership(Protocol):
             description: This peer's program. A program that differs from that of the others is not admitted: the agent
                 reports the difference and ends the process.
             machine: Threads and processor, as text; a difference between peers is only reported.
-            opening_terms: Makes the terms of the first view of a phase; called only on the coordinator of that view.
+            opening_terms: Makes the settings of the first view of a phase; called on the view's coordinator only.
                 The arguments are the view, and the size of the job including joiners on their way (0 without joiners).
 
         Returns:
-            The view of this peer and its terms, without an earlier decision.
+            The view of this peer and the settings of the view; the result's ``before`` is ``None``.
 
         Raises:
             PhaseIsOver: The others finished the phase before they admitted this peer.
@@ -85,18 +85,18 @@ class Membership(Protocol):
         return 0
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """Recovers from the loss of others: leaves the attachment, reports the loss, and enters the survivors' view.
+        """Recovers from the loss of other peers: disconnects, reports the loss, and enters the survivors' view.
 
         The survivors with the most steps hold the valid state, and the others receive it. If one survivor knows that
         training has ended, training ends on all: the lost coordinator may have reported the end to only some of them.
 
         Args:
             state: The replicated state.
-            loss: This peer's knowledge of the loss, the steps that this peer has done, and the terms in force.
-            adjust: Makes the terms of the new view if this peer has the lowest rank, and so is its coordinator.
+            loss: This peer's knowledge of the loss, the steps that this peer has done, and the settings in force.
+            adjust: Makes the settings of the new view if this peer has the lowest rank, and so is its coordinator.
 
         Returns:
-            The new view and its terms, with a description of each loss.
+            The new view and its settings, with a description of each loss.
 
         Raises:
             KungfuError: Any error other than the loss of a peer; further losses are reported and recovered from.
@@ -117,11 +117,11 @@ class Membership(Protocol):
 
         Args:
             state: The replicated state, which must be the same on all peers.
-            terms: The terms in force at this peer.
+            terms: The settings in force at this peer: batch sizes, change under way, ramp, end of training.
             requests: The requests of this peer's rules, which must be the same on all peers; on the coordinator, also
                 external requests.
             shadows: The requests that shadow rules would have made since the last barrier.
-            adjust: Makes the coordinator's terms from the decision about the membership.
+            adjust: Makes the new settings from the decision about the membership; called only on the coordinator.
             speeds: The measured speeds of peers by id, as fractions of the median peer's speed; only the coordinator's
                 values are used.
             compared: The compared part of the state: "all", or the part due at this barrier; the same on all peers.
@@ -160,11 +160,11 @@ class Membership(Protocol):
         return
 
     def withdraw(self) -> None:
-        """Leaves the attachment and stops the service, since the program is over: no peer should wait for this peer."""
+        """Disconnects and stops the service, since the program is over: no other peer should wait for this peer."""
         return
 
     def close(self) -> None:
-        """Leaves the job: closes the attachment and stops the service."""
+        """Leaves the job: closes this peer's connections and stops its service."""
         return
 
 
@@ -182,7 +182,7 @@ class StandaloneMembership(Membership):
         self.past_phases = PastPhases()
 
     def fetch_phase(self, number: int) -> bytes:
-        """The outcome of a phase after which a resumed run continues."""
+        """The stored outcome of a phase that ended before the checkpoint from which the run was resumed."""
         content = self.past_phases.content(number)
         if content is None:
             raise InternalError(f"phase {number} of a program that runs alone is not known")
@@ -205,5 +205,5 @@ class StandaloneMembership(Membership):
         return BarrierResult(before, replace(decided, terms=adjust(self.view, decided)), 0, sources=(0,))
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """Raises the error of the loss: there are no other peers, so the program itself caused the error."""
+        """Raises the error in ``loss``: there are no other peers, so the program itself caused the error."""
         raise loss.error

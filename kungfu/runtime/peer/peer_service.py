@@ -65,7 +65,7 @@ class BarrierInbox:
             self._on_arrival()
 
     def add_offer(self, offer: JoinerOffer) -> None:
-        """Replaces the offer by a newer one, and requests a barrier."""
+        """Replaces the offer of joiners by a newer offer, and requests a barrier."""
         with self._lock:
             # A repetition because the answer was lost, or an older offer.
             if offer.number and offer.number <= self._offered:
@@ -75,7 +75,7 @@ class BarrierInbox:
         self._on_arrival()
 
     def pop_offer(self) -> JoinerOffer | None:
-        """Removes and returns the offer of joiners; ``None`` if a joiner is gone, since the agent makes a new offer."""
+        """Removes and returns the offer of joiners; ``None`` without an offer, or if one of the joiners is gone."""
         with self._lock:
             offer, self._offer = self._offer, None
         stale = offer is not None and any(self._failed_peers.gone(peer.id) for peer in offer.ready)

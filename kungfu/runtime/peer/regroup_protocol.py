@@ -30,7 +30,7 @@ class ViewProgress:
     """The views of this peer, and its role in the newest view.
 
     Attributes:
-        in_force: The decision in force; ``None`` before the first view.
+        in_force: The decision in force, with the current view and its settings; ``None`` before the first view.
         entering: The view that this peer is about to enter.
         newest: The version of the newest view known to this peer.
         barriers: The number of barriers held in the view in force.
@@ -49,13 +49,13 @@ class ViewProgress:
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """Records that this peer is about to enter a view; a peer that will receive the state counts as without it."""
+        """Records that this peer is about to enter a view; a peer that will receive the state counts as lacking the state."""
         self.entering, self.newest = view, max(self.newest, view.version)
         # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source
 
     def enter(self, after: Decision) -> None:
-        """Records that the view of this decision is in force."""
+        """Records that the decision ``after``, and the view that this decision contains, are in force."""
         self.in_force, self.entering, self.barriers = after, None, 0
         # A peer that begins the job holds as much as rank 0, since no peer has trained yet. A peer that received the
         # state lacks the registered values, which arrive before the next step: see `JobMembership.mark_state_complete`.
@@ -65,7 +65,7 @@ class ViewProgress:
 def report_and_await_admission(
     protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress, *, meanwhile: Callable[[], None]
 ) -> pb.Admission:
-    """Leaves the attachment, reports the lost peer and any peer that falls silent later, and waits for a view."""
+    """Disconnects from the other peers, reports the lost peer and any that falls silent later, and waits for a view."""
     protocol.attachment.leave()
     reported = [_loss_report(protocol, loss, views)]
     report = protocol.agent_client.report
@@ -98,7 +98,7 @@ def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgre
 
 
 def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
-    """The function that makes the survivors' terms, with the same batch size: a loss does not change the training."""
+    """Returns a function that makes the settings of the survivors' view; a loss does not change the batch size."""
 
     def terms() -> Terms:
         stopped = before.terms.stopped or protocol.service.inbox.is_stop_requested()
@@ -110,7 +110,7 @@ def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, targ
 
 
 def forward_stop(protocol: BarrierProtocol, view: View) -> None:
-    """Informs the coordinator of the survivors that training has ended, before the coordinator makes their terms."""
+    """Informs the survivors' coordinator that training has ended, before it makes the settings of their view."""
     coordinator = view.peers[0]
     # This peer is the coordinator itself.
     if coordinator.id == protocol.settings.peer:

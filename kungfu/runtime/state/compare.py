@@ -50,7 +50,7 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
 
 
 def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """The ranks that differ from the lowest rank in a variable, by the index of the variable.
+    """The variables that differ: for each index, the ranks whose checksum is not that of the lowest rank.
 
     Args:
         digests: The checksums of each rank's variables, in order; names cannot be compared, since Keras numbers them

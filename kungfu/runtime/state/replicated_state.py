@@ -20,7 +20,7 @@ class StateMemory(Protocol):
     """The memory of replicated variables, which other peers may copy."""
 
     def readable(self) -> Buffers:
-        """The memory of all replicated variables, for reading; it does not change while the buffers are held."""
+        """The memory of all replicated variables, for reading; it does not change while the returned object exists."""
 
     def writable(self) -> AbstractContextManager[Buffers]:
         """The memory of all replicated variables, for writing; the variables have the new values after the block.
@@ -39,7 +39,7 @@ class ReplicatedState(StateMemory, Protocol):
         """The checksums of a part of every shared variable; successive values of ``turn`` cover all parts."""
 
     def values(self, indices: Sequence[int]) -> list[NDArray[np.generic]]:
-        """The values of some shared variables, for reading; ``indices`` follow the order of the digest."""
+        """The values of some shared variables, for reading; ``indices`` count the variables in the order of ``digest``."""
 
     def assign(self, values: Mapping[int, NDArray[np.generic]]) -> None:
         """Assigns new values of the same shapes and dtypes to shared variables, by index."""
@@ -68,7 +68,7 @@ class TransferContext:
 
     @property
     def holds_state(self) -> bool:
-        """True if this peer holds the state from the start."""
+        """True if this peer holds the state when the transfer begins."""
         return self.me.rank in self.sources
 
     def transfers(self, total_bytes: int) -> dict[int, Transfer]:

@@ -68,7 +68,7 @@ def receive_over_memory(
     patience_s: float,
     on_open: Callable[[Callable[[], None]], bool],
 ) -> None:
-    """Receives ``part`` from a peer of this host.
+    """Receives ``part`` through shared memory from a peer of this host.
 
     Args:
         buffers: The memory to fill.

@@ -41,7 +41,7 @@ def sync_state(
         state: The state of this peer.
         context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
-        attach: Opens this peer's attachment for the view.
+        attach: Connects this peer to the others of the view for the all-reduce.
         abandoned: Returns a failure once waiting for the others is pointless.
 
     Yields:
@@ -66,7 +66,7 @@ def sync_state(
 def _fetch_beside(
     state: ReplicatedState, context: TransferContext, *, attach: Callable[[], None], abandoned: AbandonReason
 ) -> None:
-    """Fetches the state in another thread while this thread opens the attachment."""
+    """Fetches the state in another thread while this thread connects to the other peers by ``attach``."""
     failed: list[PeerFailure] = []
 
     def abandon_reason() -> PeerFailure | None:
@@ -124,7 +124,7 @@ def reconcile_variables(
 
 
 class _Copies:
-    """Copies of some variables outside the state: rank 0's values being fetched, or this peer's own values."""
+    """Copies of some variables, kept apart from the state: rank 0's values being fetched, or this peer's own values."""
 
     def __init__(self, arrays: Sequence[NDArray[np.generic]]) -> None:
         self.arrays = list(arrays)

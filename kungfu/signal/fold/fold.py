@@ -91,7 +91,7 @@ class Fold(Signal):
     def before_step(self) -> Fold:
         """The value of this fold before the running step, known in time to travel on the gradient all-reduce.
 
-        The fold is still updated in every step of its gate; a reader of this value sees the update in the next step.
+        The fold is still updated whenever its gate is on; a reader of this value sees the update in the next step.
         In the first step, the value is that of the initial state.
 
         Raises:
@@ -163,7 +163,7 @@ def _converting(
     inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
-    """A fold with the number of peers as one more field of state, converted when that number changes."""
+    """A fold whose state is converted when the number of peers changes; its last field is the number last seen."""
     init, values, fields = start
     observed, seen = inputs
     now = Placeholder("input", len(seen), SignalType("int64"))
@@ -224,7 +224,7 @@ def _updates(given: object, *, fields: StateFields) -> StateFields:
 
 
 def _kept(value: Signal, *, field: Signal) -> Signal:
-    """The next value of a field, in the field's initial type."""
+    """The next value of a field, in the field's type: int64 becomes float32; others raise `PolicyError`."""
     if value.type == field.type:
         return value
     # A whole number in a float field becomes a float; nothing else is converted silently.

@@ -38,7 +38,7 @@ class SizeStatistics:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A step's value, a flag that is true if the value counts (folds skip NaN), and the step's cluster size."""
+    """The sample of a step: its value (0 if not finite), a flag (true if finite), and the cluster size."""
 
     value: Signal
     counts: Signal

@@ -85,7 +85,7 @@ def argmax(x: Any) -> Any:
 
 
 def of_present(reduction: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Makes a kernel that applies ``reduction`` to the entries that are not NaN; its result is NaN if there is none."""
+    """Makes a kernel that applies ``reduction`` to the entries that are not NaN; its result is NaN if all are NaN."""
 
     def reduced(vector: Any) -> Any:
         present = vector[~np.isnan(vector)]

@@ -177,13 +177,13 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
 
 
 def place_numbers(types: tuple[SignalType, ...]) -> Typing:
-    """The type rule for the indices of a vector's entries, which may have any dtype; the result is a vector."""
+    """The type rule for the indices of a vector's entries: a vector of any dtype gives an int64 vector of its length."""
     _vector(types[0])
     return Typing((types[0].dtype,), SignalType("int64", types[0].shape))
 
 
 def filled(types: tuple[SignalType, ...]) -> Typing:
-    """The type rule for repeating a scalar in a vector with one entry per peer; an operand is the number of peers."""
+    """The type rule for repeating a scalar, the first operand, once per peer; the second is the number of peers."""
     if types[0].shape != SCALAR:
         raise PolicyError("puts one number in every place; give a scalar")
     return Typing((types[0].dtype, "int64"), SignalType(types[0].dtype, VECTOR))

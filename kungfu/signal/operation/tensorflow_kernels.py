@@ -81,23 +81,23 @@ def _vector_or_nan(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def mean_present(x: tf.Tensor) -> tf.Tensor:
-    """The mean of the entries that are not NaN; NaN if there is none."""
+    """The mean of the entries that are not NaN; NaN if all are NaN."""
     absent = tf.math.is_nan(x)
     return tf.reduce_sum(tf.where(absent, tf.zeros_like(x), x)) / tf.cast(tf.math.count_nonzero(~absent), x.dtype)
 
 
 def min_present(x: tf.Tensor) -> tf.Tensor:
-    """The smallest of the entries that are not NaN; NaN if there is none."""
+    """The smallest of the entries that are not NaN; NaN if all are NaN."""
     return _of_any(tf.reduce_min(_filled(x, float("inf"))), x)
 
 
 def max_present(x: tf.Tensor) -> tf.Tensor:
-    """The largest of the entries that are not NaN; NaN if there is none."""
+    """The largest of the entries that are not NaN; NaN if all are NaN."""
     return _of_any(tf.reduce_max(_filled(x, -float("inf"))), x)
 
 
 def median_present(x: tf.Tensor) -> tf.Tensor:
-    """The median of the entries that are not NaN; NaN if there is none."""
+    """The median of the entries that are not NaN; NaN if all are NaN."""
     ordered = tf.sort(_filled(x, float("inf")))
     last = tf.maximum(tf.math.count_nonzero(~tf.math.is_nan(x)) - 1, 0)
     return _of_any((ordered[last // 2] + ordered[(last + 1) // 2]) / 2, x)

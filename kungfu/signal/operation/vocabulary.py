@@ -1,4 +1,4 @@
-"""The vocabulary: one row for each operation.
+"""The vocabulary: the operations with which a policy computes signals, one row for each operation.
 
 Each operation also has a row in C++, in ``kungfu/native/policy/operation.cc``, except for reductions of the gradients,
 which are computed outside the bytecode. If NumPy or TensorFlow has no function for an operation, the row names a
@@ -24,7 +24,7 @@ UnitRule = Literal["", "none", "same", "common", "chosen", "scattered", "product
 
 @dataclass(frozen=True)
 class Operation:
-    """One row of the vocabulary.
+    """One row of the vocabulary: an operation that computes a signal from other signals.
 
     The result of an operation is local if an operand is local, else agreed.
 

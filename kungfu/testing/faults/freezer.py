@@ -24,7 +24,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Freezer:
-    """Freezes and slows processes of this user in a ``with`` block; the first order starts the separate process."""
+    """Freezes and slows processes of this user in a ``with`` block; the first call starts the process that does so."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None
@@ -53,11 +53,11 @@ class Freezer:
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """For ``for_s`` s, runs a process for a share of each tenth of a second; returns False as `freeze` does."""
+        """Runs a process for a share of each 0.1 s, for ``for_s`` s; returns False if it is gone or may not be signalled."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:
-        """Lets a process run again; returns False as `freeze` does."""
+        """Lets a process run again; returns False if the process is gone or may not be signalled."""
         return self._order(pid, share=1.0, for_s=0.0)
 
     def _order(self, pid: int, *, share: float, for_s: float) -> bool:
@@ -91,7 +91,7 @@ class _Held:
     runs: bool = False
 
     def turn(self, now: float) -> None:
-        """Freezes the process if it runs, or lets it run if it is frozen, for the corresponding part of the period."""
+        """Freezes the process if it runs, else lets it run; sets the time at which the next switch is due."""
         self.runs = not self.runs
         part = self.share if self.runs else 1.0 - self.share
         self.turn_at = now + part * _PERIOD_S if self.share else self.until
@@ -115,7 +115,7 @@ def _signal(held: _Held, number: signal.Signals) -> None:
 
 
 def _carry_out(words: str, held: dict[int, _Held]) -> str:
-    """Carries out an order and returns the answer."""
+    """Freezes, slows or thaws a process as a line of the parent orders; returns the answer for the parent."""
     number, share, seconds = words.split()
     pid, now = int(number), time.monotonic()
     one = _Held(pid, _started(pid), float(share), now + float(seconds), now, runs=True)
@@ -136,7 +136,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
 
 
 def _wake(held: dict[int, _Held]) -> None:
-    """Thaws the processes whose time is over, and switches slowed processes between running and frozen."""
+    """Thaws the processes whose freeze or slowdown has expired, and switches slowed processes between running and frozen."""
     now = time.monotonic()
     for one in [*held.values()]:
         if now >= one.until:
@@ -146,7 +146,7 @@ def _wake(held: dict[int, _Held]) -> None:
 
 
 def _guard() -> None:
-    """Carries out orders until the input closes, then thaws everything."""
+    """Carries out the parent's orders until standard input closes, then thaws all processes."""
     held: dict[int, _Held] = {}
     unread = b""
     try:

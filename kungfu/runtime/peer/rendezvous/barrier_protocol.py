@@ -1,9 +1,9 @@
-"""The two rendezvous of a barrier: the peers of a view arrive; rank 0 compares their states and concludes.
+"""The two rendezvous of a barrier: the peers of a view arrive; rank 0 compares their states and sends the result.
 
-At the first, all peers of a view submit the digests of their states, and the coordinator decides. At the second, the
-peers of a new view have opened their attachments and fetched the state, and compare it. If some variables differ, the
-first round has no result: every peer fetches rank 0's values of these variables, adopts the values that differ from its
-own by rounding only, and arrives once more.
+At the first rendezvous, all peers of a view submit the digests of their states, and the coordinator (rank 0) decides.
+At the second, the peers of a new view have connected to each other and fetched the state, and compare it. If some
+variables differ at a rendezvous, a second round follows: every peer fetches rank 0's values of these variables, adopts
+the values that differ from its own by rounding only, and arrives again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LocalArrival:
     state: ReplicatedState
 
     def again(self, gaps: Sequence[VariableGap]) -> LocalArrival:
-        """The arrival in the second round, with the measured differences."""
+        """This arrival for the second round, with new checksums and the measured differences from rank 0's values."""
         message = pb.BarrierArrival()
         message.CopyFrom(self.message)
         message.ClearField("digests")
@@ -79,12 +79,12 @@ class BarrierProtocol:
     reported_rounding: set[str] = field(default_factory=set)  # the variables named by earlier events
 
     def hold(self, view: View, arrival: LocalArrival, decision: Callable[[], Decision]) -> pb.Admission:
-        """Holds the barrier with the other peers of ``view``; rank 0 concludes.
+        """Holds the barrier with the other peers of ``view``; rank 0 compares the states and decides.
 
         Args:
             view: The view whose peers hold the barrier.
             arrival: The arrival of this peer. Variables that differ by rounding only are set to rank 0's values.
-            decision: Called on rank 0, once all have arrived and hold the same state.
+            decision: Makes the decision; called on rank 0, once all have arrived and hold the same state.
 
         Returns:
             The decision of the coordinator.
@@ -112,14 +112,14 @@ class BarrierProtocol:
         parts: dict[str, float],
         make_terms: MakeTerms | None = None,
     ) -> Decision:
-        """Enters a view: opens the attachment, fetches and compares the state, and reports the start of the view.
+        """Enters a view: connects to its peers, fetches and compares the state, and reports the start of the view.
 
         Args:
-            entering: The view and its terms.
-            admission: Contains the address of the attachment, and the ranks that already hold the state.
+            entering: The view and its settings.
+            admission: Contains the address at which the peers connect, and the ranks that already hold the state.
             state: The replicated state; fetched if this peer lacks it.
-            parts: Receives the seconds taken by the attachment and by the state, by name.
-            make_terms: Makes the terms, on rank 0, if they are not in ``entering``; called once rank 0 has the state.
+            parts: A dictionary that receives the seconds taken by connecting and by the state, by name.
+            make_terms: Makes the settings on rank 0, if ``entering`` lacks them; called once rank 0 has the state.
 
         Returns:
             The decision in force in the view.
@@ -167,7 +167,7 @@ class BarrierProtocol:
         return to_decision(reply.decision) if reply.HasField("decision") else entering
 
     def _arrive(self, view: View, arrival: LocalArrival, conclude: Conclude) -> pb.Admission:
-        """The result of a rendezvous with the other peers of ``view``; rank 0 concludes.
+        """Arrives at a rendezvous with the other peers of ``view``; returns the result, which rank 0 determines.
 
         In the first round, the result may consist only of the indices of differing variables. All peers raise the
         coordinator's error.
@@ -185,14 +185,14 @@ class BarrierProtocol:
     def _arrive_again(
         self, view: View, arrival: LocalArrival, conclude: Conclude, differing: Sequence[int]
     ) -> pb.Admission:
-        """Holds the second round: ``differing`` variables get rank 0's values if they differ by rounding only."""
+        """Holds the second round, after ``differing`` variables that differ by rounding only got rank 0's values."""
         context = self._transfer(view, arrival.message.rank, f"values of {_in_words(arrival.message)}")
         server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
         with reconcile_variables(arrival.state, context, differing, server=server, abandoned=abandoned) as gaps:
             return self._arrive(view, arrival.again(gaps), conclude)
 
     def _transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
-        """The transfer in which peers fetch the values for ``purpose`` from rank 0, or the state from ``sources``."""
+        """The transfer of the values that ``purpose`` names from rank 0, or of the whole state from ``sources``."""
         settings = self.settings
         me = Credentials(settings.job, view.version, rank, view.size, bytes.fromhex(settings.secret))
         return TransferContext(view, me, sources, settings.deadlines.wait_s, purpose)
@@ -263,7 +263,7 @@ class BarrierProtocol:
             self.agent_client.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
     def _announce(self, view: View, decision: Decision) -> pb.Admission:
-        """Notifies the agent and the joiners of the decision; the peers of the view get it as their reply."""
+        """Notifies the agent and the joiners of the decision; returns the reply to the peers of the view."""
         stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
         admission = pb.Admission(decision=from_decision(decision), sources=stayers)
         # The change under way needs a different number of processes.

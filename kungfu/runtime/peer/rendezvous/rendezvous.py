@@ -1,7 +1,7 @@
 """A rendezvous: a known number of peers arrive at it, and all leave with the same result.
 
 A rendezvous has no socket: the gRPC service arrives and waits on behalf of remote peers. The coordinator waits for all
-arrivals and concludes.
+arrivals and sets the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class Rendezvous(Generic[Arrival, Result]):
-    """The arrivals by rank, and the result with which the coordinator concludes."""
+    """One rendezvous: the arrivals of the peers, by rank, and the result that the coordinator sets for all of them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -79,16 +79,16 @@ class Rendezvous(Generic[Arrival, Result]):
             self._changed.notify_all()
 
     def result(self, *, deadline_s: float) -> Result | None:
-        """The conclusion of the coordinator; ``None`` if the deadline expired first."""
+        """Waits for the result that the coordinator sets; ``None`` if the deadline expires first."""
         with self._changed:
             self._changed.wait_for(lambda: self._result is not None, timeout=deadline_s)
             return self._result
 
 
 class RendezvousTable(Generic[Arrival, Result]):
-    """One rendezvous per key, created at its first use; surplus and very old rendezvous are dropped.
+    """One rendezvous per key, created at its first use; only the newest are kept, for a limited time.
 
-    No peer can lag by ``_KEPT`` rendezvous, since a rendezvous begins only after all peers have left the one before.
+    No peer can lag by ``_KEPT`` rendezvous, since a rendezvous begins only after all peers have left the previous one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Compares the states of the peers at a rendezvous; a difference that remains after the first round is not rounding."""
+"""Compares the states of peers at a rendezvous; a difference is rounding only if it is gone in the second round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _from_gap, _ = converters(VariableGap, pb.VariableGap)
 
 
 def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival], view: View) -> list[int]:
-    """The indices of the variables that have to be reconciled before the rendezvous can have a result.
+    """The indices of the variables that differ, if they may differ by rounding only; empty if no variable differs.
 
     Args:
         names: The names of the coordinator's variables.
@@ -88,7 +88,7 @@ def _width(gap: pb.VariableGap) -> float:
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """Names the first differing variable of each other part of the state; the cause may lie there (a learning rate)."""
+    """The first differing variable of each part of the state but the reported one, as text: each may be the cause."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]
