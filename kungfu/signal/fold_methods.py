@@ -99,7 +99,7 @@ class FoldMethods:
 
         Args:
             largest: The largest size that has an entry, in peers; larger sizes are not recorded.
-            forget_after: The number of steps, at least 1, after which an entry without a new sample expires; ``None``: never.
+            forget_after: Steps, at least 1, after which an entry without a new sample expires; ``None`` for never.
             strike_all: A bool signal; all entries are deleted in steps in which it is true.
 
         Raises:

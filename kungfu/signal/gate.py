@@ -19,8 +19,8 @@ def period_of(gate: Signal) -> int:
     """The period of a gate.
 
     Returns:
-        The minimum number of steps between two steps in which the gate is on, if the gate is `every_steps`, or such
-        conditions joined by ``&``; 1 for any other gate.
+        The minimum number of steps between two steps in which the gate is on: the longest period of the
+        `every_steps` conditions that are joined by ``&``; 1 if there are none.
 
     >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
     (50, 50, 1)

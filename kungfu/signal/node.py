@@ -273,7 +273,7 @@ class Collective(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Placeholder(Signal):
-    """The state or an input of a fold, inside its update."""
+    """Stands for a field of the state of a fold, or for an input, inside the update of the fold."""
 
     kind: Literal["state", "input"]
     index: int

@@ -25,7 +25,7 @@ _NEST = SignalType("float32", NEST)
 
 @dataclass(frozen=True)
 class SourceKind:
-    """A source: its meaning, unit and provider; for a local source, also the name of the source for all peers together."""
+    """A source: its meaning, unit and provider; if it is local, also the source for all peers together."""
 
     type: SignalType
     meaning: str

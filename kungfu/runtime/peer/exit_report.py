@@ -63,7 +63,7 @@ class ExitReport:
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """Reports that the program left its training loop before the end of training, unless it ends within 0.5 s."""
+        """Reports that the program left its training loop before training was over, unless the program ends at once."""
         # The program has not ended, and this process is not a forked child.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()

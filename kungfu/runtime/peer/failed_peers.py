@@ -87,7 +87,7 @@ class FailedPeers:
 class NoticedLoss:
     """The loss of other peers as this peer noticed it: error, steps done, settings in force, stage and digest.
 
-    The stage counts this peer's messages to others since the last step, as `LossReport.stage` does; the digest covers
+    The stage counts how far the peers have come since the last step, see `LossReport.stage`; the digest covers
     the state at that stage.
     """
 

@@ -142,7 +142,7 @@ class LocalPosition:
             self.phase, self._read = number, lambda: None
 
     def publish(self, read: Callable[[], Position | None]) -> None:
-        """Sets the function that returns this peer's position in its data: ``None`` before the first step."""
+        """Sets the function that returns this peer's position in its data (``None`` before the first step)."""
         with self._lock:
             self._read = read
 
@@ -156,7 +156,7 @@ class LocalPosition:
 
 
 class DataPositionClient:
-    """Requests the position of training peers for a joiner, and reports the joiner's progress in reading.
+    """Requests the training peers' position in the data for a joiner, and reports the joiner's progress in reading.
 
     Args:
         local: The position that this peer reports to others.

@@ -236,7 +236,7 @@ class JobMembership(Membership):
         shadows: Sequence[ShadowAsk],
         compared: Compared,
     ) -> LocalArrival:
-        """This peer's arrival at its next barrier."""
+        """This peer's arrival at its next barrier: the checksums of its state, and the requests of its rules."""
         number = self._views.barriers
         self._views.barriers += 1
         # The peers agree on the requests of rules; only rank 0 gets requests from outside and from a stopping program.

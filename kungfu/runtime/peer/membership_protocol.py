@@ -38,7 +38,7 @@ class Membership(Protocol):
         """True once this peer has been in a view."""
 
     def lasting_failure(self) -> PeerFailure | None:
-        """A failure of this peer's view that messages may not reveal; see ``FailedPeers.lasting_failure_in``."""
+        """A failure of this peer's view that the all-reduce may not reveal; see ``FailedPeers.lasting_failure_in``."""
         return None
 
     def phases_over(self) -> int:
@@ -171,7 +171,7 @@ class Membership(Protocol):
 class StandaloneMembership(Membership):
     """The membership of a program without a job: a view of size 1 that no request changes, with immediate barriers.
 
-    The view has version 0. The loader cuts its first batch for version 0 too, so no batch is ever stale.
+    The view has version 0. The data loader prepares its first batch for version 0 too, so that this batch fits the view.
     """
 
     view = View(0, (Peer(0, ""),))

@@ -49,7 +49,7 @@ class ViewProgress:
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """Records that this peer is about to enter a view; a peer that will receive the state counts as lacking the state."""
+        """Records that this peer is about to enter a view, and that a peer that is no source lacks the state."""
         self.entering, self.newest = view, max(self.newest, view.version)
         # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source

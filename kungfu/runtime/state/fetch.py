@@ -139,7 +139,7 @@ class _PartTransfer:
 
         Raises:
             PeerFailure: The source is gone, or refuses the request.
-            DeadlineExceeded: The source could not begin in time: an earlier rank has not received its part, for example.
+            DeadlineExceeded: The source could not begin in time, for example as an earlier rank lacks its part.
             InternalError: The number of received bytes is wrong.
         """
         part, view, me, began = self.part, self.context.view, self.context.me, time.monotonic()

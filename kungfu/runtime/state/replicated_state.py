@@ -39,7 +39,7 @@ class ReplicatedState(StateMemory, Protocol):
         """The checksums of a part of every shared variable; successive values of ``turn`` cover all parts."""
 
     def values(self, indices: Sequence[int]) -> list[NDArray[np.generic]]:
-        """The values of some shared variables, for reading; ``indices`` count the variables in the order of ``digest``."""
+        """The values of some shared variables, for reading; ``indices`` are positions in the order of ``digest``."""
 
     def assign(self, values: Mapping[int, NDArray[np.generic]]) -> None:
         """Assigns new values of the same shapes and dtypes to shared variables, by index."""

@@ -163,7 +163,7 @@ def _converting(
     inputs: tuple[StateFields, StateFields],
     output: Callable[[Any], Signal] | None,
 ) -> Fold:
-    """A fold whose state is converted when the number of peers changes; its last field is the number last seen."""
+    """A fold whose state is converted when the number of peers changes; a further field stores the last number."""
     init, values, fields = start
     observed, seen = inputs
     now = Placeholder("input", len(seen), SignalType("int64"))
@@ -216,7 +216,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
 
 
 def _updates(given: object, *, fields: StateFields) -> StateFields:
-    """The traced next state, one signal per field; raises `PolicyError` if a number, dtype or shape has changed."""
+    """The traced next state, one signal per field; raises `PolicyError` if their number, dtype or shape differs."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
         raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")
@@ -224,7 +224,7 @@ def _updates(given: object, *, fields: StateFields) -> StateFields:
 
 
 def _kept(value: Signal, *, field: Signal) -> Signal:
-    """The next value of a field, in the field's type: int64 becomes float32; others raise `PolicyError`."""
+    """The next value of a field, in the field's type: int64 may become float32; other conversions raise `PolicyError`."""
     if value.type == field.type:
         return value
     # A whole number in a float field becomes a float; nothing else is converted silently.

@@ -14,7 +14,7 @@ _LARGEST_WHOLE = 2**53  # above it, a float64 skips whole numbers
 
 
 def floor_divide(x: Any, y: Any) -> Any:
-    """``x // y``; 0 if y is 0, where TensorFlow would raise an error in the middle of a step."""
+    """``x // y``; 0 if y is 0, a case in which TensorFlow would raise an error in the middle of a step."""
     return np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y)))
 
 

@@ -1,4 +1,4 @@
-"""Types of signals, and type rules: the operands of an operation, their dtypes after casting, and the result."""
+"""Types of signals, and type rules: a rule maps operand types to dtypes after casting and the type of the result."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def shifted(types: tuple[SignalType, ...]) -> Typing:
 
 
 def place_numbers(types: tuple[SignalType, ...]) -> Typing:
-    """The type rule for the indices of a vector's entries: a vector of any dtype gives an int64 vector of its length."""
+    """The type rule for the indices of a vector's entries: the vector may have any dtype; the result is int64."""
     _vector(types[0])
     return Typing((types[0].dtype,), SignalType("int64", types[0].shape))
 

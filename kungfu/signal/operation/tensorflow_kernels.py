@@ -10,7 +10,7 @@ _LARGEST_WHOLE = float(2**53)
 
 
 def floor_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x // y``; 0 if y is 0, where TensorFlow's op would raise an error in the middle of a step."""
+    """``x // y``; 0 if y is 0, a case in which TensorFlow's op would raise an error in the middle of a step."""
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floordiv(x, _divisor(y)))
 
 

@@ -53,7 +53,7 @@ class Freezer:
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """Runs a process for a share of each 0.1 s, for ``for_s`` s; returns False if it is gone or may not be signalled."""
+        """Runs a process for only a share of each 0.1 s, until ``for_s`` s have passed; see `freeze` for the result."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:
@@ -115,7 +115,7 @@ def _signal(held: _Held, number: signal.Signals) -> None:
 
 
 def _carry_out(words: str, held: dict[int, _Held]) -> str:
-    """Freezes, slows or thaws a process as a line of the parent orders; returns the answer for the parent."""
+    """Carries out a line of the parent, which says to freeze, slow or thaw a process; returns the answer."""
     number, share, seconds = words.split()
     pid, now = int(number), time.monotonic()
     one = _Held(pid, _started(pid), float(share), now + float(seconds), now, runs=True)
@@ -136,7 +136,7 @@ def _carry_out(words: str, held: dict[int, _Held]) -> str:
 
 
 def _wake(held: dict[int, _Held]) -> None:
-    """Thaws the processes whose freeze or slowdown has expired, and switches slowed processes between running and frozen."""
+    """Thaws processes whose freeze or slowdown has expired; switches slowed processes between running and frozen."""
     now = time.monotonic()
     for one in [*held.values()]:
         if now >= one.until:

@@ -185,14 +185,14 @@ class BarrierProtocol:
     def _arrive_again(
         self, view: View, arrival: LocalArrival, conclude: Conclude, differing: Sequence[int]
     ) -> pb.Admission:
-        """Holds the second round, after ``differing`` variables that differ by rounding only got rank 0's values."""
+        """Arrives for the second round; values of ``differing`` that differ by rounding become rank 0's before."""
         context = self._transfer(view, arrival.message.rank, f"values of {_in_words(arrival.message)}")
         server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
         with reconcile_variables(arrival.state, context, differing, server=server, abandoned=abandoned) as gaps:
             return self._arrive(view, arrival.again(gaps), conclude)
 
     def _transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
-        """The transfer of the values that ``purpose`` names from rank 0, or of the whole state from ``sources``."""
+        """The transfer from rank 0 of the values that ``purpose`` names, or from ``sources`` of the whole state."""
         settings = self.settings
         me = Credentials(settings.job, view.version, rank, view.size, bytes.fromhex(settings.secret))
         return TransferContext(view, me, sources, settings.deadlines.wait_s, purpose)

@@ -1,4 +1,4 @@
-"""Compares the states of peers at a rendezvous; a difference is rounding only if it is gone in the second round."""
+"""Compares the states of the peers at a rendezvous; a difference that is more than rounding raises an error."""
 
 from __future__ import annotations
 
