@@ -95,7 +95,7 @@ def variable_at(origin: str) -> str:
 
 @lru_cache(maxsize=16)
 def _assignments(source: str) -> dict[int, str]:
-    """The variables assigned by the innermost statement on each line."""
+    """The variable assigned by the innermost statement on each line of ``source``, by line number."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

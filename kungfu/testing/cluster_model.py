@@ -145,7 +145,7 @@ class SlowPeer:
 
 @dataclass(frozen=True)
 class PeerSpeeds:
-    """Slow peers and uneven step times, in addition to the model's throughput.
+    """The slow peers and uneven step times of a modelled job, which lower its throughput.
 
     Args:
         jitter: The standard deviation of each peer's step time, as a fraction of the mean. Each step time is drawn from

@@ -87,7 +87,7 @@ class FailedPeers:
 class NoticedLoss:
     """The loss of other peers as this peer noticed it: error, steps done, settings in force, stage and digest.
 
-    The stage counts how far the peers have come since the last step, see `LossReport.stage`; the digest covers
+    The stage numbers the moments after the last step, see `kungfu.runtime.core.cluster.LossReport`; the digest covers
     the state at that stage.
     """
 

@@ -210,7 +210,7 @@ class DataPositionClient:
         return None
 
     def report_reading(self) -> None:
-        """Reports, at most every five seconds, that this peer is still reading and so getting ready."""
+        """Reports, at most every five seconds, that this peer still reads data, and so is still getting ready."""
         now = time.monotonic()
         if now - self._reported < _REPORT_S:
             return

@@ -113,7 +113,7 @@ class Membership(Protocol):
         speeds: Mapping[int, float] = NO_SPEEDS,
         compared: Compared = "part",
     ) -> BarrierResult:
-        """Holds the barrier that the peers of this view agreed on.
+        """Holds a barrier together with all other peers of this view.
 
         Args:
             state: The replicated state, which must be the same on all peers.
@@ -171,7 +171,7 @@ class Membership(Protocol):
 class StandaloneMembership(Membership):
     """The membership of a program without a job: a view of size 1 that no request changes, with immediate barriers.
 
-    The view has version 0. The data loader prepares its first batch for version 0 too, so that this batch fits the view.
+    The view has version 0. The data loader prepares its first batch for version 0 too, so this batch fits the view.
     """
 
     view = View(0, (Peer(0, ""),))

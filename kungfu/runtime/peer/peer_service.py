@@ -75,7 +75,7 @@ class BarrierInbox:
         self._on_arrival()
 
     def pop_offer(self) -> JoinerOffer | None:
-        """Removes and returns the offer of joiners; ``None`` without an offer, or if one of the joiners is gone."""
+        """Removes and returns the offer of joiners; ``None`` without one, or if a joiner is gone: another follows."""
         with self._lock:
             offer, self._offer = self._offer, None
         stale = offer is not None and any(self._failed_peers.gone(peer.id) for peer in offer.ready)

@@ -49,7 +49,7 @@ class ViewProgress:
         return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
-        """Records that this peer is about to enter a view, and that a peer that is no source lacks the state."""
+        """Records that this peer is about to enter ``view``, and that it lacks the state if it is not a source."""
         self.entering, self.newest = view, max(self.newest, view.version)
         # A state that is being overwritten is neither the old nor the new one.
         self.holds_state = self.holds_state and is_source
@@ -110,7 +110,7 @@ def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, targ
 
 
 def forward_stop(protocol: BarrierProtocol, view: View) -> None:
-    """Informs the survivors' coordinator that training has ended, before it makes the settings of their view."""
+    """Informs the survivors' coordinator that training has ended, so that the settings of their view say so too."""
     coordinator = view.peers[0]
     # This peer is the coordinator itself.
     if coordinator.id == protocol.settings.peer:

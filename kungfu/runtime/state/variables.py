@@ -32,7 +32,7 @@ def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
 def writable_memory_of(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
     """The memory of variables, for writing; at the end of the block the variables have the written values.
 
-    On the CPU, this is the variables' own memory; a variable that shares its memory with a tensor first gets a new buffer.
+    On the CPU, this is the variables' own memory; a variable that shares it with a tensor first gets a new buffer.
     """
     # All variables are on the CPU.
     if not _elsewhere(variables):

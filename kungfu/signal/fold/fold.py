@@ -224,7 +224,7 @@ def _updates(given: object, *, fields: StateFields) -> StateFields:
 
 
 def _kept(value: Signal, *, field: Signal) -> Signal:
-    """The next value of a field, in the field's type: int64 may become float32; other conversions raise `PolicyError`."""
+    """The next value of a field, in the field's type: int64 may become float32; other changes raise `PolicyError`."""
     if value.type == field.type:
         return value
     # A whole number in a float field becomes a float; nothing else is converted silently.

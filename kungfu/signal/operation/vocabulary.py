@@ -34,7 +34,7 @@ class Operation:
         numpy: The NumPy kernel.
         tensorflow: The name of the TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.
         symbol: The Python operator, if there is one.
-        unit: How the operands' units give the unit of the result, as a word; empty if they give none.
+        unit: The rule that makes the result's unit from the operands' units, as a word; empty if there is none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A schedule of faults for a real job, written or drawn at random, and its injection while the job trains."""
+"""Faults for a real job: a schedule, written or drawn at random, and the injection of its faults during training."""
 
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.testing.faults.freezer import Freezer

@@ -1,1 +1,1 @@
-"""The two rendezvous of a barrier: at the first, a view's peers decide; at the second, the next view's peers begin."""
+"""The two rendezvous of a barrier: at the first, the peers of a view decide; at the second, the next view starts."""
