@@ -70,7 +70,7 @@ class TrainingSignals:
     if not TYPE_CHECKING:  # a type checker should find a misspelt name
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Refuses an unknown name, with a suggestion."""
+            """Raises `PolicyError` for an unknown name, with a suggestion."""
             if name.startswith("__"):
                 raise AttributeError(name)  # Python looks up such names to copy or display an object
             raise PolicyError(

@@ -198,7 +198,7 @@ class RequestHandler:
         )
 
     def _names(self, cluster: Cluster) -> dict[str, int]:
-        """The numbers of the hosts that can run peers, by name; the host of a one-host job has further names."""
+        """The numbers of the hosts that can run peers, by name; the only host of a job is also named localhost."""
         own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
         return own | {self._hosts[number]: number for number in cluster.hosts.slots}
 

@@ -81,11 +81,11 @@ class Fold(Signal):
         return (*self.observed, self.gate)
 
     def sampled(self, every: int) -> Fold:
-        """This fold, run only in every n-th step; nodes that only this fold needs run only in these steps."""
+        """A copy of this fold that runs only in every n-th step, as do the nodes that only this copy needs."""
         return self.gated(every_steps(every))
 
     def gated(self, gate: Signal) -> Fold:
-        """This fold, run only in the steps in which a function of step and size is true."""
+        """A copy of this fold that runs only in the steps in which ``gate``, a function of step and size, is true."""
         return replace(self, gate=gate)
 
     def before_step(self) -> Fold:

@@ -101,7 +101,7 @@ class Window:
         return operate("max_present", self.values)
 
     def sampled(self, every: int) -> Window:
-        """This window, over the values of every `every`-th step."""
+        """A copy of this window that takes only the values of every `every`-th step."""
         return replace(self, values=self.values.sampled(every))
 
 
