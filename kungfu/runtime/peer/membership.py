@@ -94,7 +94,7 @@ class JobMembership(Membership):
         return repeated(self._report_attached)
 
     def _report_attached(self) -> None:
-        """Reports that the program has called ``attach`` and prepares its first step; repeated until it is ready."""
+        """Reports that the program runs under the job and prepares its first step; repeated until it is ready."""
         client = self._protocol.agent_client
         client.report(PeerProgressed(client.peer, ready=False))
 
