@@ -1,4 +1,4 @@
-"""Types of signals, and type rules: a rule maps operand types to dtypes after casting and the type of the result."""
+"""Types of signals, and type rules: a rule maps operand types to their dtypes after casting and to the result type."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _signal(held: _Held, number: signal.Signals) -> None:
 
 
 def _carry_out(words: str, held: dict[int, _Held]) -> str:
-    """Carries out a line of the parent, which says to freeze, slow or thaw a process; returns the answer."""
+    """Carries out an order of the parent (to freeze, slow or thaw a process), and returns the answer."""
     number, share, seconds = words.split()
     pid, now = int(number), time.monotonic()
     one = _Held(pid, _started(pid), float(share), now + float(seconds), now, runs=True)

@@ -185,7 +185,7 @@ class BarrierProtocol:
     def _arrive_again(
         self, view: View, arrival: LocalArrival, conclude: Conclude, differing: Sequence[int]
     ) -> pb.Admission:
-        """Arrives for the second round; values of ``differing`` that differ by rounding become rank 0's before."""
+        """Adopts rank 0's values of ``differing`` that differ by rounding only, then arrives for the second round."""
         context = self._transfer(view, arrival.message.rank, f"values of {_in_words(arrival.message)}")
         server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
         with reconcile_variables(arrival.state, context, differing, server=server, abandoned=abandoned) as gaps:

@@ -88,7 +88,7 @@ def _width(gap: pb.VariableGap) -> float:
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """The first differing variable of each part of the state but the reported one, as text: each may be the cause."""
+    """The first differing variable of each part of the state, except the reported variable, as text."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]
