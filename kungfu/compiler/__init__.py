@@ -2,7 +2,7 @@
 
 from kungfu.compiler.compile import compile_policies
 from kungfu.compiler.compiled_policies import CompiledPolicies, MessageLayout, Outcome, Segment
-from kungfu.compiler.explain import explain, explain_json
+from kungfu.compiler.explain import explain, explain_json, summarize
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "explain_json",
     "fired_on_rescale",
     "fired_rules",
+    "summarize",
 ]

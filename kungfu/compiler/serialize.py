@@ -104,8 +104,13 @@ def _signals_in(value: object) -> Iterator[Signal]:
         for entry in value:
             yield from _signals_in(entry)
     elif dataclasses.is_dataclass(value) and not isinstance(value, Operation | type):
-        for field in dataclasses.fields(value):
+        for field in _fields(value):
             yield from _signals_in(getattr(value, field.name))
+
+
+def _fields(value: Any) -> Iterator[dataclasses.Field[Any]]:
+    """The fields of a record that belong to the plan."""
+    return (one for one in dataclasses.fields(value) if one.init and one.metadata.get("in_plan", True))
 
 
 # ---- writing -------------------------------------------------------------------------------------------------------
@@ -116,11 +121,7 @@ def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
     name = type(value).__name__
     if name not in _classes_with(name):
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
-    fields = {
-        field.name: _encoded(getattr(value, field.name), numbers)
-        for field in dataclasses.fields(value)
-        if field.init and field.metadata.get("in_plan", True)
-    }
+    fields = {field.name: _encoded(getattr(value, field.name), numbers) for field in _fields(value)}
     return {"is": name, **fields}
 
 

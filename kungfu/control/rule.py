@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kungfu.control import action as actions
 from kungfu.control.budget import Budget
-from kungfu.control.rate_limit import NO_COOLDOWN, with_cooldown
+from kungfu.control.rate_limit import with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
@@ -57,6 +57,7 @@ class Rule:
         origin: The user's ``file:line`` that made the rule.
         policy: The policy that made the rule, the innermost of several; ``None`` for a rule without a policy. A
             serialized plan omits this field.
+        merged: The rules that this rule merges, as their policies made them; omitted from a serialized plan too.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Rule:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     origin: str = field(default_factory=location_of_caller)
     policy: Any = field(default=None, metadata={"in_plan": False})
+    merged: tuple[Rule, ...] = field(default=(), metadata={"in_plan": False})
 
     @property
     def gate(self) -> Signal:
@@ -129,7 +131,7 @@ def rate_limited(rule: Rule) -> Rule:
     with attributed_to(rule.origin):
         asked = target if isinstance(action, actions.SetLearningRate) or rule.mode == "shadow" else None
         fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, target=asked)
-    return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
+    return replace(rule, fires=fires)
 
 
 def _could_fire_before_its_barrier(rule: Rule) -> bool:

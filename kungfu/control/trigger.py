@@ -12,6 +12,7 @@ from kungfu.control.rate_limit import NO_COOLDOWN, Cooldown, rescale_cost
 from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Signal, Source, every_steps, fold, is_gate
+from kungfu.signal.fold.fold import labelled
 from kungfu.signal.operation import SignalType
 from kungfu.signal.whole_number import is_whole_number
 
@@ -80,7 +81,7 @@ class Trigger:
             The state is kept.
         """
         _checked(predicate, method="until")
-        has_held = fold(lambda seen, now: seen | now, False, predicate)
+        has_held = labelled(fold(lambda seen, now: seen | now, False, predicate), label="has_held")
         return replace(self, predicate=_both(self.predicate, ~replace(has_held, gate=self.gate)))
 
     def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:

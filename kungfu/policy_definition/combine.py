@@ -193,7 +193,8 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     # The record shows the inputs of the rules, then the request of each, then the present value and the target.
     last = {label: signal for label, signal in made.inputs.items() if label in (present, "target")}
     seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
-    return replace(made, inputs={**seen, **requests, **last}, candidates=tuple(requests), budgets=_budgets(rules))
+    inputs = {**seen, **requests, **last}
+    return replace(made, inputs=inputs, candidates=tuple(requests), budgets=_budgets(rules), merged=rules)
 
 
 def _setter(rule: Rule) -> Setter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, overload
 
@@ -26,12 +26,16 @@ class Policy:
         body: The function, called at `attach`.
         origin: The user's ``file:line`` that defines the policy; for a prebuilt policy, the line that calls it.
         budget: The limit on how often the policy may change the cluster, if the job has no budget.
+        about: The first paragraph of the docstring of its function; empty without one.
+        settings: The arguments of its function, with their defaults, by name.
     """
 
     name: str
     body: Callable[[TrainingSignals], RuleOrRules]
     origin: str = ""
     budget: Budget | None = None
+    about: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def build(self, training: TrainingSignals) -> tuple[Rule, ...]:
         """The rules of this policy, each under the policy's name.
@@ -193,6 +197,7 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
     """The factory of a policy: takes the function's arguments without `training`, and returns a policy."""
     signature = inspect.signature(function)
     name = function.__name__
+    about = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
     if "training" not in list(signature.parameters)[:1]:
         raise PolicyError(f"@policy {name}{signature}: the first parameter must be `training`, the signals of a step")
 
@@ -208,7 +213,10 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
             rules = given if isinstance(given, tuple) else (given,)
             return tuple(replace(one, name=name) if isinstance(one, Rule) else one for one in rules)
 
-        return Policy(name, body, origin, budget)
+        given = signature.bind(None, *args, **kwargs)
+        given.apply_defaults()
+        settings = {key: value for key, value in given.arguments.items() if key != "training"}
+        return Policy(name, body, origin, budget, about=about, settings=settings)
 
     configured.makes_policy = True  # type: ignore[attr-defined]  # for the error if the factory is passed as a policy
     return configured

@@ -13,7 +13,7 @@ _SWEEPS = 4
 
 
 def draw_plan(plan: CompiledPolicies) -> dict[str, Any]:
-    """A plan as an object: nodes with column and row, edges as pairs of indices, and the text of ``kungfu explain``.
+    """A plan as an object: nodes with column and row, edges as pairs of indices, its text by ``kungfu explain --ir``.
 
     A node is in the column after its last input; rules are in the last column. Rows are ordered so that few edges
     cross: several sweeps in both directions move each node to the mean row of its neighbours.

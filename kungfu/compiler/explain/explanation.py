@@ -1,4 +1,4 @@
-"""The explanation of a plan: as text, stage by stage, in the user's names, with the costs; and as JSON values."""
+"""The whole plan as text, stage by stage, in the user's names, with the costs; and as JSON values."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
         yield from _rule_lines(rule, words)
     for rules, nodes in shared_parts(plan).items():
         yield _shared(rules, nodes, words.labels)
-    if plan.straggler_fractions is not None:
-        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {_MEASURED_BY}"
+    yield from leave_first(plan)
     yield "reads"
     yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"
@@ -69,7 +68,7 @@ def _lines(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
     yield "after the gradient all-reduce"
     yield from _stage(plan.after, words)
     yield "costs"
-    yield from (f"  {one}" for one in _cost_lines(plan))
+    yield from (f"  {one}" for one in cost_lines(plan))
 
 
 def _riders(plan: CompiledPolicies, words: _Words) -> Iterator[str]:
@@ -88,11 +87,11 @@ def _rule_lines(rule: Rule, words: _Words) -> Iterator[str]:
     """The lines of a rule; for a rule on a rescale, also the lines of its nodes, as no stage of a step shows them."""
     labels, is_of_step = words.labels, rule.trigger.event == "step"
     steps_or_barriers = steps((rule.gate,), labels) if is_of_step else "in every barrier in which the size changes"
-    yield f"rule {rule.name}{where(rule.origin)}{_MODES[rule.mode]}"
+    yield f"rule {rule.name}{where(rule.origin)}{MODES[rule.mode]}"
     yield f"  looks {steps_or_barriers}"
     yield f"  fires where {labels[rule.fires]}: {does(rule.action, labels)}"
     if is_of_step and rule.mode == "acting":
-        yield from (f"  {_bound(owner, one)}" for owner, one in rule.budgets.items())
+        yield from (f"  {bound_of(owner, one)}" for owner, one in rule.budgets.items())
     logged = [name if labels[one] == name else f"{name} {labels[one]}" for name, one in rule.inputs.items()]
     yield f"  logs {', '.join(logged) or 'nothing'}"
     for node in () if is_of_step else topological(rule.roots):
@@ -101,7 +100,8 @@ def _rule_lines(rule: Rule, words: _Words) -> Iterator[str]:
             yield f"    {_node(node, words)}"
 
 
-def _bound(owner: str, budget: Budget) -> str:
+def bound_of(owner: str, budget: Budget) -> str:
+    """A budget as a line, with the name of the policy that has it."""
     limit = f"budget of {owner}: {_refilled(budget.rescales, 'rescale', budget.per_steps)}"
     if budget.replacements is None:
         return limit
@@ -109,21 +109,26 @@ def _bound(owner: str, budget: Budget) -> str:
 
 
 def _refilled(tokens: int, noun: str, steps: int) -> str:
-    return f"{_counted(tokens, noun)}, and one more every {_counted(math.ceil(steps / tokens), 'step')}"
+    return f"{counted(tokens, noun)}, and one more every {counted(math.ceil(steps / tokens), 'step')}"
 
 
-_MODES: Mapping[RuleMode, str] = {
+MODES: Mapping[RuleMode, str] = {
     "acting": "",
     "shadow": ", a shadow: nothing acts on it",
     "held": ", which records that a budget holds a rule back: nothing acts on it",
 }
 
 
+def leave_first(plan: CompiledPolicies) -> Iterator[str]:
+    """The line about the peers that leave first, if a policy measures speeds."""
+    if plan.straggler_fractions is not None:
+        yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {_MEASURED_BY}"
+
+
 def _shared(rules: Sequence[str], nodes: Sequence[Signal], labels: Labels) -> str:
-    inner = {one for node in nodes for one in node.inputs}
-    tops = [node for node in nodes if node not in inner]
+    tops = tops_of(nodes)
     below = len(nodes) - len(tops)
-    under = f", and {_counted(below, 'node')} under " + ("it" if len(tops) == 1 else "them") if below else ""
+    under = f", and {counted(below, 'node')} under " + ("it" if len(tops) == 1 else "them") if below else ""
     return f"{' and '.join(rules)} share {', '.join(labels[one] for one in tops)}{under}"
 
 
@@ -150,7 +155,7 @@ def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
 def _node(node: Signal, words: _Words) -> str:
     unit = f", {words.units[node]}" if words.units[node] else ""
     hidden = words.folding.under.get(node)
-    how = f"monitor.{node.monitor}, {_counted(len(hidden) + 1, 'node')}" if hidden else made(node, words.labels)
+    how = f"monitor.{node.monitor}, {counted(len(hidden) + 1, 'node')}" if hidden else made(node, words.labels)
     return f"{words.labels[node]} = {how}: {node.placement} {node.type}{unit}{where(node.origin)}"
 
 
@@ -170,24 +175,26 @@ def _costs_of(plan: CompiledPolicies) -> dict[str, int]:
     }
 
 
-def _cost_lines(plan: CompiledPolicies) -> Iterator[str]:
+def cost_lines(plan: CompiledPolicies) -> Iterator[str]:
+    """The lines about the costs of a plan per step."""
     costs = _costs_of(plan)
-    yield f"{_counted(costs['messages_per_step'], 'extra message')} per step"
+    yield f"{counted(costs['messages_per_step'], 'extra message')} per step"
     if costs["gated_messages"]:
-        yield f"{_counted(costs['gated_messages'], 'small message')} more in the steps of their gates"
+        yield f"{counted(costs['gated_messages'], 'small message')} more in the steps of their gates"
     yield f"{_length(plan.piggybacked)} per step on the gradient all-reduce"
-    yield f"{_counted(costs['state_bytes'], 'byte')} of state in {_counted(costs['folds'], 'fold')}"
+    yield f"{counted(costs['state_bytes'], 'byte')} of state in {counted(costs['folds'], 'fold')}"
 
 
 def _length(layout: MessageLayout) -> str:
     """The size of a message in floats and bytes, as text; with vectors, a formula in the size of the cluster."""
     fixed, growing = len(layout.scalars), len(layout.vectors)
     if not growing:
-        return f"{_counted(fixed, 'float')} ({_counted(fixed * _FLOAT_BYTES, 'byte')})"
+        return f"{counted(fixed, 'float')} ({counted(fixed * _FLOAT_BYTES, 'byte')})"
     return f"{fixed} + {growing} x size floats ({fixed * _FLOAT_BYTES} + {growing * _FLOAT_BYTES} x size bytes)"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, in the plural unless the number is 1."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
@@ -318,6 +325,12 @@ def shared_parts(plan: CompiledPolicies) -> Mapping[tuple[str, ...], Sequence[Si
         if len(owners.get(node, ())) > 1:
             together.setdefault(tuple(owners[node]), []).append(node)
     return together
+
+
+def tops_of(nodes: Sequence[Signal]) -> list[Signal]:
+    """The nodes that no other node of these needs."""
+    inner = {one for node in nodes for one in node.inputs}
+    return [node for node in nodes if node not in inner]
 
 
 def _dear(plan: CompiledPolicies) -> set[Signal]:

@@ -21,12 +21,12 @@ def labels_of(plan: CompiledPolicies) -> Labels:
     """The label of each node: its name, else the variable that the policy assigns it to, else a number. Leaves, and
     functions of step and size alone, are shown as expressions."""
     order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in rule.roots)))
-    given = _names(plan, order)
+    given = names_of(plan, order)
     labels: dict[Signal, str] = {}
     numbers = count(1)
     for node in order:
         if isinstance(node, (Source, Constant)):
-            labels[node] = _source(node) if isinstance(node, Source) else repr(node.value)
+            labels[node] = source_label(node) if isinstance(node, Source) else repr(node.value)
         elif isinstance(node, Map) and is_exact(node):
             labels[node] = f"({made(node, labels)})"
         else:
@@ -34,12 +34,12 @@ def labels_of(plan: CompiledPolicies) -> Labels:
     return labels
 
 
-def _source(node: Source) -> str:
+def source_label(node: Source) -> str:
     """The label of a source: its name, but ``newly_fed(name)`` for a fed source, whose name labels a fold."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
-def _names(plan: CompiledPolicies, order: Iterable[Signal]) -> dict[Signal, str]:
+def names_of(plan: CompiledPolicies, order: Iterable[Signal]) -> dict[Signal, str]:
     """The names of nodes, by ``.named`` or by an assigned variable, which names the last node created on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}

@@ -1,0 +1,241 @@
+"""The summary of a plan for people: the values that its policies watch, when each rule fires, its request, the costs.
+
+Expressions are in the user's names, and end at named signals, variables and monitors. In place of a long expression,
+the summary lists the values that the expression reads; `explain` shows all nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from kungfu.compiler.compiled_policies import CompiledPolicies
+from kungfu.compiler.explain.explanation import (
+    MODES,
+    bound_of,
+    cost_lines,
+    counted,
+    leave_first,
+    shared_parts,
+    tops_of,
+)
+from kungfu.compiler.explain.expressions import Expressions, is_operation
+from kungfu.compiler.explain.labels import is_number, labels_of, names_of, where
+from kungfu.control import (
+    Action,
+    Call,
+    Checkpoint,
+    Evict,
+    Replace,
+    Rescale,
+    Rule,
+    SetGlobalBatchSize,
+    SetLearningRate,
+    Stop,
+)
+from kungfu.control.action import operands, target_of
+from kungfu.control.rule import label_of
+from kungfu.policy_definition import Policy
+from kungfu.signal import Constant, Signal, topological
+from kungfu.signal.gate import period_of
+
+_WIDTH = 100
+_LONGEST_VALUE = 60
+_NAMED = 8  # columns of the names of a rule's lines
+# Inputs of rules that other lines of the summary describe.
+_DESCRIBED = ("target", "marked", "rescales_left", "replacements_left")
+
+
+def summarize(plan: CompiledPolicies) -> str:
+    """A plan in a few lines for each rule: what it watches, when it fires, what it asks for; and the costs.
+
+    Each policy begins with the first sentence of its docstring and with its settings. For a combination such as
+    `at_most`, the rules of its policies follow the rule that chooses among their requests.
+
+    Returns:
+        Lines of at most 100 columns, each with its line ending.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import stop_on_nan
+    >>> print(summarize(compile_policies([stop_on_nan()])).partition("costs")[0], end="")  # doctest: +ELLIPSIS
+    policy stop_on_nan  [...]
+      Ends training once the loss, or the gradient, has not been finite for `steps` steps in a row.
+      with steps=3, watch='loss'
+    rule stop_on_nan
+      watches  steps_not_finite (from mean_loss)
+      fires    in every step, if steps_not_finite >= 3
+      asks for the end of training
+    """
+    # A rule in mode "held" is the twin of another rule.
+    rules = [one for one in (*plan.rules, *plan.on_rescale) if one.mode != "held"]
+    return "\n".join([*_policies(rules, plan), *_of_job(plan)]) + "\n"
+
+
+def _policies(rules: Sequence[Rule], plan: CompiledPolicies, *, chosen_by: Rule | None = None) -> Iterator[str]:
+    """The lines of rules, under the policies that made them; `chosen_by` is the rule that merges these rules."""
+    groups: dict[int, list[Rule]] = {}
+    for rule in rules:
+        groups.setdefault(id(rule.policy), []).append(rule)
+    names = names_of(plan, topological(tuple(root for rule in rules for root in rule.roots)))
+    expressions = Expressions({signal: name for name, signal in plan.watched_signals.items()}, names)
+    for group in groups.values():
+        if isinstance(policy := group[0].policy, Policy):  # a plan from a record does not know its policies
+            yield from _policy(policy)
+        for rule in group:
+            yield from _rule(rule, expressions, chosen_by=chosen_by)
+            if rule.merged:
+                yield from _policies(rule.merged, plan, chosen_by=rule)
+
+
+def _policy(policy: Policy) -> Iterator[str]:
+    yield from _wrapped(f"policy {policy.name}{where(policy.location)}", other="  ")
+    settings = (f"{name}={_short(repr(value), _LONGEST_VALUE)}" for name, value in policy.settings.items())
+    for text in (policy.about, f"with {', '.join(settings)}" if policy.settings else ""):
+        yield from _wrapped(text, indent="  ", other="  ")
+
+
+def _rule(rule: Rule, expressions: Expressions, *, chosen_by: Rule | None) -> Iterator[str]:
+    chosen = f", for {chosen_by.name} to choose from" if chosen_by else ""
+    yield from _wrapped(f"rule {rule.name}{chosen}{MODES[rule.mode]}", other="  ")
+    wanted = _wanted(rule.action)
+    if not rule.merged:
+        watched = expressions.watched((rule.when, *wanted))
+        yield from _field("watches", ", ".join(watched) or "nothing that changes")
+    # A request that is chosen from may be one that the merged rule does not make.
+    news = () if chosen_by else _news(rule)
+    yield from _field("fires", ", ".join([*_when(rule, expressions), *news]))
+    yield from _field("calls" if isinstance(rule.action, Call) else "asks for", _request(rule, wanted, expressions))
+    if not rule.merged and not isinstance(rule.action, Call):
+        own = [name for name, one in rule.inputs.items() if label_of(one) != name and name not in _DESCRIBED]
+        yield from _field("records", ", ".join(own)) if own else ()
+    for owner, budget in rule.budgets.items() if rule.mode == "acting" and not chosen_by else ():
+        yield from _field("limited", f"by the {bound_of(owner, budget)}")
+
+
+def _of_job(plan: CompiledPolicies) -> Iterator[str]:
+    labels = labels_of(plan)
+    for rules, nodes in shared_parts(plan).items():
+        if named := [labels[one] for one in tops_of(nodes) if not is_number(labels[one])]:
+            yield from _wrapped(f"{' and '.join(rules)} share {', '.join(named)}", other="  ")
+    for line in leave_first(plan):
+        yield from _wrapped(line, other="  ")
+    yield "costs"
+    for line in cost_lines(plan):
+        yield from _wrapped(line, indent="  ", other="    ")
+    if names := plan.gradient_reductions:
+        reductions = f"{counted(len(names), 'number')} of all gradients: {', '.join(names)}"
+        yield from _wrapped(reductions, indent="  ", other="    ")
+
+
+# ---- when a rule fires, and its request ------------------------------------------------------------------------------
+
+
+def _when(rule: Rule, expressions: Expressions) -> list[str]:
+    """The steps, the condition and the cooldown of a rule."""
+    is_of_step = rule.trigger.event == "step"
+    parts = _steps(rule.gate, expressions) if is_of_step else ["in every barrier in which the size changes"]
+    if not isinstance(rule.when, Constant):
+        parts.append(f"if {expressions.written(rule.when) or 'a condition on these values holds'}")
+    pause = rule.trigger.pause
+    limits = [f"{pause.steps:,} steps"] if pause.steps else []
+    limits += [f"{pause.seconds:g} s"] if pause.seconds else []
+    parts += [f"not within {' or '.join(limits)} of the last time"] if limits else []
+    return parts
+
+
+def _steps(gate: Signal, expressions: Expressions) -> list[str]:
+    """The steps of a gate, condition by condition."""
+    conditions = [gate]
+    while any(is_operation(one, "and") for one in conditions):
+        conditions = [part for one in conditions for part in (one.inputs if is_operation(one, "and") else (one,))]
+    every, parts = "in every step", []
+    for one in conditions:
+        period = period_of(one)
+        is_multiple = period > 1 and isinstance(rest := one.inputs[1], Constant) and rest.value == 0
+        if is_multiple and every == "in every step":
+            every = f"every {period} steps"
+        elif not isinstance(one, Constant):
+            parts.append(f"where {expressions.written(one) or 'a condition on step and size holds'}")
+    return [every, *parts]
+
+
+def _news(rule: Rule) -> Iterator[str]:
+    """The conditions that a rule adds to those of its trigger; see `kungfu.control.rule`."""
+    match rule.action:
+        case Rescale():
+            yield "for a size other than the present, the pending and the last refused one"
+        case SetGlobalBatchSize():
+            yield "for another batch than the present one"
+        case SetLearningRate():
+            asked = "" if rule.trigger.event == "rescale" else " and the one it asked for last"
+            yield f"for another rate than the present one{asked}"
+        case Evict():
+            yield "if a peer is marked, and at least --min peers remain"
+        case Replace():
+            yield "if a peer but not every peer is marked, while no exchange is under way or was just refused"
+
+
+def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> str:
+    action, texts = rule.action, [expressions.written(one) for one in wanted]
+    number = texts[0] if texts and texts[0] else "a number computed from these values"
+    number += " (nan: no request)" if re.search(r"\bnan\b", number) else ""
+    if rule.merged:
+        names = " and ".join(rule.candidates)
+        number = f"the number that {rule.policy.name if rule.policy else rule.name} chooses from those of {names}"
+    match action:
+        case Rescale():
+            most = f" up to a global batch of {action.max_global_batch} samples" if action.max_global_batch else ""
+            kept = action.keep.replace("_", " ")
+            return f"a size: {number}, rounded, from --min to --max peers; it keeps the {kept}{most}"
+        case SetGlobalBatchSize():
+            return f"a global batch in samples: {number}, at least one per peer"
+        case SetLearningRate():
+            over = f", over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
+            return f"a learning rate: {number}{over}"
+        case Stop():
+            return "the end of training"
+        case Checkpoint():
+            return "a checkpoint"
+        case Call():
+            given = ", ".join(text or "a computed number" for text in texts)
+            return (
+                f"{getattr(action.fn, '__name__', 'a function')}({given}), whose requests are known when it is called"
+            )
+    peers = f"peers with {texts[0]}" if texts[0] else "peers that these values mark"
+    if isinstance(action, Evict):
+        return f"the removal of the {peers}"
+    return f"new peers in place of the {peers}; each leaves when its replacement is ready"
+
+
+def _wanted(action: Action) -> tuple[Signal, ...]:
+    """The operands of an action without the rounding and the bounds that `kungfu.control.rule` adds to a number."""
+    target = target_of(action)
+    if target is None:
+        return operands(action)
+    inner = target
+    match action:
+        case Rescale() if is_operation(target, "minimum") and is_operation(target.inputs[0], "maximum"):
+            inner = target.inputs[0].inputs[0]
+        case SetGlobalBatchSize() if is_operation(target, "maximum"):
+            inner = target.inputs[0].inputs[2] if is_operation(target.inputs[0], "where") else target.inputs[0]
+        case SetLearningRate() if is_operation(target, "multiply") and isinstance(one := target.inputs[1], Constant):
+            return (target.inputs[0] if one.value == 1 else target,)
+    return (inner.inputs[0] if inner is not target and is_operation(inner, "round") else inner,)
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+def _field(name: str, text: str) -> Iterator[str]:
+    yield from _wrapped(text, indent=f"  {name:<{_NAMED}} ", other=" " * (_NAMED + 3))
+
+
+def _wrapped(text: str, *, indent: str = "", other: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=other, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
