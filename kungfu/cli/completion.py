@@ -182,6 +182,6 @@ def _completer(action: argparse.Action) -> dict[str, Any] | None:
     if action.choices is not None:
         return None
     # Ids of peers and sizes come before the folder; numbers are not completed.
-    if action.metavar in ("LOGDIR", "DIR") or action.dest == "words":
+    if action.metavar in ("RUN", "DIR") or action.dest == "words":
         return _RUN_FOLDER
     return dict(shtab.FILE) if action.type is Path else None

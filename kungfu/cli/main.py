@@ -16,7 +16,7 @@ from typing import Any
 
 from kungfu.cli.broken_pipe import discard_output, open_closed_streams
 from kungfu.cli.run_folder import add_run_folder, newest_run
-from kungfu.errors import KungfuError
+from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.program_identity import installed_version
 
 _LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
@@ -50,6 +50,21 @@ _STEERING = (
     ("profile", "measure throughput and efficiency of a running job at every size"),
     ("stop", "end the training of a running job"),
 )
+_OWN = {
+    "explain": "show what a policy watches, when it fires, what it asks for, and what it costs",
+    "why": "print the decisions of a run and their reasons",
+    "draw": "draw a run: size, batch, loss, samples/s and signals over steps",
+}
+_PLAN = {"plan": "simulate a cluster's scheduler, or plan a hyperparameter search"}
+_SUMMARIES = {**_OWN, **{name: what for name, _, what in _MODULES}, **_PLAN, **dict(_STEERING)}
+# The commands in the order of `kungfu --help`.
+_GROUPS = {
+    "run": ("doctor", "completion"),
+    "watch": ("status", "top", "page", "tensorboard"),
+    "change": ("resize", "scale-out", "scale-in", "migrate", "checkpoint", "stop", "chaos"),
+    "understand": ("explain", "why", "draw", "compare", "replay", "profile"),
+    "plan": ("plan",),
+}
 _EXITS = """exit codes: 0 done, 2 the command line or an argument is wrong, 130 ended by Ctrl-C"""
 
 
@@ -81,12 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Exits with code 2 if the first word is not a command, and suggests the closest command."""
-    names = ["explain", "why", "draw", *(name for name, *_ in _MODULES), "plan", *(name for name, _ in _STEERING)]
     for word in words:
-        if not word.startswith("-") and word not in names:
+        if not word.startswith("-") and word not in _SUMMARIES:
             planning = [f"plan {name}" for name in entry_points(group=_PLANNING).names]
-            near = difflib.get_close_matches(word, [*names, *planning], n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            near = difflib.get_close_matches(word, [*_SUMMARIES, *planning], n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_SUMMARIES)}"
             parser.error(f"{word!r} is no command; {meant}")
 
 
@@ -107,35 +121,49 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         prog="kungfu",
         description="Inspects policies and runs, and controls running jobs; kungfu-run starts a job.",
         epilog=_EXITS,
+        formatter_class=_GroupedHelp,
     )
     parser.add_argument("--version", action="version", version=f"kungfu {installed_version()}")
     parser.set_defaults(act=None, name="", shown=str)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _add_explain(commands.add_parser("explain", help="show a policy's computations, their schedule and their cost"))
-    _add_why(commands.add_parser("why", help="print the decisions of a run and their reasons"))
-    _add_draw(commands.add_parser("draw", help="draw a run: size, batch, loss, samples/s and signals over steps"))
-    for name, module, what in _MODULES:
-        brought = commands.add_parser(name, help=what, description=what)
+    for name in (name for names in _GROUPS.values() for name in names):
+        brought = commands.add_parser(name, help=_SUMMARIES[name], description=_SUMMARIES[name])
         if words is None or name in words:  # modules of other commands are not loaded
-            _add_module(brought, name=name, module=importlib.import_module(module))
-    what = "simulate a cluster's scheduler, or plan a hyperparameter search"
-    planning = commands.add_parser("plan", help=what, description=what)
-    if words is None or "plan" in words[:1]:
-        _add_planning(planning, words or ())
-    for name, what in _STEERING:
-        brought = commands.add_parser(name, help=what, description=what)
-        if words is None or name in words:
-            job_commands = importlib.import_module("kungfu.cli.job.job_commands")
-            job_commands.add_arguments(brought, name=name)
-            brought.set_defaults(act=job_commands.run, name=name)
+            _add_command(brought, name, words or ())
     return parser
+
+
+class _GroupedHelp(argparse.HelpFormatter):
+    """The help of ``kungfu``, with a heading above the first command of each group."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        heading = {names[0]: group for group, names in _GROUPS.items()}.get(action.dest, "")
+        return (f"\n  {heading}:\n" if heading else "") + super()._format_action(action)
+
+
+def _add_command(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> None:
+    """Adds the arguments of the command `name`."""
+    modules = {own: module for own, module, _ in _MODULES}
+    if name in _OWN:
+        {"explain": _add_explain, "why": _add_why, "draw": _add_draw}[name](parser)
+    elif name in _PLAN:
+        if not words or words[0] == name:
+            _add_planning(parser, words)
+    elif name in modules:
+        _add_module(parser, name=name, module=importlib.import_module(modules[name]))
+    else:
+        job_commands = importlib.import_module("kungfu.cli.job.job_commands")
+        job_commands.add_arguments(parser, name=name)
+        parser.set_defaults(act=job_commands.run, name=name)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="+", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS); several share one job")
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
-    how = "folded: one line per monitor; open: one line per node of each monitor"
-    parser.add_argument("--monitors", choices=["folded", "open"], default="folded", help=how)
+    whole = "print the compiler's plan: its numbered nodes, stage by stage, with the message of each"
+    parser.add_argument("--ir", dest="form", action="store_const", const="ir", default="summary", help=whole)
+    parser.add_argument("--json", dest="form", action="store_const", const="json", help="print the whole plan as JSON")
+    how = "with --ir: one line per monitor (folded), or one line per node of each monitor (open); folded by default"
+    parser.add_argument("--monitors", choices=["folded", "open"], help=how)
     parser.set_defaults(act=_explain, name="explain")
 
 
@@ -148,7 +176,7 @@ def _add_why(parser: argparse.ArgumentParser) -> None:
 
 def _add_draw(parser: argparse.ArgumentParser) -> None:
     add_run_folder(parser)
-    parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (DIR/run.png)")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (RUN/run.png)")
     signals = "signals of the policies to draw, each in its own panel (up to 4 that change; '' for none)"
     parser.add_argument("--signals", type=_names, metavar="NAME,NAME", help=signals)
     parser.set_defaults(act=_draw, name="draw")
@@ -200,17 +228,17 @@ def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> N
 
 
 def _explain(given: argparse.Namespace) -> int:
-    """Prints the plan of one job's policies without TensorFlow: nodes, stages, shared parts and costs."""
-    from kungfu.compiler import compile_policies, explain, explain_json
+    """Prints the plan of one job's policies without TensorFlow: its summary, or all its nodes."""
+    from kungfu.compiler import compile_policies, explain, explain_json, summarize
     from kungfu.policy_definition.policy_path import load_policy
 
+    if given.monitors and given.form != "ir":
+        raise UsageError(f"--monitors {given.monitors}: chooses among the nodes that --ir shows; add --ir")
     plan = compile_policies([load_policy(one) for one in given.specs])
-    text = (
-        json.dumps(explain_json(plan), indent=2) + "\n"
-        if given.form == "json"
-        else explain(plan, monitors=given.monitors)
-    )
-    print(text, end="")
+    if given.form == "json":
+        print(json.dumps(explain_json(plan), indent=2))
+    else:
+        print(explain(plan, monitors=given.monitors or "folded") if given.form == "ir" else summarize(plan), end="")
     return 0
 
 

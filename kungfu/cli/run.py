@@ -88,10 +88,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--policy", action="append", default=[], metavar="SPEC",
         help="MODULE_OR_PATH:POLICY(ARGS), in addition to the program's; may be repeated",
     )  # fmt: skip
-    add("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
+    add("--logdir", type=Path, metavar="RUN", help="a new folder for the run's record (runs/DATE-TIME)")
     add(
         "--checkpoints", type=Path, metavar="DIR",
-        help="folder for checkpoints of policies, shared by all hosts (LOGDIR/checkpoints)",
+        help="folder for checkpoints of policies, shared by all hosts (RUN/checkpoints)",
     )  # fmt: skip
     add("--keep", type=int, default=3, metavar="N", help="keep the newest N checkpoints (3)")
     resuming = parser.add_mutually_exclusive_group()

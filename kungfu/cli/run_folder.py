@@ -16,16 +16,16 @@ RUNS = Path("runs")
 
 def add_job_folder(parser: argparse.ArgumentParser, *, is_positional: bool = True) -> None:
     """Declares the folder of a running job, as an option and, if ``is_positional``, as the last positional argument."""
-    newest = "the job's folder (the newest one in runs/)"
+    newest = "the folder of the job's record (the newest one in runs/)"
     if is_positional:
-        parser.add_argument("positional", nargs="?", type=Path, metavar="LOGDIR", help=newest)
-    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the job's folder, as an option")
+        parser.add_argument("positional", nargs="?", type=Path, metavar="RUN", help=newest)
+    parser.add_argument("--logdir", type=Path, metavar="RUN", help="the same folder, as an option")
 
 
 def add_run_folder(parser: argparse.ArgumentParser) -> None:
     """Declares the folder of a running or finished run as a positional argument."""
-    where = "the folder written by kungfu-run (the newest one in runs/)"
-    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=where)
+    where = "the folder of the run's record (the newest one in runs/)"
+    parser.add_argument("folder", nargs="?", type=Path, metavar="RUN", help=where)
 
 
 def job_folder(given: argparse.Namespace) -> Path:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kungfu.compiler import compile_policies, explain, summarize
+from kungfu.policies import gns_batch
 from tests.cli.conftest import Printed
 
 SPEC = "kungfu.policies:gns_batch(max_peers=8)"
@@ -31,9 +33,22 @@ def test_several_policies_are_explained_as_one_job(printed: Printed, tmp_path: P
     watching = tmp_path / "watching.py"
     rule = "kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))"
     watching.write_text(f"import kungfu as kf\n@kf.policy\ndef watching(training):\n    return {rule}\n")
-    text = printed("explain", SPEC, f"{watching}:watching", "--monitors", "open")
+    summary = printed("explain", SPEC, f"{watching}:watching")
+    text = printed("explain", SPEC, f"{watching}:watching", "--ir", "--monitors", "open")
+    assert "\ngns_batch and watching share noise_scale\n" in summary
     assert "\ngns_batch and watching share noise_scale, and " in text
+    assert len(summary.splitlines()) <= 30
     assert text.count("all_reduce sum(") == 3
+
+
+def test_the_whole_plan_is_shown_by_ir_alone(printed: Printed) -> None:
+    plan = compile_policies([gns_batch(max_peers=8)])
+    assert printed("explain", SPEC).splitlines()[1:] == summarize(plan).splitlines()[1:], "below the policy's origin"
+    assert printed("explain", SPEC, "--ir") == explain(plan)
+    assert printed("explain", SPEC, "--ir", "--monitors", "open") == explain(plan, monitors="open")
+    assert "--monitors open: chooses among the nodes that --ir shows; add --ir" in printed(
+        "explain", SPEC, "--monitors", "open", code=2
+    )
 
 
 def test_as_json_it_is_one_document(printed: Printed) -> None:
@@ -48,3 +63,9 @@ def test_it_needs_no_tensorflow() -> None:
     ended = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "0 extra messages per step" in ended.stdout
+
+
+def test_the_cookbook_shows_what_it_prints(printed: Printed) -> None:
+    page = Path(__file__).parents[2] / "docs" / "policies.md"
+    _, _, shown = page.read_text().partition("$ kungfu explain 'gns_batch(max_peers=8)'\n")
+    assert shown.partition("```")[0] == printed("explain", "gns_batch(max_peers=8)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.main import main
+from kungfu.cli.main import main, make_parser
+from kungfu.cli.run import make_parser as make_run_parser
 from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
 from tests.cli.conftest import Printed
 from tests.cli.recorded import FAILED, GROWN, written
@@ -91,6 +94,33 @@ def test_without_a_folder_it_is_the_newest_run(
 
 def test_without_a_command_there_is_help_and_code_2(printed: Printed) -> None:
     assert "explain" in printed(code=2)
+
+
+def test_help_of_kungfu_has_each_command_once_with_a_sentence_under_a_heading(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    found = re.findall(r"^  (\w+):\n((?:    .*\n)+)", capsys.readouterr().out, re.MULTILINE)
+    assert [group for group, _ in found] == ["run", "watch", "change", "understand", "plan"]
+    shown = dict(re.findall(r"^    ([a-z-]+)\s+(\S.*)$", "".join(lines for _, lines in found), re.MULTILINE))
+    (commands,) = (one.choices for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    assert {*shown} == {*commands}
+    assert all(" " in sentence for sentence in shown.values())
+
+
+def test_the_folder_of_a_record_is_called_run_in_every_help_text() -> None:
+    (commands,) = (one.choices for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    own = {"tensorboard": {"DIR"}, "plan": set[str]()}  # the folder of TensorBoard is no record
+    for name, parser in commands.items():
+        folders = {
+            one.metavar for one in parser._actions
+            if one.type is Path and one.metavar not in ("FILE", "STEM")
+        }  # fmt: skip
+        assert folders - own.get(name, set()) <= {"RUN"}, name
+    assert "LOGDIR" not in "".join(one.format_help() for one in (*commands.values(), make_run_parser()))
+    assert "--logdir RUN" in make_run_parser().format_help()
 
 
 def test_help_of_kungfu_names_plan_and_loads_nothing_of_planning() -> None:

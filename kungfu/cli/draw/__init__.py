@@ -1,1 +1,1 @@
-"""``kungfu draw DIR``: draws a run over its steps."""
+"""``kungfu draw RUN``: draws a run over its steps."""

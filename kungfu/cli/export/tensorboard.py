@@ -33,10 +33,10 @@ def tensorboard_process(record: Path, target: Path, *, report: Callable[[str], N
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu tensorboard``."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run's record")
     parser.add_argument(
-        "target", nargs="?", type=Path, metavar="LOGDIR",
-        help="the log folder of TensorBoard, in which the run gets its own folder (DIR/tensorboard)",
+        "target", nargs="?", type=Path, metavar="DIR",
+        help="the log folder of TensorBoard, in which the run gets its own folder (RUN/tensorboard)",
     )  # fmt: skip
 
 

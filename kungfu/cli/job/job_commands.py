@@ -77,9 +77,7 @@ def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | Non
     """Parses words as peer ids; the last word may be a folder instead."""
     peers, rest = [word for word in words if word.isdecimal()], [word for word in words if not word.isdecimal()]
     if not peers or len(rest) > 1 or (rest and words[-1] != rest[0]):
-        raise UsageError(
-            f"{' '.join(words)!r}: give the ids of peers, as kungfu status shows them, then perhaps LOGDIR"
-        )
+        raise UsageError(f"{' '.join(words)!r}: give the ids of peers, as kungfu status shows them, then perhaps RUN")
     return tuple(int(peer) for peer in peers), Path(rest[0]) if rest else None
 
 
@@ -87,7 +85,7 @@ def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, 
     """Parses MIN and MAX, which are absent for a trace, and an optional folder."""
     sizes, rest = ([], words) if traced else (words[:2], words[2:])
     if len(rest) > 1 or not (traced or (len(sizes) == 2 and all(word.isdecimal() for word in sizes))):
-        expected = "with --trace nothing but LOGDIR" if traced else "MIN MAX, two numbers of peers, then perhaps LOGDIR"
+        expected = "with --trace nothing but RUN" if traced else "MIN MAX, two numbers of peers, then perhaps RUN"
         raise UsageError(f"{' '.join(words)!r}: give {expected}")
     least, most = map(int, sizes or (0, 0))
     return least, most, Path(rest[0]) if rest else None
@@ -102,17 +100,17 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
         case "scale-out":
             add("count", type=int, metavar="N", help="the number of peers to add")
         case "scale-in":
-            add("words", nargs="+", metavar="PEER", help="ids of the peers to remove, optionally followed by LOGDIR")
+            add("words", nargs="+", metavar="PEER", help="ids of the peers to remove, optionally followed by RUN")
         case "migrate":
             add("peer", type=int, metavar="PEER", help="the id of the peer to replace")
             add("host", metavar="HOST", help="the host of the new peer, which joins before the other leaves")
         case "profile":
             sizes = "the smallest and the largest size in peers; the job's folder"
             traces = "write traces of TensorFlow's profiler instead, in one folder per peer below --to"
-            add("words", nargs="*", metavar="MIN MAX [LOGDIR]", help=sizes)
+            add("words", nargs="*", metavar="MIN MAX [RUN]", help=sizes)
             add("--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured steps per size (%(default)s)")
-            add("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (LOGDIR/profile)")
-            add("--trace", action="store_true", help=f"{traces} (LOGDIR/trace/TIME)")
+            add("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (RUN/profile)")
+            add("--trace", action="store_true", help=f"{traces} (RUN/trace/TIME)")
             add("--seconds", type=float, default=_TRACE_S, metavar="S", help="length of a trace (%(default)g)")
             add("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers to trace (all)")
 

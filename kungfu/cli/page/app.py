@@ -172,7 +172,7 @@ class PageApp:
             return _refused(409, str(error))
         if not known:
             return _refused(
-                403, "this is not the job's secret: `kungfu page --secret DIR` prints it, for the user who started it"
+                403, "this is not the job's secret: `kungfu page --secret RUN` prints it, for the user who started it"
             )
         try:
             wanted = request_of(json.loads(await _body(request)))

@@ -1,4 +1,4 @@
-"""Serves the page of a run: ``kungfu page DIR``, and the side process of ``kungfu-run --page``."""
+"""Serves the page of a run: ``kungfu page RUN``, and the side process of ``kungfu-run --page``."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ PEERS = "give the ids of peers, as kungfu status shows them"
         ("profile --trace --peers 0 7", "--peers 7: not in the view, whose peers are 0"),
         ("profile --trace --seconds 0", "--seconds 0: must be above 0"),
         ("profile --trace --seconds nan", "--seconds nan: must be above 0"),
-        ("profile --trace 1 4", "'1 4': give with --trace nothing but LOGDIR"),
+        ("profile --trace 1 4", "'1 4': give with --trace nothing but RUN"),
         ("profile 1", "'1': give MIN MAX"),
         ("profile 1 x", "'1 x': give MIN MAX"),
         *((f"scale-in {words}", PEERS) for words in ("one", "nowhere 1", "1 here there")),

@@ -301,7 +301,7 @@ def test_without_the_secret_or_from_another_site_nothing_is_asked_of_the_job(job
         for path in ("/plan", "/requests"):
             for secret in ({}, {"kungfu_secret": ""}, {"kungfu_secret": SECRET + "0"}, {"kungfu_secret": "\xe4"}):
                 status, told = page.post(path, resize, **secret)
-                assert (status, "kungfu page --secret DIR" in told["error"]) == (403, True)
+                assert (status, "kungfu page --secret RUN" in told["error"]) == (403, True)
             for site in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
                 assert page.post(path, resize, kungfu_secret=SECRET, **site)[0] == 403
             assert page.get(path)[0] == 405

@@ -27,7 +27,7 @@ function connect() {
   source.addEventListener("over", () => {
     isOver = true;
     source.close();
-    setText("connection", "This page has ended with its job. `kungfu page DIR` shows the record again.");
+    setText("connection", "This page has ended with its job. `kungfu page RUN` shows the record again.");
     control.close();
   });
   source.addEventListener("error", () => {
