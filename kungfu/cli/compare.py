@@ -1,4 +1,4 @@
-"""``kungfu compare DIR DIR``: compares runs by time to a loss, cost, sizes and decisions."""
+"""``kungfu compare RUN RUN``: compares runs by time to a loss, cost, sizes and decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -25,6 +24,7 @@ from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_p
 from kungfu.cli.report.narrative import changes
 from kungfu.cli.report.reader import Row, read_events, read_rows, rows_in_order
 from kungfu.cli.report.step_groups import Figures, Series, StepGroups
+from kungfu.cli.report_console import ReportConsole
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, of_topics
 from kungfu.event_log.job import Job, fold
@@ -97,7 +97,7 @@ class RunFigures:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu compare``."""
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, metavar="DIR", help="folders written by kungfu-run")
+    add("folders", nargs="+", type=Path, metavar="RUN", help="the folders of the runs' records")
     add("--loss", type=float, metavar="L", help="loss for which to compare times (the lowest one that all runs reach)")
     add("--over", choices=tuple(_OVER), default="time", help="the x axis of the plot (%(default)s)")
     add("--to", type=Path, metavar="FILE", help="the PNG to write (compare.png)")
@@ -121,7 +121,7 @@ def run(given: argparse.Namespace) -> int:
         document = {"loss": goal, "runs": [asdict(one) for one in figures], "plot": str(target)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
         return 0
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     console.print(_table(figures, goal))
     for one in figures:
         if one.note:

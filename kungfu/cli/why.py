@@ -1,4 +1,4 @@
-"""``kungfu why DIR``: prints the decisions of a run and their reasons, as a narrative."""
+"""``kungfu why RUN``: prints the decisions of a run and their reasons, as a narrative."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.tree import Tree
 
 from kungfu.cli.report.narrative import Paragraph, narrative
 from kungfu.cli.report.reader import EventRecord, Row, read_events, read_rows, rows_in_order
+from kungfu.cli.report_console import ReportConsole
 from kungfu.errors import UsageError
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, SpanEvent, SpanPart, of_topics
 from kungfu.event_log.values import duration, figure, finite_number
@@ -32,7 +33,7 @@ _REPORT_S = 5.0
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
     """Prints the run in `folder` as a narrative, or the timed parts of its stops as trees; returns the exit code."""
     record = read_events(folder)
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
     for tree in span_trees(record.events) if form == "spans" else ():
         console.print(tree)

@@ -119,9 +119,14 @@ def counted(value: object, noun: str) -> str:
 
 
 def sizes_passed(sizes: Sequence[int]) -> str:
-    """The sizes in order, joined by arrows; if there are more than nine, the middle is left out."""
+    """The sizes in order, joined by arrows; if there are more than nine, the middle is left out.
+
+    Examples:
+        >>> sizes_passed([2, 4]), sizes_passed(range(1, 12))
+        ('2 -> 4', '1 -> 2 -> 3 -> 4 -> 5 -> ... -> 9 -> 10 -> 11')
+    """
     shown = [str(one) for one in sizes]
-    return " → ".join(shown if len(shown) <= 9 else [*shown[:5], "…", *shown[-3:]]) or UNKNOWN
+    return " -> ".join(shown if len(shown) <= 9 else [*shown[:5], "...", *shown[-3:]]) or UNKNOWN
 
 
 def label(name: str) -> str:

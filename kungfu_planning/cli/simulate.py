@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from kungfu.errors import UsageError
+from kungfu_planning.cli.table_console import TableConsole
 from kungfu_planning.schedule import (
     SHAPES,
     ClusterJob,
@@ -392,7 +393,7 @@ def _tell_skipped(skipped: Sequence[str]) -> None:
 
 
 def _show(arguments: argparse.Namespace, *, report: SimulationReport) -> None:
-    console = Console()
+    console = TableConsole()
     if len(report.runs) > len(_policies(arguments)):
         console.print(sweep_table(report.runs, title=f"{arguments.trace}: {report.jobs:,} jobs"))
     else:

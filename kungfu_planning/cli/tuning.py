@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kungfu.errors import UsageError
+from kungfu_planning.cli.table_console import TableConsole
 from kungfu_planning.measure import measure
 from kungfu_planning.pictures import write_picture
 from kungfu_planning.tune.baselines import Search
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
         return 0
-    console = Console()
+    console = TableConsole()
     for table in as_tables(found, report=report):
         console.print(table)
     if arguments.plot is not None:

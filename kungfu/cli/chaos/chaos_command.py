@@ -1,4 +1,4 @@
-"""``kungfu chaos DIR``: injects a schedule of faults into a running job, and reports the guarantees that held.
+"""``kungfu chaos RUN``: injects a schedule of faults into a running job, and reports the guarantees that held.
 
 No process stays frozen after this command, however it ends: see ``kungfu.testing.faults.freezer``.
 """
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--patience", type=float, default=3600.0, metavar="S", help="longest wait for a fault to be due (%(default)g)")
     add("--may-end-job", action="store_true", help="allow faults that certainly end the job")
     another = "read the record of another host, for example if a fault kills kungfu-run here"
-    add("--watch", type=Path, metavar="DIR", help=another)
+    add("--watch", type=Path, metavar="RUN", help=another)
     add("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
 
 

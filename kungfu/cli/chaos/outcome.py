@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.chaos.samples import SampleCheck
 from kungfu.cli.report.reader import rows_in_order
+from kungfu.cli.report_console import ReportConsole
 from kungfu.event_log.events import (
     DismissedEvent,
     FailedEvent,
@@ -289,7 +289,7 @@ def print_report(report: ChaosReport, *, form: Literal["text", "json"]) -> None:
     if form == "json":
         print(json.dumps(as_json({**asdict(report), "held": report.held}, nan=None), indent=2, allow_nan=False))
         return
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     console.print(_table(report.faults))
     for line in _details(report):
         console.print(Text(line), soft_wrap=True)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from kungfu.cli.report_console import ReportConsole
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import counted, duration
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
@@ -138,4 +138,4 @@ def print_precheck(faults: Sequence[PrecheckedFault], *, form: Literal["text", "
     for number, one in enumerate(faults, start=1):
         last = Text(f"cannot be done: {one.obstacle}", style="bold red") if one.obstacle else Text(one.remark)
         table.add_row(str(number), Text(one.when), Text(one.what), Text(one.hits), last)
-    Console(highlight=False, stderr=stderr).print(table)
+    ReportConsole(highlight=False, stderr=stderr).print(table)

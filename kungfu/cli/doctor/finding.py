@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from kungfu.cli.report_console import ReportConsole
 from kungfu.event_log.values import counted
 
 Severity = Literal["fine", "remark", "problem"]
@@ -47,7 +47,7 @@ def print_findings(findings: Iterable[Finding]) -> None:
         name = f"{one.check} of {one.host}" if one.host else one.check
         # A version or a path may contain brackets, which rich would read as markup.
         table.add_row(Text(name), Text(one.severity, style=_STYLES[one.severity]), Text(one.found), Text(one.advice))
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     console.print(table)
     problems, remarks = (sum(one.severity == kind for one in every) for kind in ("problem", "remark"))
     console.print(f"{counted(problems, 'problem')}, {counted(remarks, 'remark')}")

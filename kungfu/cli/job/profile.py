@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
 from rich.table import Column, Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
 from kungfu.cli.report.reader import read_start
+from kungfu.cli.report_console import ReportConsole
 from kungfu.errors import UsageError
 from kungfu.event_log.values import figure
 from kungfu.runtime.core.request import Asked
@@ -84,7 +84,7 @@ def efficiencies(points: Sequence[Point]) -> list[Measure]:
 
 
 def _print(progress: RequestProgress, measures: Sequence[Measure]) -> None:
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     if measures:
         names = ("peers", "samples/s", "a peer", "efficiency", "steps")
         table = Table(*(Column(name, justify="right") for name in names))

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kungfu.cli.report_console import ReportConsole
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.event_log.values import UNKNOWN, counted, duration, figure, rough_duration
@@ -27,7 +27,7 @@ def print_status(folder: Path, *, form: Literal["text", "json"]) -> int:
     if form == "json":
         print(json.dumps(as_json(asdict(status)), indent=2, allow_nan=False))
         return 0
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     console.print(Text(f"job {status.job} in {folder}", style="bold"), soft_wrap=True)
     for line in _lines(status):
         console.print(Text(line), soft_wrap=True)

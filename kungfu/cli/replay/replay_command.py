@@ -1,4 +1,4 @@
-"""``kungfu replay DIR``: replays the plan of a recorded run, or another policy, over the recorded steps."""
+"""``kungfu replay RUN``: replays the plan of a recorded run, or another policy, over the recorded steps."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.text import Text
 from kungfu.cli.replay.forecast import Forecast, forecast, forecast_as_json, forecast_as_text
 from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
 from kungfu.cli.report.reader import read_events
+from kungfu.cli.report_console import ReportConsole
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
@@ -50,11 +51,11 @@ class _Replay:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu replay``."""
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
+    add("folder", type=Path, metavar="RUN", help="the folder of the run's record")
     other = "MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; repeat it to combine several"
     add("--policy", action="append", default=[], metavar="SPEC", help=other)
     add("--from", type=int, default=0, dest="start", metavar="STEP", help="begin at this step (the first)")
-    add("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw the replay (DIR/replay.png)")
+    add("--plot", nargs="?", type=Path, const=Path(), metavar="FILE", help="draw the replay (RUN/replay.png)")
     add("--json", action="store_true", help="print one JSON object, for programs")
 
 
@@ -75,7 +76,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(_as_json(result), allow_nan=False))
     else:
-        _print(result, Console(highlight=False))
+        _print(result, ReportConsole(highlight=False))
     return 0
 
 

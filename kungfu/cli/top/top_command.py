@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.console.screens import packed
+from kungfu.cli.report_console import ReportConsole
 from kungfu.cli.top.find_jobs import find_jobs
 from kungfu.cli.top.row import JobRow, UsageMeter, row_of
 from kungfu.errors import UsageError
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command to ``parser``."""
     parser.epilog = "q or Ctrl-C quits. exit codes: 0 done, 2 the command line is wrong"
     add = parser.add_argument
-    add("folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs to show even when they are over")
+    add("folders", nargs="*", type=Path, metavar="RUN", help="folders of jobs to show even when they are over")
     add("--every", type=float, default=2.0, metavar="S", help="seconds between updates (%(default)g)")
     add("--once", action="store_true", help="print one snapshot and exit")
     add("--json", dest="form", action="store_const", const="json", default="text", help="print one snapshot as JSON")
@@ -57,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
         if given.form == "json":
             print(json.dumps(as_json([row.document() for row in rows], nan=None), indent=2, allow_nan=False))
         else:
-            console = Console(highlight=False)
+            console = ReportConsole(highlight=False)
             console.print(shown(rows, width=console.width))
         return 0
     with suppress(KeyboardInterrupt):
@@ -82,7 +83,7 @@ class TopOfJobs:
 
 
 def _show_live(top: TopOfJobs, *, every_s: float) -> None:
-    console = Console(highlight=False)
+    console = ReportConsole(highlight=False)
     with _keys() as ended, Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
             rows = top.look()
@@ -131,7 +132,7 @@ _COLUMNS = ("job", "peers", "step", "samples/s", "loss", "epoch", "left", "cpu",
 def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
     """The rows as a table, or as lines on a narrow terminal; a hint if there are no rows."""
     if not rows:
-        return Text("no job runs on this machine; kungfu-run starts one, and LOGDIR shows one that is over")
+        return Text("no job runs on this machine; kungfu-run starts one, and kungfu top RUN shows one that is over")
     if width < _NARROW:
         return Text("\n").join(_lines(row, width=width) for row in rows)
     table = Table()

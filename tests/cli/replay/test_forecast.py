@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ def folder(tmp_path: Path, *, model: ClusterModel = MODEL, plan: Any = RAN) -> P
 def test_it_ends_with_what_was_what_would_have_been_and_the_difference(tmp_path: Path, printed: Printed) -> None:
     text = printed("replay", folder(tmp_path), "--policy", "schedule({20: 6})")
     _, _, told = text.partition("the same samples under this policy, on a model of the job")
-    rows = {line.split("│")[1].strip(): line for line in told.splitlines() if line.startswith("│")}
+    rows = {line.split("|")[1].strip(): line for line in told.splitlines() if re.match(r"\| \w", line)}
     assert {"time", "peer-seconds", "sizes"} == {*rows}
-    assert "2 → 4 → 6" in rows["sizes"]
-    assert "2 → 6" in rows["sizes"]
+    assert "2 -> 4 -> 6" in rows["sizes"]
+    assert "2 -> 6" in rows["sizes"]
     assert "%)" in rows["time"]
     assert "schedule decides 1 time: 6 after step 20" in told
     assert "a joiner takes 4.0 s, a rescale stops all for 250 ms" in told

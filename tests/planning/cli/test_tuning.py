@@ -27,7 +27,7 @@ def test_the_tables_show_the_stages_and_the_costs_beside_the_baselines(capsys: p
     assert _run(str(EXAMPLE), "--deadline", "20m") == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    rows = [line.replace("│", " ").split() for line in shown.out.splitlines()]
+    rows = [line.replace("|", " ").split() for line in shown.out.splitlines()]
     assert ["0", "32", "2", "64", "16", "0:00", "1:20"] in rows
     assert ["planned", "19:45", "$16.30", "68%"] in rows
     assert ["static", "19:47", "$23.92", "100%"] in rows
