@@ -145,6 +145,7 @@ class Job(Struct, frozen=True):
         view_steps: The steps done before the view in force and each later view, by version, as far as they are known.
         phase: The number of the newest announced ``fit`` of the program; 0 before the second ``fit``.
         finished: The `FinishedEvent` of each peer that has completed this ``fit``.
+        late_joiners: The joiners that were on their way when training ended, in their state at that time.
         longest: The `FinishedEvent` with the most steps, over all phases.
         awaited: The size to which the job returns after a loss; 0 if no replacement is on its way.
         change: The newest decision, refusal, or change of the membership.
@@ -177,6 +178,7 @@ class Job(Struct, frozen=True):
     view_steps: Mapping[int, int] = field(default_factory=dict)
     phase: int = 0
     finished: tuple[events.FinishedEvent, ...] = ()
+    late_joiners: tuple[JobPeer, ...] = ()
     longest: events.FinishedEvent | None = None
     awaited: int = 0
     change: events.DecisionEvent | events.RescaleEvent | events.RecoveredEvent | events.RefusedEvent | None = None
@@ -250,7 +252,12 @@ class Job(Struct, frozen=True):
 
     @property
     def waiting(self) -> tuple[events.DecisionEvent, ...]:
-        """The decisions that wait for joiners."""
+        """The decisions that wait for joiners; none once the job has ended."""
+        return () if self.ending else self.unmet
+
+    @property
+    def unmet(self) -> tuple[events.DecisionEvent, ...]:
+        """The decisions whose joiners have not joined, and were not given up before the job ended."""
         return tuple(one.event for one in self.decisions if one.is_waiting)
 
     # ---- changes -----------------------------------------------------------------------------------------------------
@@ -263,7 +270,7 @@ class Job(Struct, frozen=True):
             case events.StartedEvent():
                 return replace(job, started=event)
             case events.EndedEvent():
-                return replace(job._without_waiting(), ending=event)
+                return replace(job, ending=event)
             case events.FailedEvent():
                 job = job if job.peer(event.peer).is_dismissed else job._in_trouble(event)
                 return replace(job._without_waiting(), ending=event)
@@ -272,7 +279,8 @@ class Job(Struct, frozen=True):
             case events.MissingEvent():
                 return replace(job, awaited=0)._in_trouble(event)
             case events.PhaseEvent():
-                return replace(job, phase=event.phase, finished=(), progress=job.progress.begun_again(), base=None)
+                again = job.progress.begun_again()
+                return replace(job, phase=event.phase, finished=(), late_joiners=(), progress=again, base=None)
             case events.RegroupingEvent():
                 return replace(job, awaited=event.target)
             case events.RecoveredEvent():
@@ -409,7 +417,8 @@ class Job(Struct, frozen=True):
         job = replace(job, progress=job.progress.ended())
         if event.phase and event.phase < job.phase:
             return job
-        return replace(job, finished=(*job.finished, event))
+        late = job.late_joiners or tuple(map(self.peer, self.joiners))
+        return replace(job, finished=(*job.finished, event), late_joiners=late)
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 

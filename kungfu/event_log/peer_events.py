@@ -205,8 +205,8 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     view: int
     peers: tuple[int, ...]
 
-    def one_line(self) -> str:
-        """The start of a phase in one line: its peers are ready. The event of the phase's view reports the training."""
+    def headline(self) -> str:
+        """The start of a phase for ``kungfu why``; the screen shows the view if its peers are others."""
         peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
         return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
 

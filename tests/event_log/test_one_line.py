@@ -11,7 +11,7 @@ from kungfu.event_log.events import DecisionEvent, RefusedEvent
 from tests.event_log.made import KINDS, made
 
 # What another event says better, or what is shown only when a run is looked at afterwards.
-SILENT = ("record", "spawned", "offered", "peer ended", "span", "rules")
+SILENT = ("record", "phase", "spawned", "offered", "peer ended", "span", "rules")
 REQUEST = {"event": "request", "id": "r", "request": "resize 3", "seconds": 4.2}
 GAP = {"event": "gap", "file": "metrics.jsonl", "from": 10.0, "to": 22.5, "lines": 50, "error": "Input/output error"}
 KEPT = {

@@ -23,7 +23,7 @@ def exit_summary(
     failure: Failure | None,
     *,
     folder: Path,
-    paces: Sequence[str] = (),
+    totals: Sequence[str] = (),
     gaps: Sequence[str] = (),
     leaves: bool = False,
     raised: Mapping[int, str] | None = None,
@@ -34,7 +34,7 @@ def exit_summary(
         code: The exit code of the job.
         failure: The root cause; None if the job did not fail.
         folder: The folder of the run's record.
-        paces: The durations of steps and rescales, shown after a successful run.
+        totals: Joiners that were late, and the durations of steps and rescales; shown after a successful run.
         gaps: Descriptions of the parts of the record that could not be written.
         leaves: True if the job continues without this host.
         raised: The program's exceptions that ended peers, by peer; the summary's last line names the first exception.
@@ -54,7 +54,7 @@ def exit_summary(
             head = f"training is over; what was decided, and why: {_why(folder)}"
         else:
             head = f"{EXIT_CODES.get(code, f'ended with exit code {code}')}; the record so far: {_why(folder)}"
-        return [f"kungfu-run: {head}", *(f"  {line}" for line in (*paces, *gaps)), *_lost(raised or {}, folder)]
+        return [f"kungfu-run: {head}", *(f"  {line}" for line in (*totals, *gaps)), *_lost(raised or {}, folder)]
     headline = f"kungfu-run: failed: {failure.text}"
     chosen = f"the program's own, by sys.exit({code})"
     ending = f"  exit code {code}: {chosen if failure.chosen else EXIT_CODES.get(code, 'not one of our own')}"

@@ -18,9 +18,19 @@ from rich.console import Console
 from kungfu.cli.broken_pipe import discard_output
 from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
+from kungfu.cli.console.repeated_errors import RepeatedErrors
 from kungfu.cli.console.screens import KUNGFU, LiveScreen, OutputLine, PlainScreen, ScreenState
-from kungfu.cli.report.narrative import paces
-from kungfu.event_log.events import GapEvent, LoggedEvent, SetEvent, SettingRun, joined_to_run
+from kungfu.cli.report.narrative import late_joiners, paces
+from kungfu.event_log.events import (
+    GapEvent,
+    LoggedEvent,
+    LostEvent,
+    ProgramEndedEvent,
+    SetEvent,
+    SettingRun,
+    ViewEvent,
+    joined_to_run,
+)
 from kungfu.runtime.agent.agent import Ending
 
 # The shortest and the longest time between two paintings; the status includes a clock.
@@ -35,7 +45,9 @@ class EventLines:
     """Prints events as lines, in order, by calling ``print_line``; may be called from many threads.
 
     The first setting of a rule is printed at once. Later settings are held and printed as one line, in the words of
-    ``kungfu why``: before the next event that is printed, at the end, or after `HOLD_S` seconds at the latest.
+    ``kungfu why``: before the next event that is printed, at the end, or after `HOLD_S` seconds at the latest. A view
+    of the same peers as before, as at the start of another `fit`, is not printed; an error that ended another peer in
+    the last `HOLD_S` seconds is "the same".
     """
 
     def __init__(self, print_line: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,11 +56,13 @@ class EventLines:
         self._begun: set[tuple[str, str]] = set()  # rule and setting of each run with a printed first setting
         self._held: dict[tuple[str, str], SetEvent | SettingRun] = {}
         self._held_since = 0.0
+        self._peers: tuple[int, ...] = ()  # of the newest view
+        self._errors: dict[str, tuple[int, float]] = {}  # the first peer of each recent error, and its newest time
 
     def event(self, event: LoggedEvent) -> None:
         """Prints an event at once, or holds it as a further setting of a rule."""
-        line = event.one_line()
         with self._lock:
+            line = self._worded(event)
             if not isinstance(event, SetEvent) or event.what == "stop":
                 # Any other event ends all runs of settings.
                 if line:
@@ -63,6 +77,20 @@ class EventLines:
                 # The first setting of a run is printed.
                 self._begun.add(key)
                 self._print_line(line)
+
+    def _worded(self, event: LoggedEvent) -> str:
+        """The line of an event; empty for a view of the same peers, with a repeated error in two words."""
+        line = event.one_line()
+        match event:
+            case ViewEvent(peers=peers):
+                line, self._peers = ("" if peers == self._peers else line), peers
+            case LostEvent(error=error) | ProgramEndedEvent(error=error) if error:
+                now = self._clock()
+                self._errors = {one: known for one, known in self._errors.items() if now - known[1] < HOLD_S}
+                first, _ = self._errors.get(error, (event.peer, now))
+                self._errors[error] = first, now
+                line = line if first == event.peer else line.replace(error, "the same")
+        return line
 
     def print_due(self) -> None:
         """Prints the held settings if the oldest one has waited for `HOLD_S` seconds; later settings are held anew."""
@@ -89,6 +117,7 @@ class RunConsole:
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._state = ScreenState()
         self._events = EventLines(self.remark)
+        self._errors = RepeatedErrors(lambda who, text: self._state.add_line(OutputLine(who, text)))
         self._gaps: dict[str, str] = {}  # by file; repeated at the end, so that no gap is overlooked
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
@@ -104,11 +133,15 @@ class RunConsole:
     def line(self, who: str, text: str) -> None:
         """Shows a line from a peer, unless the line is TensorFlow's start-up noise, which only the log file has."""
         if not is_startup_noise(text):
-            self._state.add_line(OutputLine(who, sanitize(text, encoding=self._encoding)))
+            self._errors.line(who, sanitize(text, encoding=self._encoding))
+
+    def note(self, event: LoggedEvent) -> None:
+        """Updates the state of the job from an event that is not shown."""
+        self._state.event(event)
 
     def event(self, event: LoggedEvent) -> None:
         """Shows an event of the job."""
-        self._state.event(event)
+        self.note(event)
         if isinstance(event, GapEvent):
             self._gaps[event.file] = f"the record has a gap: {event.one_line()}"
         self._events.event(event)
@@ -124,8 +157,9 @@ class RunConsole:
     def ended(self, ending: Ending) -> None:
         """Prints the end of the job below all other lines; if the job failed, the root cause comes first."""
         self._close()
+        job = self._state.job
         lines = exit_summary(
-            ending.code, ending.failure, folder=self._folder, paces=paces(self._state.job),
+            ending.code, ending.failure, folder=self._folder, totals=(*late_joiners(job), *paces(job)),
             gaps=tuple(self._gaps.values()), leaves=ending.leaves, raised=ending.raised,
         )  # fmt: skip
         out = Console(stderr=ending.code != 0, highlight=False)
@@ -142,6 +176,7 @@ class RunConsole:
         while not self._closing.wait(_PAINT_EVERY_S):
             self._state.wait(_PAINT_WITHIN_S)
             self._events.print_due()
+            self._errors.release_due()
             if not self._paint():
                 return
 
@@ -165,6 +200,7 @@ class RunConsole:
             return
         self._closing.set()
         self._events.print_rest()
+        self._errors.release_all()
         self._state.wake()
         self._painter.join(timeout=_LAST_PAINT_S)
         if self._painter.is_alive():

@@ -5,6 +5,7 @@ Many threads add to `ScreenState`, and the painting thread takes the updates fro
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -27,7 +28,9 @@ _MOST_LINES = 500
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta", "bright_yellow")
 _FIXED = "\N{NO-BREAK SPACE}"
 _GAP = "  "
-_STATUS_EVERY_S = 5.0
+_STATUS_EVERY_S, _STATUS_BESIDE_FIT_S = 5.0, 30.0
+# The progress that Keras' `fit` prints itself, unless it is silent.
+_PROGRESS_OF_FIT = re.compile(r"Epoch \d+/\d+$|\d+/\d+ ")
 KUNGFU = "kungfu"
 
 
@@ -237,17 +240,21 @@ def _coloured_line(line: OutputLine) -> Text:
 
 
 class PlainScreen:
-    """A screen that writes lines to ``stream``, and the status after a new step, at most every five seconds."""
+    """A screen that writes lines to ``stream``, and the status after a new step, at most every five seconds, or every
+    thirty seconds while a `fit` trains that prints its progress itself."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._written_at, self._written = clock(), Job()
+        self._fit_prints = False
 
     def open(self) -> None:
         """Does nothing, since plain lines need no preparation."""
 
     def show(self, update: ScreenUpdate) -> None:
         """Writes the new lines. Raises ``OSError`` when the stream has no reader any more."""
+        peers = (line.text for line in update.lines if line.source != KUNGFU)
+        self._fit_prints = self._fit_prints or any(map(_PROGRESS_OF_FIT.match, peers))
         dropped = [f"{KUNGFU}: {_dropped_words(update)}"] if update.dropped else []
         lines = [*dropped, *(_plain_line(line) for line in update.lines), *self._status(update.job)]
         if lines:
@@ -259,7 +266,9 @@ class PlainScreen:
 
     def _status(self, job: Job) -> list[str]:
         now, written = self._clock(), self._written
-        if not job.newest or job.newest == written.newest or now - self._written_at < _STATUS_EVERY_S:
+        beside_fit = self._fit_prints and job.progress.reported.fit is not None
+        every_s = _STATUS_BESIDE_FIT_S if beside_fit else _STATUS_EVERY_S
+        if not job.newest or job.newest == written.newest or now - self._written_at < every_s:
             return []
         decided = [f"last decision: {decision_words(job)}"] if job.change != written.change else []
         words = (f"{name} {value}" for name, value in status_words(job))

@@ -13,10 +13,11 @@ from kungfu.event_log.events import (
     PeerEndedEvent,
     SetEvent,
     SettingRun,
+    ViewEvent,
     joined_to_run,
 )
 from kungfu.event_log.job import Job, fold
-from kungfu.event_log.values import counted, duration, figure
+from kungfu.event_log.values import counted, duration, figure, peers_named
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,13 @@ def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Para
     # The peers whose end is already reported: their processes were dismissed or lost.
     ended = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     runs: dict[tuple[str, str], SetEvent | SettingRun] = {}
+    peers: tuple[int, ...] = ()
     for event in events:
+        if isinstance(event, ViewEvent):
+            before, peers = peers, event.peers
+            # The view of another fit, or of a recovery that lost no peer.
+            if peers == before:
+                continue
         if isinstance(event, SetEvent) and event.what != "stop":
             key = event.rule, event.what
             runs[key] = joined_to_run(runs.get(key), event)
@@ -90,6 +97,7 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
     if job.tally.unrecorded:
         lost = counted(job.tally.unrecorded, "event")
         details.append(f"{lost} could not be written down, and what happened there is not counted")
+    details += late_joiners(job) if job.ending else []
     waiting = (f"{one.rule} wanted {one.requested()} at step {figure(one.step)}" for one in job.waiting)
     details += [f"still waits for joiners: {one}" for one in waiting]
     # The agent records the end. Without this event, the record does not show if the job still runs.
@@ -123,6 +131,21 @@ def _finishers(job: Job) -> list[str]:
     steps, traces = max(one.steps for one in job.finished), max(one.traces for one in job.finished)
     ended = f"{counted(len(job.finished), 'peer')} trained to the end: {counted(steps, 'step')}"
     return [f"{ended}, {counted(traces, 'trace')} per peer", *paces(job)]
+
+
+def late_joiners(job: Job) -> list[str]:
+    """The joiners that were on their way when training ended, with the decisions that waited for them."""
+    asked = [
+        f"{one.rule} asked for {one.requested() if one.peers else counted(one.asked, 'peer')} at step "
+        f"{figure(one.step)}; "
+        for one in job.unmet
+    ]
+    lines = []
+    for what, is_ready in (("not ready", False), ("ready too late to join", True)):
+        late = [one.id for one in job.late_joiners if (one.state == "ready") is is_ready]
+        was = "was" if len(late) == 1 else "were"
+        lines += [f"{''.join(asked)}{peers_named(late)} {was} {what} when training ended"] if late else []
+    return lines
 
 
 def paces(job: Job) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_long_last_output_is_cut_at_its_beginning() -> None:
 def test_a_good_end_and_an_ordered_end_are_one_line() -> None:
     over, pace = "kungfu-run: training is over; what was decided, and why: kungfu why runs/a", "a step took 21 ms"
     assert exit_summary(0, None, folder=FOLDER) == [over]
-    assert exit_summary(0, None, folder=FOLDER, paces=[pace]) == [over, f"  {pace}"]
+    assert exit_summary(0, None, folder=FOLDER, totals=[pace]) == [over, f"  {pace}"]
     ordered = "kungfu-run: ended by Ctrl-C; the record so far: kungfu why runs/a"
     assert exit_summary(130, None, folder=FOLDER) == [ordered]
     assert "exit code 129" in exit_summary(129, None, folder=FOLDER)[0]
@@ -60,7 +60,7 @@ def test_the_last_line_says_that_peers_were_lost_to_exceptions_however_the_job_e
         "kungfu-run: 2 peers were lost to an exception of the program on the way, the first of them: peer 1: "
         "OSError: disk (train.py:42); all it printed: runs/a/peers/peer-1.log"
     )
-    assert exit_summary(0, None, folder=FOLDER, paces=["a step took 21 ms"], raised=raised)[-1] == last
+    assert exit_summary(0, None, folder=FOLDER, totals=["a step took 21 ms"], raised=raised)[-1] == last
     assert exit_summary(130, None, folder=FOLDER, raised=raised)[-1] == last
     failed = exit_summary(2, Failure(4, "rank 1 (peer 4)", 2), folder=FOLDER, raised=raised)
     assert failed[-1].startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1:")

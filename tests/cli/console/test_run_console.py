@@ -97,6 +97,28 @@ def test_a_job_is_shown_from_its_start_to_its_end(tmp_path: Path, capsys: pytest
     assert lines[-1].startswith("  the record has a gap: metrics.jsonl lacks 5 lines of 2.0 s, which")
 
 
+def test_equal_tracebacks_and_late_joiners_are_told_in_a_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ["Traceback (most recent call last):", "  File x, line 1", "ValueError: wrong"]
+    with make_console(tmp_path) as console:
+        for event in (*GROWN[:4], GROWN[5]):
+            console.event(event)
+        console.note(GROWN[4])
+        for rank in (0, 1):
+            for text in error:
+                console.line(f"rank {rank}", text)
+        console.event(GROWN[-5])
+        console.note(GROWN[-1])
+        console.ended(Ending(0))
+    out, _ = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line for line in lines if line.startswith("[rank")] == [
+        *(f"[rank 0] {text}" for text in error), "[rank 1] the same 3 lines as rank 0: ValueError: wrong"
+    ]  # fmt: skip
+    assert lines[-1] == ("  gns_batch asked for 3 peers at step 50; peer 2 was not ready when training ended")
+
+
 def test_a_failure_goes_to_the_error_stream_after_all_other_output(capsys: pytest.CaptureFixture[str]) -> None:
     with make_console(Path("runs/a")) as console:
         console.line("rank 1", "last words")
@@ -249,6 +271,34 @@ def test_settings_that_go_on_for_long_are_printed_from_time_to_time() -> None:
     assert lines.printed() == ["steps 2 to 3: decay sets the learning rate 2 times, from 0.500 to 0.333"]
     lines.event(setting(4))
     assert lines.printed() == [], "the run goes on"
+
+
+def test_a_view_is_printed_only_if_its_peers_are_others() -> None:
+    views = (
+        made(event="view", version=at, peers=peers) for at, peers in enumerate(([0, 1], [0, 1], [0, 1, 2]), start=1)
+    )
+    assert Lines(*views).printed() == ["view 1: 2 peers train", "view 3: 3 peers train"]
+    assert Lines(made(event="phase", phase=2, view=2, peers=[0, 1])).printed() == []
+
+
+def test_an_error_that_ends_several_peers_is_written_once() -> None:
+    def ends(peer: int, error: str = "ValueError: wrong") -> AnyEvent:
+        return made(event="program ended", peer=peer, rank=peer, step=7, others=1, how="ValueError", error=error)
+
+    def lost(peer: int) -> AnyEvent:
+        return made(event="lost", peer=peer, rank=peer, how="exit code 1", error="ValueError: wrong")
+
+    lines = Lines(ends(0), ends(1), ends(2, "KeyError: 3"), lost(0), lost(1))
+    assert lines.printed() == [
+        "the program of rank 0 (peer 0) ends after step 7: ValueError: wrong",
+        "the program of rank 1 (peer 1) ends after step 7: the same",
+        "the program of rank 2 (peer 2) ends after step 7: KeyError: 3",
+        "rank 0 (peer 0) is lost: exit code 1 (ValueError: wrong)",
+        "rank 1 (peer 1) is lost: exit code 1 (the same)",
+    ]
+    lines.now += HOLD_S
+    lines.event(lost(3))
+    assert lines.printed() == ["rank 3 (peer 3) is lost: exit code 1 (ValueError: wrong)"], "it may have scrolled away"
 
 
 def test_the_end_of_training_is_printed_at_once() -> None:

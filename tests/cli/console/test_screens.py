@@ -218,6 +218,25 @@ def test_the_status_is_told_every_five_seconds_at_most_and_only_after_a_step() -
     assert [line.split(" | ")[0] for line in lines] == ["kungfu: step 2", "kungfu: step 5"]
 
 
+@pytest.mark.parametrize(
+    "printed", ["Epoch 1/40", "23/23 - 1s - 45ms/step - loss: 1.6", "12/23 \u2501\u2501 0s 9ms/step"]
+)
+def test_beside_a_fit_that_prints_its_progress_a_status_comes_every_thirty_seconds(printed: str) -> None:
+    def at(step: int, **progress: int) -> Job:
+        return Job().after_step(measured(step, progress={"samples": step, **progress}))
+
+    seconds, said = (5.0, 29.9, 30.0, 35.0, 60.0), (OutputLine("rank 0", printed),)
+    fits = [(second, ScreenUpdate((), 0, at(round(second), fit=1))) for second in seconds]
+    lines = shown((0.1, ScreenUpdate(said, 0, Job())), *fits)
+    assert [line.split(" | ")[0] for line in lines[1:]] == ["kungfu: step 30", "kungfu: step 60"]
+    silent = shown((0.1, ScreenUpdate((OutputLine("rank 0", "hello 1/2"),), 0, Job())), *fits)
+    assert len(silent[1:]) == 5 - 1, "29.9 s and 30 s are too near"
+    loop = shown(
+        (0.1, ScreenUpdate(said, 0, Job())), *((second, ScreenUpdate((), 0, at(round(second)))) for second in seconds)
+    )
+    assert len(loop[1:]) == 5 - 1, "a loop of one's own"
+
+
 def test_a_decision_is_part_of_the_status_once() -> None:
     first, second = shown((5.0, ScreenUpdate((), 0, JOB)), (10.0, ScreenUpdate((), 0, JOB.after_step(measured(1209)))))
     assert first.endswith("last decision: step 50, gns_batch: 2 -> 3 peers, under way")

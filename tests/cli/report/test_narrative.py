@@ -102,6 +102,31 @@ def test_a_job_that_runs_says_so_and_for_how_long_it_has_trained() -> None:
     assert narrative(GROWN, now=150.0)[-1].headline == "in all 20.0 s of training", "it has said how it ended"
 
 
+def test_a_joiner_that_was_late_is_told_at_the_end_with_the_rule_that_asked_for_it() -> None:
+    def end_of(events: Events) -> tuple[str, ...]:
+        return narrative(events)[-1].details
+
+    growing = [*GROWN[:6], made(time=112.0, event="spawned", peer=3, pid=9)]
+    over = [made(event="finished", peer=peer, steps=99) for peer in (0, 1)]
+    gone = [made(event="dismissed", peer=peer, reason="no peer that trains is left") for peer in (2, 3)]
+    ended = [*over, *gone, made(event="ended", reason="training is over")]
+    asked = "gns_batch asked for 3 peers at step 50; "
+    assert f"{asked}peers 2 and 3 were not ready when training ended" in end_of([*growing, *ended])
+    ready = made(event="offered", peers=[2])
+    assert f"{asked}peer 2 was ready too late to join when training ended" in end_of([*growing, ready, *ended])
+    assert "asked for" not in " ".join(end_of([*growing, *over])), "it may train again"
+    again = made(event="phase", phase=2, view=2, peers=[0, 1])
+    joined = [again, made(event="view", version=2, peers=[0, 1, 2, 3]), *ended]
+    assert "not ready" not in " ".join(end_of([*growing, *over, *joined]))
+
+
+def test_a_view_of_the_same_peers_is_told_by_the_phase_alone() -> None:
+    again = [made(event="phase", phase=2, view=2, peers=[0, 1]), made(event="view", version=2, peers=[0, 1])]
+    told = [one.headline for one in narrative([*GROWN[:4], *again])]
+    assert "phase 2 of the program: 2 peers are ready to train again" in told
+    assert not any(one.startswith("view 2") for one in told)
+
+
 def test_peers_that_train_a_second_time_are_counted_once() -> None:
     def through(time: float, phase: int) -> Events:
         return [made(time=time, event="finished", peer=peer, phase=phase, steps=9 * phase) for peer in (0, 1)]

@@ -44,6 +44,9 @@ class Console:
     def event(self, event: LoggedEvent) -> None:
         self.events.append(event.kind)
 
+    def note(self, event: LoggedEvent) -> None:
+        """It is not shown."""
+
     def status(self, fields: Mapping[str, Any]) -> None:
         raise AssertionError(f"these peers measure nothing: {fields}")
 

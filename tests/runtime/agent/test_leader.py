@@ -54,6 +54,9 @@ class Quiet:
     def event(self, event: LoggedEvent) -> None:
         """A person would see it."""
 
+    def note(self, event: LoggedEvent) -> None:
+        """A person would not see it."""
+
     def status(self, fields: Mapping[str, Any]) -> None:
         raise AssertionError(f"nothing is measured here: {fields}")
 

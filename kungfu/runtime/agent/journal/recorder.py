@@ -44,6 +44,9 @@ class RecordListener(Protocol):
 class Console(RecordListener, Protocol):
     """The console of a running job; formats the events for people."""
 
+    def note(self, event: LoggedEvent) -> None:
+        """Handles a recorded event that is not shown."""
+
     def line(self, who: str, text: str) -> None:
         """Shows a line that a peer has printed."""
 
@@ -82,7 +85,9 @@ class HostRecorder:
         for listener in self._listeners:
             listener.event(stamped)
         if shown:
-            self._console.event(event)
+            self._console.event(stamped)
+        else:
+            self._console.note(stamped)
         return records
 
     def finished(self, event: FinishedEvent) -> None:

@@ -25,10 +25,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.events: list[LoggedEvent] = []
+        self.noted: list[LoggedEvent] = []
         self.metrics: list[Mapping[str, Any]] = []
 
     def line(self, who: str, text: str) -> None:
         raise AssertionError(f"nobody prints here: {who}: {text}")
+
+    def note(self, event: LoggedEvent) -> None:
+        self.noted.append(event)
 
     def event(self, event: LoggedEvent) -> None:
         self.events.append(event)
@@ -60,7 +64,7 @@ def finished(peer: int) -> FinishedEvent:
 def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path: Path) -> None:
     heard = Heard()
     with recorder_in(tmp_path, heard) as (recorder, console):
-        recorder.event(called(1))  # nobody sees it
+        recorder.event(called(1))  # no line is printed
         recorder.event(called(2), shown=True)
         measured = pb.Record(metrics='{"step": 3, "loss": "NaN"}')
         for _ in range(2):  # the peer repeats what was not confirmed to it
@@ -70,6 +74,7 @@ def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path
     assert all(event.time is not None for event in heard.events)
     assert heard.metrics == console.metrics == [{"step": 3, "loss": "NaN"}]
     assert [event.step for event in console.events if isinstance(event, CalledEvent)] == [2, 3, 4]
+    assert [event.step for event in console.noted if isinstance(event, CalledEvent)] == [1]
 
 
 def test_what_is_no_event_leaves_a_gap_and_the_others_are_recorded(tmp_path: Path) -> None:
