@@ -253,10 +253,11 @@ class PlainScreen:
 
     def show(self, update: ScreenUpdate) -> None:
         """Writes the new lines. Raises ``OSError`` when the stream has no reader any more."""
-        peers = (line.text for line in update.lines if line.source != KUNGFU)
-        self._fit_prints = self._fit_prints or any(map(_PROGRESS_OF_FIT.match, peers))
+        now, printed = self._clock(), (line.text for line in update.lines if line.source != KUNGFU)
+        if not self._fit_prints and any(map(_PROGRESS_OF_FIT.match, printed)):
+            self._fit_prints, self._written_at = True, now
         dropped = [f"{KUNGFU}: {_dropped_words(update)}"] if update.dropped else []
-        lines = [*dropped, *(_plain_line(line) for line in update.lines), *self._status(update.job)]
+        lines = [*dropped, *(_plain_line(line) for line in update.lines), *self._status(update.job, now)]
         if lines:
             self._stream.write("\n".join(lines) + "\n")
             self._stream.flush()
@@ -264,8 +265,8 @@ class PlainScreen:
     def close(self) -> None:
         """Does nothing, since every line is already complete."""
 
-    def _status(self, job: Job) -> list[str]:
-        now, written = self._clock(), self._written
+    def _status(self, job: Job, now: float) -> list[str]:
+        written = self._written
         beside_fit = self._fit_prints and job.progress.reported.fit is not None
         every_s = _STATUS_BESIDE_FIT_S if beside_fit else _STATUS_EVERY_S
         if not job.newest or job.newest == written.newest or now - self._written_at < every_s:

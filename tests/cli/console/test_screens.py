@@ -227,12 +227,12 @@ def test_beside_a_fit_that_prints_its_progress_a_status_comes_every_thirty_secon
 
     seconds, said = (5.0, 29.9, 30.0, 35.0, 60.0), (OutputLine("rank 0", printed),)
     fits = [(second, ScreenUpdate((), 0, at(round(second), fit=1))) for second in seconds]
-    lines = shown((0.1, ScreenUpdate(said, 0, Job())), *fits)
+    lines = shown((0.0, ScreenUpdate(said, 0, Job())), *fits)
     assert [line.split(" | ")[0] for line in lines[1:]] == ["kungfu: step 30", "kungfu: step 60"]
-    silent = shown((0.1, ScreenUpdate((OutputLine("rank 0", "hello 1/2"),), 0, Job())), *fits)
+    silent = shown((0.0, ScreenUpdate((OutputLine("rank 0", "hello 1/2"),), 0, Job())), *fits)
     assert len(silent[1:]) == 5 - 1, "29.9 s and 30 s are too near"
     loop = shown(
-        (0.1, ScreenUpdate(said, 0, Job())), *((second, ScreenUpdate((), 0, at(round(second)))) for second in seconds)
+        (0.0, ScreenUpdate(said, 0, Job())), *((second, ScreenUpdate((), 0, at(round(second)))) for second in seconds)
     )
     assert len(loop[1:]) == 5 - 1, "a loop of one's own"
 
