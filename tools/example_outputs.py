@@ -53,8 +53,8 @@ EXAMPLES = (
         "Keras' fit",
         "keras/digits.py",
         "A convolutional network with BatchNorm on images, by `model.fit` with one added line and a policy.",
-        "kungfu-run -np 2 --max 4 python examples/keras/digits.py --epochs 40",
-        (r"gns_batch wants \d peers instead of 2", r"accuracy on 360 held-out images: 0\.\d+"),
+        "kungfu-run -np 2 --max 4 python examples/keras/digits.py --epochs 150",
+        (r"gns_batch wants \d peers instead of 2", r": 2 -> \d peers", r"accuracy on 360 held-out images: 0\.\d+"),
     ),
     Example(
         "A GAN",

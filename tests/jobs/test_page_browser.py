@@ -37,7 +37,7 @@ WITH_PAGE = ("-np", 2, "--max", 3, "--page", 0)
 
 @contextmanager
 def page_of(folder: Path) -> Iterator[str]:
-    """``kungfu page DIR`` of a record; gives its address."""
+    """``kungfu page RUN`` of a record; gives its address."""
     command = [sys.executable, "-m", "kungfu.cli.main", "page", str(folder)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
