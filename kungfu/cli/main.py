@@ -159,7 +159,7 @@ def _add_command(parser: argparse.ArgumentParser, name: str, words: Sequence[str
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="+", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS); several share one job")
-    whole = "print the compiler's plan: its numbered nodes, stage by stage, with the message of each"
+    whole = "print the compiler's plan: its numbered nodes, stage by stage, and the messages"
     parser.add_argument("--ir", dest="form", action="store_const", const="ir", default="summary", help=whole)
     parser.add_argument("--json", dest="form", action="store_const", const="json", help="print the whole plan as JSON")
     how = "with --ir: one line per monitor (folded), or one line per node of each monitor (open); folded by default"
