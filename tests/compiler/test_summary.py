@@ -131,6 +131,8 @@ def test_a_policy_with_a_batch_an_eviction_and_a_hook_is_told_rule_by_rule() -> 
          "if ema(mean_loss, weight 0.25) > 2 * (ema(mean_loss, weight 0.5) + 1)"),
         (lambda t: control.every(5).until(t.mean_loss < 1).cooldown(seconds=2.5).stop(),
          "every 5 steps, if not has_held(mean_loss < 1, where step % 5 == 0), not within 2.5 s of the last time"),
+        (lambda t: control.every(20).when(t.mean_loss.hold(20).delta() > -1).stop(),
+         "watches mean_loss fires every 20 steps, if delta(hold(mean_loss, where step % 20 == 0)) > -1"),
         (lambda t: control.always().when(t.step % 10 == 9).stop(), "in every step, where step % 10 == 9"),
         (lambda t: control.every(4).rescale(t.size + 1, keep="local_batch_size", max_global_batch=512),
          "a size: size + 1, rounded, from --min to --max peers; it keeps the local batch size up to a global batch "),

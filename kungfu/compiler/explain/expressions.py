@@ -59,7 +59,8 @@ class Expressions:
                 named[name if is_fed or not below else f"{name} (from {', '.join(sorted(below))})"] = None
                 behind |= below
             else:
-                waiting += [(one, False) for one in reversed(node.inputs)]
+                read = node.observed if isinstance(node, Fold) else node.inputs  # not the steps of a fold
+                waiting += [(one, False) for one in reversed(read)]
         return [*named, *(one for one in sources if one not in behind)]
 
     def _signal(self, node: Signal) -> str:
@@ -102,7 +103,9 @@ class _Writer:
             return f"{_COLLECTIVES[node.reduction]}({self._written(node.operand)[0]})", _CALL
         if not isinstance(node, Fold):
             return self._written(node)
-        inputs = [self._written(one)[0] for one in node.observed]
+        # A fold without a condition has the condition True.
+        observed = [one for one in node.observed if not (isinstance(one, Constant) and one.value is True)]
+        inputs = [self._written(one)[0] for one in observed]
         weight = [f"weight {one:g}" for one in _ema_weight(node)]
         steps = [] if isinstance(node.gate, Constant) else [f"where {self._written(node.gate)[0]}"]
         return f"{node.recurrence.label.replace(' ', '_')}({', '.join([*inputs, *weight, *steps])})", _CALL
