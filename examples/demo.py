@@ -21,6 +21,7 @@ from kungfu.cli.draw.picture import draw_command
 from kungfu.cli.report.narrative import paragraph
 from kungfu.cli.report.reader import read_events
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RefusedEvent, RescaleEvent
+from kungfu.extras import missing
 
 DEVICE_MS, THREE_FROM = 40.0, 900
 
@@ -98,7 +99,10 @@ def main() -> None:
             f"--epochs {4 * epochs} trains for longer"
         )
     console.print("picture  ", end="")
-    draw_command(folder, None, signals=None)
+    if advice := missing("plots"):
+        console.print(f"none: it {advice}", markup=False, soft_wrap=True)
+    else:
+        draw_command(folder, None, signals=None)
     console.print(f"summary  {folder / 'summary.json'}")
     console.print(f"report   kungfu why {folder}")
 

@@ -46,6 +46,8 @@ __all__ = [
     "worth",
 ]
 
+__version__ = "0.1.0.dev0"
+
 _FROM_TRAINING = frozenset({"Training", "attach"})
 
 

@@ -124,7 +124,7 @@ def _command(program: str, *words: object) -> list[str]:
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
         raise UsageError(
-            f"there is no program {name} beside {sys.executable} or on PATH; install kungfu-training there"
+            f"there is no program {name} beside {sys.executable} or on PATH; install kungfu there"
         )
     return [found, *command, *map(str, words)]
 

@@ -25,7 +25,7 @@ Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "trace", "runtime", "event_log", "native", *CALCULUS, "slowness", "errors"),
+    "cli": ("testing", "compiler", "trace", "runtime", "event_log", "native", *CALCULUS, "slowness", "extras", "errors"),
     "testing": ("rule_requests", "compiler", "trace", "runtime", "event_log", *CALCULUS, "errors"),
     "keras": (
         "data",
@@ -60,9 +60,10 @@ PACKAGES: Rows = {
     "signal": ("errors",),
     "runtime": ("event_log", "native", "slowness", "errors"),
     "event_log": ("errors",),
-    "native": ("errors",),
+    "native": ("extras", "errors"),
     "framework_internals": (),
     "slowness": (),
+    "extras": (),
     "errors": (),
 }
 

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
 from kungfu.cli.draw.recorded_run import MOST_GROUPS
-from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
+from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, integer_ticks, write_png
 from kungfu.cli.report.narrative import changes
 from kungfu.cli.report.reader import Row, read_events, read_rows, rows_in_order
 from kungfu.cli.report.step_groups import Figures, Series, StepGroups
@@ -30,6 +30,7 @@ from kungfu.event_log.events import LoggedEvent, of_topics
 from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import counted, duration, figure, finite_number, number_or_nan, sizes_passed
+from kungfu.extras import missing
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
@@ -116,9 +117,9 @@ def run(given: argparse.Namespace) -> int:
     runs = [read_run(folder, name=name) for folder, name in zip(given.folders, names, strict=True)]
     goal = _common_loss(runs) if given.loss is None else given.loss
     figures = [figures_of(one, goal=goal) for one in runs]
-    target = write_png(_drawn(runs, goal, over=given.over), given.to or Path("compare.png"))
+    target = _plotted(runs, goal, given)
     if given.json:
-        document = {"loss": goal, "runs": [asdict(one) for one in figures], "plot": str(target)}
+        document = {"loss": goal, "runs": [asdict(one) for one in figures], "plot": target and str(target)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
         return 0
     console = ReportConsole(highlight=False)
@@ -126,8 +127,17 @@ def run(given: argparse.Namespace) -> int:
     for one in figures:
         if one.note:
             console.print(Text(f"note: {one.name}: {one.note}", style="yellow"), soft_wrap=True)
-    console.print(Text(str(target)), soft_wrap=True)
+    if target is not None:
+        console.print(Text(str(target)), soft_wrap=True)
     return 0
+
+
+def _plotted(runs: Sequence[ComparedRun], goal: float | None, given: argparse.Namespace) -> Path | None:
+    """Draws the plot and returns its path; without matplotlib, returns ``None`` and says so, unless --to asks for it."""
+    if given.to is None and (advice := missing("plots")):
+        print(f"kungfu compare: no plot is drawn: it {advice}", file=sys.stderr)
+        return None
+    return write_png(_drawn(runs, goal, over=given.over), given.to or Path("compare.png"))
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -269,7 +279,7 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
     fit_axis(loss, np.concatenate([one.loss for one in runs]))
     for panel in (size, speed):
         panel.set_ylim(bottom=0)
-    size.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    integer_ticks(size.yaxis, most=6)
     loss.legend(loc="upper right", frameon=False, fontsize=9)
     panels[-1].set_xlabel(_OVER[over])
     canvas.suptitle(f"{counted(len(runs), 'run')} beside each other", fontsize=12)

@@ -14,10 +14,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from kungfu import __version__
 from kungfu.cli.broken_pipe import discard_output, open_closed_streams
 from kungfu.cli.run_folder import add_run_folder, newest_run
 from kungfu.errors import KungfuError, UsageError
-from kungfu.runtime.core.program_identity import installed_version
+from kungfu.extras import advice_for
 
 _LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
 _SHOWN = 40
@@ -87,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KungfuError as error:
         print(f"kungfu {given.name}: {given.shown(error)}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if not (advice := advice_for(error)):
+            raise
+        print(f"kungfu {given.name}: {advice}", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         discard_output(sys.stdout)
         return 0
@@ -123,7 +129,7 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         epilog=_EXITS,
         formatter_class=_GroupedHelp,
     )
-    parser.add_argument("--version", action="version", version=f"kungfu {installed_version()}")
+    parser.add_argument("--version", action="version", version=f"kungfu {__version__}")
     parser.set_defaults(act=None, name="", shown=str)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name in (name for names in _GROUPS.values() for name in names):
@@ -192,31 +198,39 @@ def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     found = {entry.name: entry for entry in entry_points(group=_PLANNING)}
     if not found:
         parser.error(
-            f"no installed package brings a command (entry points {_PLANNING!r}); install kungfu-training again"
+            f"no installed package brings a command (entry points {_PLANNING!r}); install kungfu again"
         )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     called = found.keys() & {*words[1:2]} or found.keys()
     for name, entry in sorted(found.items()):
-        module = _loaded(entry, parser) if name in called else None
+        module, lacks = _loaded(entry, parser) if name in called else (None, "")
+        if lacks and name in words[1:2]:
+            parser.error(f"{name} {lacks}")
         if module is None:
-            commands.add_parser(name)
+            commands.add_parser(name, help=lacks)
         else:
             brought = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
             _add_module(brought, name=f"plan {name}", module=module)
 
 
-def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> Any:
-    """Loads the module of an entry point; exits with code 2 if it does not load or is not a command's module."""
+def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> tuple[Any, str]:
+    """Loads the module of an entry point; exits with code 2 if it does not load or is not a command's module.
+
+    Returns:
+        The module, or ``None`` and the advice to install the extra that the module lacks.
+    """
     try:
         module = entry.load()
         _ = module.SUMMARY, module.add_arguments, module.run
     except (ImportError, AttributeError) as error:
+        if advice := advice_for(error):
+            return None, advice
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
         parser.error(
             f"{entry.name} does not load: {entry.value} of {package}: {type(error).__name__}: {error}; "
             f"install the package again, or what it needs"
         )
-    return module
+    return module, ""
 
 
 def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> None:

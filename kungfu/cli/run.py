@@ -21,6 +21,7 @@ from kungfu.cli.export import exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.cli.run_folder import RUNS, make_folder
 from kungfu.errors import KungfuError, UsageError
+from kungfu.native import check_compiler
 from kungfu.runtime.checkpoints.folder import find
 from kungfu.runtime.core.cluster.cluster import ReplacementLimits
 from kungfu.runtime.core.failure import EXIT_CODES
@@ -265,6 +266,7 @@ def _run(given: argparse.Namespace) -> int:
     watched = exports.read_exports(given, hosting=hosting)
     command, settings = _command(given.command), _settings(given, hosting, maximum=maximum)
     _check_standby(given.standby, command)
+    check_compiler(with_ops=given.attachment == "local")
     folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
     kept = (given.checkpoints or folder / "checkpoints").absolute()
     settings = replace(settings, checkpoints=replace(settings.checkpoints, folder=str(kept)))

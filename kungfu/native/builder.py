@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,46 @@ def build_state() -> Path:
     return _built("kungfu-state", _STATE, list(_FLAGS), link=[])
 
 
+def check_compiler(*, with_ops: bool) -> None:
+    """Checks, without TensorFlow, that the libraries of a job are cached or can be compiled.
+
+    Args:
+        with_ops: False if the job may do without TensorFlow ops.
+
+    Raises:
+        UsageError: A library is not cached, and there is no compiler. The ops count as cached if any library for the
+            installed TensorFlow is; if none of these matches, the first use raises the error.
+    """
+    if shutil.which("g++") is not None:
+        return
+    try:
+        tensorflow = version("tensorflow")
+    except PackageNotFoundError:
+        tensorflow = "*"  # installed under another name, such as tensorflow-cpu
+    has_ops = os.environ.get("KUNGFU_NATIVE_LIBRARY") or any(cache_folder().glob(f"kungfu-tensorflow-{tensorflow}-*.so"))
+    if (with_ops and not has_ops) or not _library("kungfu-state", _sources(_STATE), _FLAGS).exists():
+        raise _no_compiler()
+
+
+def _no_compiler() -> UsageError:
+    return UsageError(
+        "kungfu's native op must be compiled and no g++ is on PATH; "
+        "install it (Debian, Ubuntu: apt-get install g++) and run `python -m kungfu.native`"
+    )
+
+
+def _sources(folders: Sequence[Path]) -> list[Path]:
+    return sorted(path for one in folders for path in one.iterdir() if path.suffix in (".cc", ".h"))
+
+
+def _library(name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    """The path of a cached library; it exists once the library is compiled."""
+    return cache_folder() / f"{name}-{_digest(sources, flags)}.so"
+
+
 def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[str]) -> Path:
-    sources = sorted(path for one in folders for path in one.iterdir() if path.suffix in (".cc", ".h"))
-    library = cache_folder() / f"{name}-{_digest(sources, flags)}.so"
+    sources = _sources(folders)
+    library = _library(name, sources, flags)
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         lock = library.with_suffix(".lock")
@@ -185,7 +223,7 @@ def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[s
     return library
 
 
-def _digest(sources: list[Path], flags: list[str]) -> str:
+def _digest(sources: Sequence[Path], flags: Sequence[str]) -> str:
     digest = hashlib.sha256("\0".join(flags).encode())
     for source in sources:
         digest.update(b"\0" + source.name.encode() + b"\0" + source.read_bytes())
@@ -224,10 +262,7 @@ def _remove_if_abandoned(folder: Path, lock: Path) -> None:
 def _compile(sources: list[Path], flags: list[str], library: Path, *, folder: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
-        raise UsageError(
-            "kungfu's native op must be compiled and no g++ is on PATH; "
-            "install it (Debian, Ubuntu: apt-get install g++) and run `python -m kungfu.native`"
-        )
+        raise _no_compiler()
     said = f"kungfu: compiling {library.stem}, once; later programs find it in {library.parent}"
     print(said, file=sys.stderr, flush=True)
     units = [str(source) for source in sources if source.suffix == ".cc"]

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kungfu.errors import InternalError, UsageError
+from kungfu.extras import install_command
 from kungfu.native.builder import cache_folder, locked, print_built, work_folder
 
 VERSION = "0.28.1"
@@ -31,9 +32,8 @@ _PARTS = {
     "HOROVOD_WITHOUT_PYTORCH": "1",
     "HOROVOD_WITHOUT_MXNET": "1",
 }
-# The programs that a build needs, and how to install them.
-_PROGRAMS = {name: f"Debian, Ubuntu: apt-get install {name}" for name in ("g++", "make", "patch")}
-_PROGRAMS["cmake"] = "pip install 'kungfu-training[horovod]'"
+# The programs that a build needs; cmake is in the extra `horovod`.
+_PROGRAMS = ("g++", "make", "patch", "cmake")
 _LOADS = "import horovod.tensorflow as hvd; assert hvd.gloo_built()"
 
 
@@ -86,8 +86,9 @@ def _environment(outer: Mapping[str, str]) -> dict[str, str]:
 
 def _compile(work: Path, environment: Mapping[str, str]) -> Path:
     """Compiles Horovod; returns a folder with the wheel."""
-    for program, source in _PROGRAMS.items():
+    for program in _PROGRAMS:
         if shutil.which(program, path=environment["PATH"]) is None:
+            source = install_command("horovod") if program == "cmake" else f"Debian, Ubuntu: apt-get install {program}"
             raise UsageError(f"Horovod must be compiled and no {program} is on PATH; install it ({source})")
     _run("fetch", _pip("download", "--no-binary", "horovod", "--dest", work, f"horovod=={VERSION}"), environment)
     with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:

@@ -21,7 +21,7 @@ from kungfu.runtime.checkpoints.manifest import (
 )
 from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
 from kungfu.runtime.core.barrier import BarrierResult, Decision, with_settings
-from kungfu.runtime.core.program_identity import Description, ProgramPart, installed_version
+from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.request import (
     Asked,
     Leave,

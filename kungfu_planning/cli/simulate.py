@@ -169,6 +169,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(msgspec.json.schema(SimulationReport), indent=2))
         return 0
     target_s = _check_asked(arguments)
+    if arguments.plot:
+        import matplotlib  # noqa: F401 - if it is missing, the error comes before the simulation
     skipped: list[str] = []
     results, runs = _simulated(arguments, skip=lambda error: skipped.append(str(error)))
     report = SimulationReport(

@@ -90,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.spec is None:
         raise UsageError("no specification is given; write: kungfu plan tuning SPEC.yaml --deadline 20m")
+    if arguments.plot is not None:
+        import matplotlib  # noqa: F401 - if it is missing, the error comes before a profile is measured
     deadline_s = _deadline_s(arguments)
     Search(confidence=arguments.confidence)  # refuses an invalid share before a profile is measured
     spec = read_spec(arguments.spec, profile=_profile(arguments), measured_only=arguments.measured_only)

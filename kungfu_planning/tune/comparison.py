@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from rich.table import Table
 
 from kungfu_planning.tune.baselines import SLACK, Search, best_naive, best_static
@@ -20,6 +18,10 @@ from kungfu_planning.tune.simulator import Simulator
 from kungfu_planning.tune.spec.tuning_spec import TuningSpec
 from kungfu_planning.tune.timeline import Box, StageUsage, boxes, first_run_stage_usage, mean_stage_usage
 from kungfu_planning.units import as_clock
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 
 @dataclass(frozen=True)
@@ -259,6 +261,8 @@ def draw_comparison(found: Sequence[Comparison]) -> Figure:
     Reference:
         Misra et al., 2021, figure 1.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 3.6 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), 2, squeeze=False, sharex="row", sharey="row")
     for row, each in zip(panels, found, strict=True):
@@ -290,10 +294,14 @@ def _panel(axes: Any, *, found: Comparison, judged: Judged | None, name: str) ->
 
 
 def _idle(start_s: float, *, end_s: float, gpus: int) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
     return Rectangle((start_s / 60, 0), (end_s - start_s) / 60, gpus, facecolor=_IDLE)
 
 
 def _patch(box: Box) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
     color = _SURVIVOR if box.trial == 0 else _OTHER
     size = ((box.end_s - box.start_s) / 60, box.gpus)
     return Rectangle((box.start_s / 60, box.first_gpu), *size, facecolor=color, edgecolor="white", linewidth=0.4)

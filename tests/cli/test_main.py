@@ -184,7 +184,7 @@ def test_without_any_entry_point_what_to_install_is_said(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):
         main(["plan", "simulate"])
-    assert "brings a command (entry points 'kungfu.plan'); install kungfu-training again" in capsys.readouterr().err
+    assert "brings a command (entry points 'kungfu.plan'); install kungfu again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
@@ -137,14 +137,26 @@ def read_schedule(path: Path) -> tuple[Fault, ...]:
     try:
         text = path.read_text()
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
-            content: Any = yaml.safe_load(text)
+            content = _parsed(path, text)
             if not isinstance(content, list) or not all(isinstance(one, str) for one in content):
                 raise UsageError(f"{path}: must be a list of faults, each a text as 'at step +100 kill coordinator'")
             text = "\n".join(content)
         return parse(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--schedule {path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
+
+
+def _parsed(path: Path, text: str) -> Any:
+    """The content of a JSON file, or of a YAML file, which needs the extra `plan`."""
+    parse: Callable[[str], Any] = json.loads
+    invalid: type[Exception] = json.JSONDecodeError
+    if path.suffix.lower() != ".json":
+        import yaml
+
+        parse, invalid = yaml.safe_load, yaml.YAMLError
+    try:
+        return parse(text)
+    except invalid as error:
         raise UsageError(f"--schedule {path}: is no YAML or JSON ({error})") from error
 
 

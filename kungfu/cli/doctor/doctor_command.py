@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from kungfu import __version__
 from kungfu.cli.doctor.finding import Finding, print_findings
 from kungfu.cli.doctor.hosts import HostFacts, compared, exchange
 from kungfu.cli.doctor.machine import check_machine
@@ -20,7 +21,6 @@ from kungfu.cli.hosting import add_arguments as add_hosting_arguments
 from kungfu.errors import UsageError
 from kungfu.runtime.agent.supervisor.launch import count_gpus
 from kungfu.runtime.agent.supervisor.slots import devices_of
-from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import on_one_machine, parse_hosts
 from kungfu.runtime.settings import AttachmentName
 
@@ -89,6 +89,6 @@ def _usual_attachment(given: argparse.Namespace) -> AttachmentName:
 def _others(hosting: Hosting, libraries: dict[str, str], *, wait_s: float) -> list[Finding]:
     if len(hosting.hosts) == 1:
         return []
-    own = HostFacts({"Python": sys.version.split()[0], "kungfu": installed_version(), **libraries})
+    own = HostFacts({"Python": sys.version.split()[0], "kungfu": __version__, **libraries})
     answers = exchange(hosting.hosts, hosting.index, own, secret=hosting.secret, wait_s=wait_s)
     return list(compared(hosting.hosts, own, answers))

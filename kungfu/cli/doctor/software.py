@@ -14,15 +14,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from kungfu import __version__
 from kungfu.cli.doctor.finding import Finding, Severity
 from kungfu.cli.doctor.probe import Probe
 from kungfu.event_log.values import counted
-from kungfu.runtime.core.program_identity import installed_version
+from kungfu.extras import EXTRAS, distribution, install_command, missing
 from kungfu.runtime.settings import AttachmentName
 
 LIBRARIES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf", "horovod")
 _NEEDED = LIBRARIES[:-1]
-_INSTALL = "install kungfu-training with pip, which brings it"
+_INSTALL = "install kungfu with pip, which brings it"
 _WITH_CUDA = "`pip install 'tensorflow[and-cuda]'` of this version brings the libraries of CUDA"
 _DRIVER = ", and `nvidia-smi` shows whether the driver answers"
 _ON_CORES = "; to train on the cores, `export CUDA_VISIBLE_DEVICES=`"
@@ -39,10 +40,8 @@ def installed_libraries() -> dict[str, str]:
 
 def supported_versions() -> dict[str, SpecifierSet]:
     """The library versions that the installed kungfu supports, by name; empty if kungfu is not installed."""
-    try:
-        needed = [Requirement(line) for line in requires("kungfu-training") or ()]
-    except PackageNotFoundError:
-        return {}
+    name = distribution()
+    needed = [Requirement(line) for line in requires(name) or ()] if name else []
     return {one.name: one.specifier for one in needed if one.marker is None}  # requirements of an extra have a marker
 
 
@@ -63,8 +62,9 @@ def check_software(
         supported: The supported versions by name; a library without an entry may have any version.
         devices: The devices that this host's peers share, by their names in CUDA.
     """
-    yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
+    yield Finding("kungfu", f"{__version__}, Python {sys.version.split()[0]} at {sys.executable}")
     yield _libraries(libraries, supported)
+    yield _extras()
     yield _tensorflow(probe, devices)
     yield _compiler(has_op="path" in probe.known.get("native op", {}))
     yield _native_op(probe)
@@ -92,6 +92,14 @@ def _libraries(libraries: Mapping[str, str], supported: Mapping[str, SpecifierSe
 
 def _is_older(installed: str, supported: SpecifierSet) -> bool:
     return any(one.operator == ">=" and Version(installed) < Version(one.version) for one in supported)
+
+
+def _extras() -> Finding:
+    """The missing extras; no remark, since training needs none of them."""
+    lacking = [extra for extra in EXTRAS if missing(extra)]
+    if not lacking:
+        return Finding("extras", "all installed")
+    return Finding("extras", f"not installed: {', '.join(lacking)}", advice=install_command(",".join(lacking)))
 
 
 def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:

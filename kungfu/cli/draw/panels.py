@@ -11,12 +11,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.collections import LineCollection
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 
 from kungfu.cli.draw.recorded_run import FRACTIONS, RecordedRun
-from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
+from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, integer_ticks
 from kungfu.cli.report.step_groups import DrawnCurve, Series
 from kungfu.errors import UsageError
 from kungfu.event_log.events import RuleEvent, Topic, of_topics
@@ -61,7 +59,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
     top = np.nanmax([1.0, *size.high[np.isfinite(size.high)], *(event.asked for event in decisions)])
     panel.set_ylim(0, top * 1.3)
-    panel.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    integer_ticks(panel.yaxis, most=6)
     panel.set_ylabel("size (peers)")
     _name_rescales(panel, run, height=top * 0.04)
 
@@ -154,6 +152,8 @@ def draw_speed(panel: Any, run: RecordedRun) -> None:
 
 def draw_changes(panel: Any, run: RecordedRun) -> None:
     """Draws a line at each change of the membership."""
+    from matplotlib.collections import LineCollection
+
     # All lines of a kind are one artist. In a long run, thousands of lines would merge into a solid area.
     apart = (run.steps[-1] - run.steps[0]) / _MOST_LINES
     for topic, colour in CHANGES.items():
@@ -183,7 +183,7 @@ def fit_axis(panel: Any, values: Series) -> None:
     known = values[np.isfinite(values)]
     if known.size and known.min() > 0 and known.max() / known.min() > _DECADES:
         panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     elif known.size and known.min() >= 0:
         panel.set_ylim(bottom=0)
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import MetricsServer
-from kungfu.cli.export.tensorboard import check_installed, tensorboard_process
+from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.hosting import Hosting
 from kungfu.cli.page.page_command import page_process
+from kungfu.errors import UsageError
+from kungfu.extras import missing
 
 if TYPE_CHECKING:
     from kungfu.runtime.agent.journal.recorder import RecordListener
@@ -85,8 +87,13 @@ def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[
 
 def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
     """The exports requested on a command line; raises ``UsageError`` if an export is not possible."""
-    if given.tensorboard is not None:
-        check_installed()
+    for option, value, extra in (
+        ("--tensorboard", given.tensorboard, "tensorboard"),
+        ("--metrics-port", given.metrics_port, "metrics"),
+        ("--page", given.page, "page"),
+    ):
+        if value is not None and (advice := missing(extra)):
+            raise UsageError(f"{option} {advice}")
     metrics, page = (
         None if text is None else parse_address(text, option=option, example=example)
         for option, text, example in (("--metrics-port", given.metrics_port, 9400), ("--page", given.page, 8080))

@@ -5,22 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.run_folder import check_record
-from kungfu.errors import UsageError
 
 _WRITER = "kungfu.cli.export.tensorboard_writer"
 # Seconds after the end of a job in which to write the rest of its record.
 _END_WITHIN_S = 30.0
-
-
-def check_installed() -> None:
-    """Raises ``UsageError`` if tensorboard is not installed; TensorFlow requires it only up to version 2.20."""
-    if find_spec("tensorboard") is None:
-        raise UsageError("TensorBoard is not installed; `pip install tensorboard`")
 
 
 def tensorboard_process(record: Path, target: Path, *, report: Callable[[str], None]) -> SideProcess:
@@ -42,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Writes a recorded run for TensorBoard; returns the exit code."""
-    check_installed()
     from kungfu.cli.export.tensorboard_writer import export_record
 
     check_record(given.folder)

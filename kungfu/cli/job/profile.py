@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from matplotlib.ticker import MaxNLocator
 from rich.table import Column, Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
-from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
+from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, integer_ticks, png_of
 from kungfu.cli.report.reader import read_start
 from kungfu.cli.report_console import ReportConsole
 from kungfu.errors import UsageError
 from kungfu.event_log.values import figure
+from kungfu.extras import missing
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.job_api.status import RequestProgress
@@ -56,10 +57,11 @@ def run_profile(
     else:
         _print(progress, measures)
     if measures:
-        _write(stem.with_name(f"{stem.name}.json"), f"{text}\n".encode())
-        _write(stem.with_name(f"{stem.name}.png"), _draw(measures))
+        figures = stem.with_name(f"{stem.name}.json")
+        _write(figures, f"{text}\n".encode())
+        written = [figures, *_plotted(measures, stem.with_name(f"{stem.name}.png"))]
         if form == "text":
-            print(f"written: {stem}.json, {stem}.png")
+            print(f"written: {', '.join(map(str, written))}")
     return exit_code(progress, timeout_s=timeout_s)
 
 
@@ -103,6 +105,15 @@ def _write(path: Path, content: bytes) -> None:
         raise UsageError(f"{path}: {error.strerror}; give a file that can be written with --to") from error
 
 
+def _plotted(measures: Sequence[Measure], target: Path) -> list[Path]:
+    """Draws the plot and returns its path; without matplotlib, says so and returns no path."""
+    if advice := missing("plots"):
+        print(f"kungfu profile: no plot is drawn: it {advice}", file=sys.stderr)
+        return []
+    _write(target, _draw(measures))
+    return [target]
+
+
 def _draw(measures: Sequence[Measure]) -> bytes:
     """A PNG of throughput and efficiency; the dotted line is the highest throughput per peer times the size."""
     canvas = blank_figure(7.0, 4.2)
@@ -121,6 +132,6 @@ def _draw(measures: Sequence[Measure]) -> bytes:
     right.set_ylim(0, 1.05)
     right.spines["top"].set_visible(False)
     left.spines["top"].set_visible(False)
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(left.xaxis)
     canvas.legend(loc="outside upper center", ncols=3, frameon=False)
     return png_of(canvas)

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
-from kungfu.cli.png import BLUE, GREY, RED, blank_figure, write_png
+from kungfu.cli.png import BLUE, GREY, RED, blank_figure, integer_ticks, write_png
 from kungfu.cli.replay.timeline import TimelineRow
 from kungfu.compiler import FiredRule
 from kungfu.control import Rescale
@@ -36,7 +34,7 @@ def _draw_size(panel: Any, trace: Trace, decisions: Sequence[FiredRule]) -> None
         marker="D", s=30, facecolor="white", edgecolor=RED, zorder=3, label="asked for in the replay",
     )  # fmt: skip
     panel.set_ylim(0, 1.2 * max([1, *(one.size for one in steps), *(one.value for one in wanted)]))
-    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(panel.yaxis)
     panel.set_ylabel("size (peers)")
     panel.legend(loc="upper left", frameon=False, fontsize=9)
 

@@ -10,20 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 
 # A model may have many variables: parts beyond this number are compared as one part.
 MOST_PARTS = 20_000
 _MOST_SHOWN = 240  # displayed characters of a part
 _MOST_SECTIONS = 3  # sections named in a difference
 
-
-def installed_version() -> str:
-    """The version of the installed distribution of kungfu."""
-    try:
-        return version("kungfu-training")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 @dataclass(frozen=True)

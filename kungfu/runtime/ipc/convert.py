@@ -13,10 +13,11 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from kungfu import __version__
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.cluster.events import ReportedEvent, Spawn
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
-from kungfu.runtime.core.program_identity import Description, installed_version
+from kungfu.runtime.core.program_identity import Description
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.view import Peer, View
@@ -96,7 +97,7 @@ def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None 
         if value == 0:
             raise UsageError(f"a message came without its {name}; it is one of {', '.join(values)}")
         raise UsageError(
-            f"{name} {value} is not known to kungfu {installed_version()}; it knows {', '.join(values)}: run the same "
+            f"{name} {value} is not known to kungfu {__version__}; it knows {', '.join(values)}: run the same "
             "version on all hosts"
         )
 
@@ -137,7 +138,7 @@ def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Conv
         if name is None:
             raise UsageError(
                 f"a message came without its {wire.name}, or with one that is not known to kungfu "
-                f"{installed_version()}; it is one of {', '.join(parts)}: run the same version on all hosts"
+                f"{__version__}; it is one of {', '.join(parts)}: run the same version on all hosts"
             )
         return parts[name][2](getattr(message, name))
 
@@ -226,7 +227,7 @@ def to_failure(message: pb.Failure) -> KungfuError:
     # A newer version has sent this kind. It neither proves the loss of a peer nor can be ignored.
     if kind is None:
         return UsageError(
-            f"{message.text} (a failure of kind {message.kind}, which is not known to kungfu {installed_version()}: "
+            f"{message.text} (a failure of kind {message.kind}, which is not known to kungfu {__version__}: "
             "run the same version on all hosts)"
         )
     if kind is PeerFailure:

@@ -12,9 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kungfu import __version__
 from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.serialize import outline
-from kungfu.runtime.api import Description, ProgramPart, installed_version
+from kungfu.runtime.api import Description, ProgramPart
 from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
 from kungfu.training.state.registry import Registry
 
@@ -61,7 +62,7 @@ def describe(
     """
     return Description.of(
         [
-            ProgramPart.of("versions", f"kungfu {installed_version()}"),
+            ProgramPart.of("versions", f"kungfu {__version__}"),
             *(ProgramPart.of("versions", f"{name} {one.__version__}") for name, one in _LIBRARIES.items()),
             *(ProgramPart.of("policies", shown, text) for shown, text in outline(plan)),
             *_model(model),

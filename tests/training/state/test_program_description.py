@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+import kungfu
 from kungfu.compiler import compile_policies
 from kungfu.policies import gns_batch
 from kungfu.runtime.core.program_identity import Description, difference
@@ -96,7 +96,7 @@ def test_values_in_another_order_differ() -> None:
 def test_versions_count() -> None:
     shown = [part.shown for part in described().parts if part.section == "versions"]
     assert [text.split()[0] for text in shown] == ["kungfu", "TensorFlow", "Keras", "NumPy"]
-    assert shown[:2] == [f"kungfu {version('kungfu-training')}", f"TensorFlow {tf.__version__}"]
+    assert shown[:2] == [f"kungfu {kungfu.__version__}", f"TensorFlow {tf.__version__}"]
 
 
 def test_a_machine_is_told_by_its_threads_and_processor(tmp_path: Path) -> None:

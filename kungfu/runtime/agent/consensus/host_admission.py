@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from kungfu import __version__
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.agent.context import JobSpec
-from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -28,7 +28,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
     """The values that must be equal on all hosts, by name: the version of kungfu, and options of kungfu-run."""
     settings = job.settings
     return {
-        "kungfu": installed_version(),  # agents of two versions would refuse each other's messages one by one
+        "kungfu": __version__,  # agents of two versions would refuse each other's messages one by one
         "-H": ",".join(f"{host.name}:{host.slots}" for host in job.hosts),
         "-np": str(job.size),
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",

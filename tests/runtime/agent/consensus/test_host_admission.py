@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from kungfu import __version__
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.agent.consensus.host_admission import Admitted, command_line_of, mismatch, request_admission
 from kungfu.runtime.agent.context import JobSpec
-from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
@@ -68,5 +68,5 @@ def test_an_agent_of_another_version_of_kungfu_is_refused_with_both_versions() -
     line = command_line_of(job)
     assert mismatch(line, job) == ""
     refusal = mismatch({**line, "kungfu": "0.0.1"}, job)
-    assert f"started with kungfu '0.0.1', and the job with {installed_version()!r}" in refusal
+    assert f"started with kungfu '0.0.1', and the job with {__version__!r}" in refusal
     assert "of the same kungfu, on every host" in refusal
