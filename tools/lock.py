@@ -1,4 +1,5 @@
-"""Writes the locks: exact versions of all dependencies of pyproject.toml, and those with the oldest TensorFlow.
+"""Writes the locks: exact versions of all dependencies of pyproject.toml, those with the oldest TensorFlow, and those
+of the build, which are apart because the build of Horovod takes an older setuptools.
 
 pip resolves without installing anything; its report is converted to one pin per line. Run by ``make lock`` to update a
 dependency; further arguments are passed to pip, for example ``--constraint FILE``.
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Written by `make lock` from pyproject.toml; do not edit. Horovod: kungfu/native/horovod.py.\n"
@@ -38,15 +40,21 @@ LOCKS = (
     Lock("requirements.lock", without=["proto"]),
     Lock("requirements-oldest.lock", held=["tensorflow<2.19", "grpcio<1.72"]),
 )
+BUILD = "requirements-build.lock"
 
 
 def requirements(lock: Lock) -> list[str]:
     """The requirements of a lock for pip."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"]
-    chosen = [line for name, lines in extras.items() if name not in lock.without for line in lines]
-    needed = [*project["project"]["dependencies"], *chosen, *project["build-system"]["requires"]]
-    return [*lock.held, *needed, f"pip=={version('pip')}"]
+    project = _pyproject()["project"]
+    extras = project["optional-dependencies"].items()
+    chosen = [line for name, lines in extras if name not in lock.without for line in lines]
+    # An extra that refers to others by the name of the distribution adds nothing to them.
+    others = [line for line in chosen if not line.startswith(f"{project['name']}[")]
+    return [*lock.held, *project["dependencies"], *others, f"pip=={version('pip')}"]
+
+
+def _pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
@@ -59,9 +67,10 @@ def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
 
 def main() -> None:
     """Writes all locks."""
-    for lock in LOCKS:
-        pins = resolve(requirements(lock), pip_options=sys.argv[1:])
-        (ROOT / lock.name).write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
+    wanted = {lock.name: requirements(lock) for lock in LOCKS} | {BUILD: _pyproject()["build-system"]["requires"]}
+    for name, lines in wanted.items():
+        pins = resolve(lines, pip_options=sys.argv[1:])
+        (ROOT / name).write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,15 @@ names() { sed -n 's/^\([A-Za-z0-9][^ =]*\).*/\1/p' | tr 'A-Z_.' 'a-z--' | sort -
 
 install_horovod() { python -m kungfu.native.horovod; }
 
-install_kungfu() { python -m pip install --no-deps --no-build-isolation --editable .; }
+# What builds kungfu, apart from the environment, whose setuptools is older for the build of Horovod.
+install_build_tools() {
+    rm -rf "$stamps/build-tools"
+    python -m pip install --target "$stamps/build-tools" --requirement requirements-build.lock
+}
+
+install_kungfu() {
+    PYTHONPATH=$stamps/build-tools python -m pip install --no-deps --no-build-isolation --editable .
+}
 
 # Only now: until it is installed anew, kungfu still asks for what an older pyproject.toml asked for.
 check_packages() { python -m pip check; }
@@ -101,7 +109,8 @@ echo "$here" >"$stamps/place"
 part environment "$(locked 'pip|setuptools|wheel' | key_of)" make_environment
 part packages "$(key_of <"$lock")" install_packages
 part horovod "$( (locked tensorflow; cat kungfu/native/horovod.*) | key_of)" install_horovod
-part kungfu "$(cat pyproject.toml setup.py 2>/dev/null | key_of)" install_kungfu
+part build "$(key_of <requirements-build.lock)" install_build_tools
+part kungfu "$( (cat pyproject.toml setup.py; grep "^__version__" kungfu/__init__.py) | key_of)" install_kungfu
 part check "$(cat "$lock" pyproject.toml | key_of)" check_packages
 part native "$(cat "$lock" kungfu/native/*.py kungfu/native/*/* 2>/dev/null | key_of)" compile_native
 [ $((SECONDS - begun)) -lt 2 ] || echo "set-up done in $((SECONDS - begun)) s"
