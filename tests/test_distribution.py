@@ -16,13 +16,18 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
+import kungfu
+from kungfu.extras import EXTRAS
 from tests.docs.test_first_steps import take_first_steps
+from tests.docs.test_programs import blocks
 from tests.soak import SOAK
 
 REPOSITORY = Path(__file__).parent.parent
@@ -35,7 +40,10 @@ SOURCES = (
     "README.md",
     "CHANGELOG.md",
     "pyproject.toml",
+    "setup.py",
 )
+# The build tools that tools/setup.sh installs apart from the environment.
+TOOLS = Path(sys.prefix) / ".setup" / "build-tools"
 # Of one command: the first use of the compiled part may have to build it, on a machine that is very busy.
 DEADLINE_S = 600
 
@@ -63,19 +71,20 @@ print("trained", done, "steps with the package in", kf.__file__)
 """
 
 
-def run(*command: object, folder: Path, deadline_s: float = DEADLINE_S) -> str:
-    """What a command prints that runs in a folder outside the repository and knows nothing of it."""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def run(*command: object, folder: Path, deadline_s: float = DEADLINE_S, code: int = 0, path: str = "") -> str:
+    """What a command prints that runs in a folder outside the repository and knows nothing of it; of one that fails as
+    expected, the error. Python finds modules in `path`, too."""
+    clean = {**os.environ, "PYTHONPATH": path}
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=clean, capture_output=True, text=True, timeout=deadline_s, check=False)
-    assert done.returncode == 0, f"{words} gave {done.returncode}:\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{words} gave {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done.stderr if code else done.stdout
 
 
 def build(what: str, *, sources: Path, into: Path) -> Path:
     """A distribution, made by the backend that pyproject.toml names."""
     program = f"from setuptools import build_meta; print('made', build_meta.build_{what}({str(into)!r}))"
-    last = run(sys.executable, "-c", program, folder=sources).splitlines()[-1]
+    last = run(sys.executable, "-c", program, folder=sources, path=str(TOOLS)).splitlines()[-1]
     return into / last.removeprefix("made ")
 
 
@@ -111,6 +120,22 @@ def works(environment: Path, folder: Path) -> None:
     project = folder / "first steps"
     project.mkdir()
     take_first_steps(project, programs=programs)
+
+
+def lacks_extras(environment: Path, folder: Path, extras: Iterable[str]) -> None:
+    """Each command of these extras says what to install; `folder` holds what `works` has left."""
+    start, name = ("kungfu-run", "-np", 1), "train.py"
+    commands = {
+        "metrics": (*start, "--metrics-port", 0, environment / "bin" / "python", name),
+        "page": (*start, "--page", environment / "bin" / "python", name),
+        "plan": ("kungfu", "plan", "tuning", "tuning.yaml"),
+        "plots": ("kungfu", "draw"),
+        "tensorboard": ("kungfu", "tensorboard", "runs"),
+    }
+    for extra in extras:
+        program, *words = commands[extra]
+        told = run(environment / "bin" / str(program), *words, folder=folder, code=2)
+        assert told.endswith(f"; pip install 'kungfu-training[{extra}]'\n"), told
 
 
 @pytest.fixture(scope="module")
@@ -149,17 +174,24 @@ def test_the_wheel_holds_each_file_of_both_packages_and_nothing_else(distributio
 def test_the_wheel_names_its_programs_and_what_it_needs(distributions: tuple[Path, Path]) -> None:
     _, wheel = distributions
     with zipfile.ZipFile(wheel) as archive:
-        held = {Path(name).name: name for name in archive.namelist() if ".dist-info/" in name}
+        held = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
         programs = archive.read(held["entry_points.txt"]).decode()
-        metadata = archive.read(held["METADATA"]).decode().splitlines()
+        metadata = message_from_bytes(archive.read(held["METADATA"]))
     assert "kungfu-run = kungfu.cli.run:main" in programs
     assert "[kungfu.plan]\nsimulate = kungfu_planning.cli.simulate\ntuning = kungfu_planning.cli.tuning\n" in programs
-    assert "Name: kungfu-training" in metadata
-    assert "LICENSE" in held
-    needed = {
-        re.split("[<>=]", line.removeprefix("Requires-Dist: "))[0] for line in metadata if "Requires-Dist" in line
-    }
-    assert {"tensorflow", "keras", "numpy", "grpcio", "protobuf"} <= needed
+    of_project = [metadata[name] for name in ("Name", "Version", "Author", "License-Expression")]
+    assert of_project == ["kungfu-training", kungfu.__version__, "kungfu developers", "Apache-2.0"]
+    licences = {"LICENSE", "kungfu/cli/page/static/vendor/uPlot.LICENSE.txt"}
+    assert {*metadata.get_all("License-File")} == licences
+    assert {f"licenses/{name}" for name in licences} <= held.keys()
+    assert "Typing :: Typed" in metadata.get_all("Classifier")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "kf.keras.attach(model)" in metadata.get_payload()
+    assert not re.search(r"<img|<a |\]\((?!https?:)", metadata.get_payload()), "a registry has no such file"
+    needed = [Requirement(line) for line in metadata.get_all("Requires-Dist")]
+    base = {one.name for one in needed if one.marker is None}
+    assert {"tensorflow", "keras", "numpy", "grpcio", "protobuf"} <= base
+    assert len(base) <= 10
 
 
 def test_the_source_distribution_has_no_tests_and_tells_the_changes(distributions: tuple[Path, Path]) -> None:
@@ -170,13 +202,11 @@ def test_the_source_distribution_has_no_tests_and_tells_the_changes(distribution
     assert not any(name.startswith("tests") for name in held)
 
 
-# The start of the interpreters of the environment, which borrow more than the wheel asks for: Keras would load it.
-START = """
-import os, sys
+# The start of the interpreters of the environment, which borrow more than the wheel asks for without extras.
+START = f"""
+import sys
 
-sys.modules["sklearn"] = None
-if "KUNGFU_SETTINGS" in os.environ:  # a peer; the agent draws with matplotlib
-    sys.modules["matplotlib"] = None
+sys.modules |= dict.fromkeys({["sklearn", *(module for modules in EXTRAS.values() for module in modules)]})
 """
 
 
@@ -197,6 +227,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(distributions: tuple[Path,
     pip = [sys.executable, "-m", "pip", "--python", environment, "install", "--quiet", "--no-index", "--no-deps"]
     run(*pip, "--ignore-installed", wheel, folder=folder)
     works(environment, folder)
+    lacks_extras(environment, folder, ["plots"])  # tests/test_extras.py has the others
 
 
 # ---- versions --------------------------------------------------------------------------------------------------------
@@ -215,6 +246,24 @@ def interpreter(version: str) -> str:
             if started.returncode == 0:
                 return candidate
     pytest.skip(f"there is no Python {version} here")
+
+
+def install(python: Path, *requirements: object, folder: Path) -> None:
+    """Installs requirements into the environment of an interpreter, and checks that all packages fit."""
+    run(python, "-m", "pip", "install", "--quiet", *requirements, folder=folder, deadline_s=INSTALL_S)
+    run(python, "-m", "pip", "check", folder=folder)
+
+
+def trains_without_extras(environment: Path, folder: Path, *, tensorflow: str) -> None:
+    """Trains the Keras example of README.md, and tries each command that needs an extra."""
+    ((_, example),) = blocks((REPOSITORY / "README.md").read_text())[:1]
+    data = "import numpy as np\n\nx, y = np.random.rand(2560, 784), np.random.randint(10, size=2560)\n"
+    (folder / "train.py").write_text(data + example)
+    job = [environment / "bin" / "kungfu-run", "-np", 2, environment / "bin" / "python", "train.py"]
+    assert "training is over" in run(*job, folder=folder, deadline_s=INSTALL_S)  # builds the compiled part
+    # TensorFlow up to 2.20 installs TensorBoard itself.
+    brought = {"tensorboard"} if tensorflow in ("2.18", "2.19", "2.20") else set()
+    lacks_extras(environment, folder, EXTRAS.keys() - brought)
 
 
 def demo(python: Path, attachment: str, summary: Path, *, folder: Path) -> dict[str, Any]:
@@ -238,13 +287,13 @@ def test_demo_and_keras_example_run_with_both_attachments(python: str, tensorflo
     run(interpreter(python), "-m", "venv", environment, folder=folder)
     own = environment / "bin" / "python"
     _, wheel = build_both(tmp_path)
-    words = ("install", "--quiet", f"{wheel}[horovod,examples]", f"tensorflow=={tensorflow}.*")
-    run(own, "-m", "pip", *words, folder=folder, deadline_s=INSTALL_S)
-    run(own, "-m", "pip", "check", folder=folder)
+    install(own, wheel, f"tensorflow=={tensorflow}.*", folder=folder)
+    trains_without_extras(environment, folder, tensorflow=tensorflow)
+    install(own, f"{wheel}[all,horovod,examples]", f"tensorflow=={tensorflow}.*", folder=folder)
     run(own, "-m", "kungfu.native.horovod", folder=folder, deadline_s=INSTALL_S)
     shutil.copytree(REPOSITORY / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     fit = [environment / "bin" / "kungfu-run", "-np", 2, "--max", 4, own, "examples/keras/digits.py"]
-    assert "held-out images: 0.9" in run(*fit, folder=folder, deadline_s=INSTALL_S)  # builds the compiled part
+    assert "held-out images: 0.9" in run(*fit, folder=folder, deadline_s=INSTALL_S)
     for attachment, name in (("local", "demo"), ("horovod", "demo-horovod")):
         summary = demo(own, attachment, folder / "runs" / name / "summary.json", folder=folder)
         assert summary["accuracy"] > 0.95

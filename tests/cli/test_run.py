@@ -108,6 +108,18 @@ def test_a_folder_of_checkpoints_that_another_job_has_is_refused_by_its_name(
     assert not list((tmp_path / "log").glob("peers/*"))
 
 
+def test_a_missing_compiler_is_told_before_any_peer_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUNGFU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "")
+    for attachment in ("local", "horovod"):
+        assert main(["-np", "1", "--attachment", attachment, "--logdir", "log", sys.executable, "-c", ""]) == 2
+        assert "no g++ is on PATH; install it (Debian, Ubuntu: apt-get install g++)" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

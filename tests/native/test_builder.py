@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import InternalError, UsageError
-from kungfu.native.builder import build, load_from, locked
+from kungfu.native.builder import build, build_state, load_from, locked
 from tests.lean_start import environment
 
 STAND_IN = """#!/bin/sh
@@ -189,3 +189,20 @@ def test_the_command_prints_where_the_library_is_or_what_is_wrong_with_it(tmp_pa
     both = f"{other} was compiled for TensorFlow 1.15.0, and TensorFlow {tf.__version__} is running; "
     assert re.search(f"{re.escape(both)}.*run `python", errors)
     assert "Traceback" not in errors
+
+
+def test_a_job_is_refused_without_a_compiler_if_a_library_is_missing(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KUNGFU_NATIVE_LIBRARY", raising=False)
+    state = build_state()
+    native.check_compiler(with_ops=True)
+    monkeypatch.setenv("PATH", "")
+    native.check_compiler(with_ops=False)
+    with pytest.raises(UsageError, match=r"no g\+\+ is on PATH; install it"):
+        native.check_compiler(with_ops=True)
+    (tmp_path / "cache" / f"kungfu-tensorflow-{tf.__version__}-0.so").touch()
+    native.check_compiler(with_ops=True)
+    state.unlink()
+    with pytest.raises(UsageError, match=r"no g\+\+ is on PATH; install it"):
+        native.check_compiler(with_ops=False)

@@ -168,3 +168,14 @@ def test_a_schedule_is_read_from_lines_and_from_a_list(tmp_path: Path) -> None:
         listed.write_text(text)
         with pytest.raises(UsageError, match=r"must be a list of faults|is no YAML"):
             read_schedule(listed)
+
+
+def test_only_a_schedule_in_yaml_needs_the_library_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (listed := tmp_path / "faults.json").write_text('["now resize 2"]')
+    assert read_schedule(listed) == parse("now resize 2")
+    listed.write_text("[")
+    with pytest.raises(UsageError, match="is no YAML or JSON"):
+        read_schedule(listed)
+    with pytest.raises(ModuleNotFoundError):
+        read_schedule(listed.rename(tmp_path / "faults.yaml"))

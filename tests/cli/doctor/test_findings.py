@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,14 @@ def test_horovod_is_missed_only_where_the_job_is_to_use_it() -> None:
     without = Probe({**WELL, "horovod": {"error": "UsageError: no module named 'horovod'"}})
     severities = [software(without, attachment=one)["Horovod"].severity for one in ("local", "horovod")]
     assert severities == ["fine", "problem"]
+
+
+def test_an_extra_that_is_missing_is_named_and_is_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("matplotlib", "uvicorn"):
+        monkeypatch.setitem(sys.modules, module, None)
+    found = software()["extras"]
+    assert (found.severity, found.found) == ("fine", "not installed: page, plots")
+    assert found.advice.endswith("[page,plots]'")
 
 
 def test_a_library_that_is_missing_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kungfu.cli.job.profile import Measure, _plotted
 from kungfu.cli.job.submit import submit_and_wait
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.record_follower import NewRecords
@@ -175,3 +177,12 @@ def test_what_is_refused_or_not_carried_out_in_time_is_code_1(tmp_path: Path, pr
         assert json.loads(out)["state"] == "refused"
         out = printed("resize", "3", tmp_path, "--id", "r", "--timeout", "0.01", code=1)
         assert "resize 3: under way as 'r'; the same command with --id r waits for it" in out
+
+
+def test_without_matplotlib_a_profile_has_no_plot_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert _plotted([Measure(1, 20.0, 1.0, 5, 8.0)], tmp_path / "profile.png") == []
+    assert "kungfu profile: no plot is drawn: it needs matplotlib; pip install" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
