@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +183,8 @@ def check_compiler(*, with_ops: bool) -> None:
     """
     if shutil.which("g++") is not None:
         return
+    from importlib.metadata import PackageNotFoundError, version  # takes a while, and is needed only here
+
     try:
         tensorflow = version("tensorflow")
     except PackageNotFoundError:
