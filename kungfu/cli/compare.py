@@ -133,7 +133,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _plotted(runs: Sequence[ComparedRun], goal: float | None, given: argparse.Namespace) -> Path | None:
-    """Draws the plot and returns its path; without matplotlib, returns ``None`` and says so, unless --to asks for it."""
+    """Draws the plot and returns its path; without matplotlib, returns ``None`` and says so, unless --to is given."""
     if given.to is None and (advice := missing("plots")):
         print(f"kungfu compare: no plot is drawn: it {advice}", file=sys.stderr)
         return None
