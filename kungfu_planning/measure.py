@@ -123,9 +123,7 @@ def _command(program: str, *words: object) -> list[str]:
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise UsageError(
-            f"there is no program {name} beside {sys.executable} or on PATH; install kungfu there"
-        )
+        raise UsageError(f"there is no program {name} beside {sys.executable} or on PATH; install kungfu there")
     return [found, *command, *map(str, words)]
 
 

@@ -25,7 +25,18 @@ Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "trace", "runtime", "event_log", "native", *CALCULUS, "slowness", "extras", "errors"),
+    "cli": (
+        "testing",
+        "compiler",
+        "trace",
+        "runtime",
+        "event_log",
+        "native",
+        *CALCULUS,
+        "slowness",
+        "extras",
+        "errors",
+    ),
     "testing": ("rule_requests", "compiler", "trace", "runtime", "event_log", *CALCULUS, "errors"),
     "keras": (
         "data",

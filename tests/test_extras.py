@@ -110,8 +110,12 @@ def test_a_command_without_its_extra_names_it_and_every_other_command_works(tmp_
         ("kungfu", "page", "a"): _refused("kungfu page: ", "page", "uvicorn"),
         ("kungfu", "tensorboard", "a"): _refused("kungfu tensorboard: ", "tensorboard", "tensorboard"),
         ("kungfu-run", "--page", *job): _refused("kungfu-run: --page ", "page", "starlette and uvicorn"),
-        ("kungfu-run", "--tensorboard", "x", *job): _refused("kungfu-run: --tensorboard ", "tensorboard", "tensorboard"),
-        ("kungfu-run", "--metrics-port", "0", *job): _refused("kungfu-run: --metrics-port ", "metrics", "prometheus_client"),
+        ("kungfu-run", "--tensorboard", "x", *job): _refused(
+            "kungfu-run: --tensorboard ", "tensorboard", "tensorboard"
+        ),
+        ("kungfu-run", "--metrics-port", "0", *job): _refused(
+            "kungfu-run: --metrics-port ", "metrics", "prometheus_client"
+        ),
     }
     blocked = environment(*(module for modules in EXTRAS.values() for module in modules)) | {"COLUMNS": "160"}
     words = json.dumps([[*expected], USERS, ["kungfu", "draw", "a"]])
@@ -144,4 +148,7 @@ def test_the_name_of_the_distribution_is_that_of_the_installed_one(
 
 def test_only_a_module_of_an_extra_is_advised_to_be_installed() -> None:
     assert advice_for(ModuleNotFoundError("", name="yaml.nodes")).startswith("needs yaml; pip install ")
-    assert [advice_for(error) for error in (ModuleNotFoundError("", name="yam"), ImportError("", name="yaml"))] == ["", ""]
+    assert [advice_for(error) for error in (ModuleNotFoundError("", name="yam"), ImportError("", name="yaml"))] == [
+        "",
+        "",
+    ]

@@ -197,9 +197,7 @@ def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     """Adds the commands of ``kungfu plan``; if the command line names one of them, loads only that command's module."""
     found = {entry.name: entry for entry in entry_points(group=_PLANNING)}
     if not found:
-        parser.error(
-            f"no installed package brings a command (entry points {_PLANNING!r}); install kungfu again"
-        )
+        parser.error(f"no installed package brings a command (entry points {_PLANNING!r}); install kungfu again")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     called = found.keys() & {*words[1:2]} or found.keys()
     for name, entry in sorted(found.items()):

@@ -189,7 +189,9 @@ def check_compiler(*, with_ops: bool) -> None:
         tensorflow = version("tensorflow")
     except PackageNotFoundError:
         tensorflow = "*"  # installed under another name, such as tensorflow-cpu
-    has_ops = os.environ.get("KUNGFU_NATIVE_LIBRARY") or any(cache_folder().glob(f"kungfu-tensorflow-{tensorflow}-*.so"))
+    has_ops = os.environ.get("KUNGFU_NATIVE_LIBRARY") or any(
+        cache_folder().glob(f"kungfu-tensorflow-{tensorflow}-*.so")
+    )
     if (with_ops and not has_ops) or not _library("kungfu-state", _sources(_STATE), _FLAGS).exists():
         raise _no_compiler()
 

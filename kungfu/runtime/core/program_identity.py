@@ -17,7 +17,6 @@ _MOST_SHOWN = 240  # displayed characters of a part
 _MOST_SECTIONS = 3  # sections named in a difference
 
 
-
 @dataclass(frozen=True)
 class Identity:
     """The digest of the description of a peer's program, and a description of the peer's machine."""
