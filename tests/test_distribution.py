@@ -257,7 +257,8 @@ def install(python: Path, *requirements: object, folder: Path) -> None:
 def trains_without_extras(environment: Path, folder: Path, *, tensorflow: str) -> None:
     """Trains the Keras example of README.md, and tries each command that needs an extra."""
     ((_, example),) = blocks((REPOSITORY / "README.md").read_text())[:1]
-    data = "import numpy as np\n\nx, y = np.random.rand(2560, 784), np.random.randint(10, size=2560)\n"
+    data = "import numpy as np\n\ndraw = np.random.default_rng(0)\n"
+    data += "x, y = draw.random((2560, 784)), draw.integers(10, size=2560)\n"
     (folder / "train.py").write_text(data + example)
     job = [environment / "bin" / "kungfu-run", "-np", 2, environment / "bin" / "python", "train.py"]
     assert "training is over" in run(*job, folder=folder, deadline_s=INSTALL_S)  # builds the compiled part
