@@ -32,7 +32,7 @@ def test_here_nothing_is_in_the_way_of_a_job_and_tensorflow_and_the_op_load(
     assert tried.known["native op"]["path"].endswith(".so")
     assert tried.known["horovod"].keys() in ({"version"}, {"error"})
     found = json.loads(capsys.readouterr().out)
-    assert [one["check"] for one in found][:3] == ["kungfu", "libraries", "TensorFlow"]
+    assert [one["check"] for one in found][:4] == ["kungfu", "libraries", "extras", "TensorFlow"]
     assert all(one.keys() == {"check", "found", "severity", "advice", "host"} for one in found)
     assert "problem" not in {one["severity"] for one in found}
 
