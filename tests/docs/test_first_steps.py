@@ -19,7 +19,7 @@ from tests.docs.test_programs import blocks
 from tests.jobs.harness import awaited
 from tests.soak import SOAK
 
-PAGE = Path(__file__).parents[2] / "docs" / "index.md"
+PAGE = Path(__file__).parents[2] / "docs" / "first-steps.md"
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 DEADLINE_S = 240.0  # of one command
 
