@@ -154,6 +154,7 @@ class Job(Struct, frozen=True):
         base: The batch size from which rules compute the batch size at a rescale, and the number of peers for which it
             was set; None if not known.
         requests: The newest event of each recent external request, by id.
+        limits: The newest change of the limits of the size, or of a hold; None if there was none.
         checkpoint: The newest checkpoint that was written.
         troubles: The newest events about problems, oldest first.
         not_finite: The events of values that are not finite now, by name.
@@ -186,6 +187,7 @@ class Job(Struct, frozen=True):
     rescales: tuple[events.RescaleEvent, ...] = ()
     base: tuple[int, int] | None = None
     requests: Mapping[str, events.RequestEvent] = field(default_factory=dict)
+    limits: events.SizeLimitsEvent | None = None
     checkpoint: events.CheckpointEvent | None = None
     troubles: tuple[events.LoggedEvent, ...] = ()
     not_finite: Mapping[str, events.NotFiniteEvent] = field(default_factory=dict)
@@ -306,6 +308,8 @@ class Job(Struct, frozen=True):
                 others = {id: one for id, one in job.requests.items() if id != event.id}
                 newest = [*others.items(), (event.id, event)][-_MOST_KEPT:]
                 return replace(job, requests=dict(newest))
+            case events.SizeLimitsEvent():
+                return replace(job, limits=event)
             case events.CheckpointEvent(error=""):
                 return replace(job, checkpoint=event)
             case events.NotFiniteEvent():

@@ -7,11 +7,12 @@ from typing import ClassVar
 from msgspec import field
 
 from kungfu.event_log.logged_event import LoggedEvent, Topic
-from kungfu.event_log.values import counted, duration, figure
+from kungfu.event_log.values import counted, duration, figure, held_words
 
 __all__ = [
     "DevicesEvent", "EndedEvent", "FailedEvent", "GapEvent", "HostJoinedEvent", "HostLeftEvent", "HostLostEvent",
-    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "StandbyEvent", "StartedEvent", "UnrecordedEvent",
+    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "SizeLimitsEvent", "StandbyEvent",
+    "StartedEvent", "UnrecordedEvent",
 ]  # fmt: skip
 
 # ---- the record itself -----------------------------------------------------------------------------------------------
@@ -200,3 +201,36 @@ class RequestEvent(LoggedEvent, frozen=True, kw_only=True, tag="request"):
 
     def tallied_as(self) -> str:
         return self.state
+
+
+class SizeLimitsEvent(LoggedEvent, frozen=True, kw_only=True, tag="limits"):
+    """The limits of the size, or a person's hold on the size, have changed.
+
+    Attributes:
+        minimum: The minimum number of peers from now on.
+        maximum: The maximum number of peers from now on.
+        held: The size at which the job is held; None if rules and hooks may change the size.
+        until: The end of the hold, in seconds since 1970; None for a hold until it is released.
+        why: The command, or the reason for the end of a hold.
+    """
+
+    minimum: int
+    maximum: int
+    held: int | None = None
+    until: float | None = None
+    why: str
+
+    def one_line(self) -> str:
+        """The limits in one line.
+
+        Examples:
+            >>> SizeLimitsEvent(minimum=1, maximum=4, why="kungfu resize --max 4").one_line()
+            'the size is not held; the job takes 1 to 4 peers (kungfu resize --max 4)'
+        """
+        return f"{self.hold()}; the job takes {figure(self.minimum)} to {counted(self.maximum, 'peer')} ({self.why})"
+
+    def hold(self) -> str:
+        """The hold as text."""
+        if self.held is None:
+            return "the size is not held"
+        return held_words(self.held, self.until, now=self.time)

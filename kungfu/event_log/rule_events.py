@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from kungfu.event_log.logged_event import LoggedEvent, Number, Saw, Topic
 from kungfu.event_log.numbers import as_float
-from kungfu.event_log.values import counted, figure, finite_number, label, peers_named
+from kungfu.event_log.values import counted, figure, finite_number, held_words, label, peers_named
 
 __all__ = [
     "CalledEvent", "DecisionEvent", "HeldEvent", "RuleEvent", "RulesEvent", "SetEvent", "SettingRun", "ShadowEvent",
@@ -171,6 +171,8 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
         by: The rule or the request that took precedence, or superseded this request later.
         what: The requested setting, as text; empty if a size or peers were requested.
         later: The step in which ``by`` superseded this request; None if ``by`` took precedence.
+        held: The size at which a person held the job, if this stopped the request; else 0.
+        until: The end of that hold, in seconds since 1970; None for a hold until it is released.
     """
 
     topic: ClassVar[Topic] = "superseded"
@@ -178,6 +180,8 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     by: str
     what: str = ""
     later: int | None = None
+    held: int = 0
+    until: float | None = None
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     peers: tuple[int, ...] = ()
@@ -189,7 +193,11 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
         Examples:
             >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
             'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
+            >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="a person's hold", held=2).headline()
+            'step 50: held at 2 by a person until it is released: hook wants 3 peers'
         """
+        if self.held:
+            return f"step {figure(self.step)}: {self.outcome()[1]}: {self.rule} wants {self.requested()}"
         # The rule has replaced its request; the later decision covers both requests.
         if self.by == self.rule and self.later is not None:
             return ""
@@ -208,6 +216,8 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
             >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
             ('superseded', 'nothing came of it, since stop_on_nan came after it, at step 57')
         """
+        if self.held:
+            return "held", held_words(self.held, self.until, now=self.time)
         when = "before it" if self.later is None else f"after it, at step {figure(self.later)}"
         return "superseded", f"nothing came of it, since {self.by} came {when}"
 

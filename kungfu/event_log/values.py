@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 from kungfu.event_log.numbers import as_float, as_json
@@ -116,6 +117,25 @@ def counted(value: object, noun: str) -> str:
         ('1 peer', '3 peers', '- peers')
     """
     return f"{figure(value)} {noun}" + ("" if finite_number(value) == 1 else "s")
+
+
+def held_words(size: int, until: float | None, *, now: float | None) -> str:
+    """A person's hold on the size, with the time of day at which it ends.
+
+    Args:
+        size: The number of peers.
+        until: The end of the hold, in seconds since 1970; ``None`` for a hold until it is released.
+        now: The present time, in seconds since 1970; a hold that ends on another day is shown with its date.
+
+    Examples:
+        >>> held_words(2, None, now=None)
+        'held at 2 by a person until it is released'
+    """
+    if until is None:
+        return f"held at {figure(size)} by a person until it is released"
+    end, today = time.localtime(until), time.localtime(until if now is None else now)
+    day = "" if end[:3] == today[:3] else time.strftime("%Y-%m-%d ", end)
+    return f"held at {figure(size)} by a person until {day}{time.strftime('%H:%M', end)}"
 
 
 def sizes_passed(sizes: Sequence[int]) -> str:

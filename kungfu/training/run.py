@@ -230,10 +230,10 @@ class Run:
             last: Computes the means of the step's last average, whose message also carries the policies' values.
             optimizer: The optimizer that applies the gradients, if the run has several optimizers.
         """
-        trace, limits = self.trace, self.settings.limits
+        trace = self.trace
         signals = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)
         with trace.average():
-            averaging = Averaging(self.graph_state, self.program, self.attachment, limits, *signals)
+            averaging = Averaging(self.graph_state, self.program, self.attachment, *signals)
             if not trace.is_last_average:
                 means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
                 trace.waited.append(waited_s)

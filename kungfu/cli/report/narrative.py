@@ -100,6 +100,8 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
     details += late_joiners(job) if job.ending else []
     waiting = (f"{one.rule} wanted {one.requested()} at step {figure(one.step)}" for one in job.waiting)
     details += [f"still waits for joiners: {one}" for one in waiting]
+    if runs and job.limits is not None and job.limits.held is not None:
+        details.append(job.limits.hold())
     # The agent records the end. Without this event, the record does not show if the job still runs.
     if job.ending is None and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")

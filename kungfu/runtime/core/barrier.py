@@ -28,6 +28,19 @@ this barrier, or will join the survivors of a loss.
 | a peer to replace       | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
 |                         |                   | start                 | start                 | start                 |
 
+A *hold* (`kungfu resize N --hold`) stops only requests of rules and hooks for another size, and to evict peers:
+
+| a hold at 3, and          | nothing under way  | joiners replace a lost peer |
+| ------------------------- | ------------------ | --------------------------- |
+| a rule requests 4 or 2    | stopped            | stopped, joiners come       |
+| a rule requests 3         | nothing            | joiners come                |
+| a rule evicts a peer      | stopped            | stopped, joiners come       |
+| a rule replaces a peer    | joiners start      | joiners come, joiners start |
+| a rule sets a batch, or   | carried out        | carried out, joiners come   |
+| ends training             |                    | or are dismissed            |
+| a notice, a request from  | carried out        | carried out                 |
+| outside                   |                    |                             |
+
 "Joiners come" means that the joiners stay under way and are offered again to the next barrier. Requests of a barrier
 that was broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one
 step: a rule that requests a size, a batch, a rate or a call is not evaluated in a step whose barrier may admit joiners
@@ -112,8 +125,15 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     >>> decide(BarrierInput(two, Terms(64, 32.0), Limits(1, 4), requests=[grow])).prepare
     4
     """
-    at = replace(at, terms=_without_refusals(at.terms, at.requests))
-    merged = request.merge(one for one in at.requests if not is_under_way(one, at))
+    terms = _with_sizes(_without_refusals(at.terms, at.requests), at.requests)
+    at = replace(at, terms=terms, limits=terms.sizes.within(at.limits))
+    waiting = [_within_limits(one, at) for one in at.requests if not is_under_way(one, at)]
+    held = [one for one in waiting if _is_held(one, at)]
+    # A rule or a hook is reported once, however often it requests another size.
+    first = {one.by: one for one in reversed(held)}
+    news = tuple(one for one in held if first[one.by] is one and one.by not in terms.held_rules)
+    at = replace(at, terms=replace(terms, held_rules=(*terms.held_rules, *(one.by for one in news))))
+    merged = request.merge(one for one in waiting if one not in held)
     ends = any(isinstance(one.what, request.StopTraining) and not one.superseded_by for one in merged)
     requests = tuple(one for one in merged if request.changes_membership(one) and not one.superseded_by)
     # Training that ends needs no joiners.
@@ -125,7 +145,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     # If the peers or their hosts have changed, slots may be free.
     refused = decision.terms.replacement_refused and decision.view.version == view.version
     terms = replace(decision.terms, replaced_peers=replaced, replacement_refused=refused)
-    decision = replace(with_requests(decision, merged), terms=terms, slow=_slow_leavers(at, decision.view))
+    decision = replace(with_requests(decision, merged), terms=terms, slow=_slow_leavers(at, decision.view), held=news)
     return replace(decision, terms=adjust(view, decision))
 
 
@@ -199,6 +219,42 @@ def _without_refusals(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and request.changes_membership(one) for one in requests)
     return replace(terms, replacement_refused=False) if asked else terms
+
+
+def _with_sizes(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
+    """Adopts the newest limits of the size, and the hold, that the leading agent has sent with these requests."""
+    newest = max((one.sizes for one in requests), key=lambda sizes: sizes.revision, default=terms.sizes)
+    if newest.revision <= terms.sizes.revision:
+        # The limits are in force, or a later change of the limits is.
+        return terms
+    # A new hold has stopped no rule so far, and other limits may allow the size that was refused last.
+    held_rules = terms.held_rules if newest.hold == terms.sizes.hold else ()
+    return replace(terms, sizes=newest, held_rules=held_rules, refused_size=0)
+
+
+def _within_limits(one: request.Asked, at: BarrierInput) -> request.Asked:
+    """The request for a size that new limits imply, if the present size or the size under way is outside them."""
+    if not isinstance(one.what, request.SetLimits):
+        return one
+    terms, hold = at.terms, at.terms.sizes.hold
+    wanted = terms.target_size - len(terms.departing) if terms.target_size else meant_size(at.view, terms)
+    # A rule may have acted before this barrier knew of the hold; the size is not raised, as lost peers may be missing.
+    size = at.limits.clip(wanted if hold is None else min(wanted, hold.size))
+    return one if size == wanted else replace(one, what=request.Resize(size, one.what.keep))
+
+
+def _is_held(one: request.Asked, at: BarrierInput) -> bool:
+    """True if a hold stops this request: a rule or a hook requests another size than the one that is held."""
+    hold = at.terms.sizes.hold
+    if hold is None or one.is_outside:
+        return False
+    match one.what:
+        case request.Resize(size):
+            return at.limits.clip(size) != hold.size
+        # An exchange of peers keeps the size.
+        case request.Leave(when=when):
+            return when == "now"
+    return False
 
 
 def _without_joiners(decision: Decision, *, preparing: bool) -> Decision:

@@ -86,6 +86,8 @@ class Decision:
     requests: tuple[Asked, ...] = ()
     settings: tuple[Asked, ...] = ()  # the requests for a new batch or learning rate, and for the end of training
     superseded: tuple[Asked, ...] = ()
+    # The requests of rules and hooks that a hold has stopped, the first one of each rule and hook.
+    held: tuple[Asked, ...] = ()
     # The peers removed because they are slow: their speeds, as fractions of the median peer's, by id in the order of
     # removal. Peers that a request names are excluded.
     slow: Mapping[int, float] = field(default_factory=dict)

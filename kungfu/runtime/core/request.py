@@ -30,11 +30,15 @@ a hook or from outside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from msgspec import Struct
+
+from kungfu.runtime.core.size_limits import SizeLimits
+from kungfu.runtime.settings import Limits
 
 Keep = Literal["local_batch_size", "global_batch_size"]
 RampUnit = Literal["steps", "samples"]
@@ -53,11 +57,14 @@ class Resize(Struct, frozen=True, tag=True):
             from outside may change the training only explicitly.
         max_global_batch: The largest global batch that the change may set to keep the local batch size constant; 0 for
             no limit, ``None`` for the limit in force.
+        hold_s: Seconds for which rules and hooks may then not change the size, infinite until a `Release`; ``None`` for
+            no hold. From outside, a size without a hold ends an earlier hold.
     """
 
     size: int
     keep: Keep = "global_batch_size"
     max_global_batch: int | None = None
+    hold_s: float | None = None
 
 
 class Leave(Struct, frozen=True, tag=True):
@@ -105,6 +112,22 @@ class Profile(Struct, frozen=True, tag=True):
     keep: Keep = "global_batch_size"
 
 
+class SetLimits(Struct, frozen=True, tag=True):
+    """New limits of the size; ``None`` keeps a limit. A size outside the limits changes to the nearest limit."""
+
+    minimum: int | None = None
+    maximum: int | None = None
+    keep: Keep = "global_batch_size"
+
+    def over(self, now: Limits) -> Limits:
+        """The limits that replace the present ones."""
+        return SizeLimits(self.minimum, self.maximum).within(now)
+
+
+class Release(Struct, frozen=True, tag=True):
+    """The end of a hold; the leading agent ends the hold, and informs the coordinator by a `SetLimits`."""
+
+
 class SetBatch(Struct, frozen=True, tag=True):
     """A request for a new global batch size, in samples."""
 
@@ -141,7 +164,7 @@ class Retry(Struct, frozen=True, tag=True):
 Membership = Resize | Leave
 Setting = SetBatch | SetRate | StopTraining
 # The requests that can come from outside the training graph, and are therefore sent in messages.
-Request = Membership | ScaleOut | Migrate | Profile | Setting | SaveCheckpoint | Retry
+Request = Membership | ScaleOut | Migrate | Profile | SetLimits | Release | Setting | SaveCheckpoint | Retry
 
 
 @dataclass(frozen=True)
@@ -161,6 +184,7 @@ class Asked:
         superseded_by: The rule, or the command from outside, that a barrier carried out instead; empty before the
             barrier, or if the request is carried out.
         number: The number that the leading agent assigns when it sends the request; repetitions keep the number.
+        sizes: The limits of the size, and the hold, that are in force when the leading agent sends the request.
     """
 
     what: Request | SetValue
@@ -173,6 +197,7 @@ class Asked:
     if_view: int | None = None
     superseded_by: str = ""
     number: int = field(default=0, compare=False)
+    sizes: SizeLimits = SizeLimits()
 
     @property
     def is_outside(self) -> bool:
@@ -260,7 +285,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
             elsewhere = outside if leave is not None and leave.host is not None and one is not outside else None
             return elsewhere or stop if when == "replaced" else None
         # Any number of these can be carried out together.
-        case SaveCheckpoint() | StopTraining() | ScaleOut() | Migrate() | Profile() | Retry():
+        case SaveCheckpoint() | StopTraining() | ScaleOut() | Migrate() | Profile() | SetLimits() | Release() | Retry():
             return None
 
 
@@ -269,10 +294,18 @@ def in_words(request: Request | SetValue) -> str:
 
     >>> in_words(Leave((1, 3))), in_words(Migrate(2, "b")), in_words(Profile(1, 4, 50))
     ('scale-in 1 3', 'migrate 2 -> b', 'profile 1 4')
+    >>> in_words(Resize(2, hold_s=600)), in_words(SetLimits(maximum=4)), in_words(Release())
+    ('resize 2 --hold 600', 'resize --max 4', 'resize --release')
     """
     match request:
-        case Resize(size):
-            return f"resize {size}"
+        case Resize(size, hold_s=hold_s):
+            hold = "" if hold_s is None else " --hold" if hold_s == math.inf else f" --hold {hold_s:g}"
+            return f"resize {size}{hold}"
+        case SetLimits(minimum, maximum):
+            given = {"--min": minimum, "--max": maximum}
+            return " ".join(["resize", *(f"{name} {one}" for name, one in given.items() if one is not None)])
+        case Release():
+            return "resize --release"
         case ScaleOut(count):
             return f"scale-out {count}"
         case Leave(peers):

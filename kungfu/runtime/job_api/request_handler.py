@@ -13,14 +13,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kungfu.event_log.events import CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
+from kungfu.event_log.events import CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent, SizeLimitsEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.placement import free_slots
-from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, SetLimits, in_words
 from kungfu.runtime.core.requests.admission import AdmissionContext, Scaling
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.core.requests.request_log import (
@@ -39,7 +39,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api import status
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.request_plan import plan_request
-from kungfu.runtime.settings import Settings
+from kungfu.runtime.settings import Limits, Settings
 from kungfu.slowness import STRAGGLER
 
 _STEPS = 20  # the number of newest steps that are remembered
@@ -67,7 +67,7 @@ class RequestHandler:
         settings: Settings,
         *,
         scaling: Scaling,
-        record: Callable[[RequestEvent], Any],
+        record: Callable[[RequestEvent | SizeLimitsEvent], Any],
         process_of: Callable[[int], int],
         hosts: Sequence[Host] = (),
         request_log: RequestLog | None = None,
@@ -119,7 +119,7 @@ class RequestHandler:
         self._recent.add_event(event)
         # If the request under way waits for joiners, their failure is why it is refused; later requests are unaffected.
         match event, self.request_log.external:
-            case MissingEvent(reason=reason), Asked(what=Resize() | Leave(when="replaced"), id=id):
+            case MissingEvent(reason=reason), Asked(what=Resize() | SetLimits() | Leave(when="replaced"), id=id):
                 self._unreached = CoordinatorReplied(id, refusal=reason)
 
     def _request_events(self, event: Any) -> Iterator[Event]:
@@ -173,8 +173,8 @@ class RequestHandler:
 
     def _step(self, event: Event, cluster: Cluster, now: float) -> list[Asked]:
         before = self.request_log
-        # No request is under way that the event could change, and building the context takes time.
-        if current(before) is None and not isinstance(event, Asked):
+        # Neither a request under way nor a limit could change, and building the context takes time.
+        if current(before) is None and not before.sizes.revision and not isinstance(event, Asked):
             return []
         self.request_log, externals = react(before, event, self._admission_context(cluster), now)
         changed = self.request_log is not before
@@ -182,19 +182,36 @@ class RequestHandler:
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
                 self._record(_as_event(entry, now))
+        if self.request_log.sizes != before.sizes:
+            self._record(self._limits_event(event))
         return externals
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of the size in force."""
+        return self.request_log.sizes.within(self._settings.limits)
+
+    def _limits_event(self, event: Event) -> SizeLimitsEvent:
+        """The event that records the new limits of the size, and the hold."""
+        limits, hold = self.limits, self.request_log.sizes.hold
+        why = f"kungfu {in_words(event.what)}" if isinstance(event, Asked) else "the time of the hold is over"
+        held, until = (None, None) if hold is None else (hold.size, hold.until)
+        return SizeLimitsEvent(minimum=limits.minimum, maximum=limits.maximum, held=held, until=until, why=why)
+
     def _admission_context(self, cluster: Cluster) -> AdmissionContext:
-        deadlines = self._settings.deadlines
+        deadlines, hold = self._settings.deadlines, self.request_log.sizes.hold
         return AdmissionContext(
             cluster.view,
-            self._settings.limits,
+            self.limits,
             self._scaling,
             self._names(cluster),
             deadlines.ready_s + deadlines.longest_wait_s,
             self._over,
             self._recent.newest().global_batch_size,
             free_slots(cluster),
+            self._settings.limits.maximum,
+            None if hold is None else hold.size,
+            time.time(),
         )
 
     def _names(self, cluster: Cluster) -> dict[str, int]:
@@ -206,7 +223,9 @@ class RequestHandler:
         return status.JobStatus(
             self._settings.job,
             self._scaling,
-            status.membership_status(cluster, self._settings.limits, external=self.request_log.external),
+            status.membership_status(
+                cluster, self.limits, external=self.request_log.external, hold=self.request_log.sizes.hold, now=now
+            ),
             self._peers(cluster, now),
             self._recent.newest(),
             self._progress(current(self.request_log), now),

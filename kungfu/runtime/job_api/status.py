@@ -7,10 +7,11 @@ from typing import Literal
 
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.cluster.cluster import Cluster
-from kungfu.runtime.core.request import Asked, Leave, Resize, in_words
+from kungfu.runtime.core.request import Asked, Leave, Resize, SetLimits, in_words
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, RequestState
+from kungfu.runtime.core.size_limits import Hold
 from kungfu.runtime.settings import Limits
 
 PeerState = Literal["starting", "ready", "training", "leaving"]
@@ -18,13 +19,25 @@ PeerState = Literal["starting", "ready", "training", "leaving"]
 
 @dataclass(frozen=True)
 class MembershipStatus:
-    """The view in force (version 0 before the first), the target size of the job, and the limits of its size."""
+    """The view in force, the target size of the job, and the limits of its size.
+
+    Args:
+        version: The version of the view; 0 before the first view.
+        size: The number of peers of the view.
+        target: The number of peers that the job should have.
+        minimum: The minimum number of peers.
+        maximum: The maximum number of peers.
+        held_at: The size at which a person holds the job; ``None`` without a hold.
+        held_for_s: Seconds until the end of the hold; ``None`` for a hold until it is released.
+    """
 
     version: int
     size: int
     target: int
     minimum: int
     maximum: int
+    held_at: int | None = None
+    held_for_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,9 @@ class JobStatus:
     progress: TrainingProgress = field(default_factory=TrainingProgress)
 
 
-def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | None) -> MembershipStatus:
+def membership_status(
+    cluster: Cluster, limits: Limits, *, external: Asked | None, hold: Hold | None = None, now: float = 0.0
+) -> MembershipStatus:
     """The membership of a job, with its target size.
 
     Args:
@@ -108,6 +123,8 @@ def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | Non
         limits: The smallest and the largest number of peers.
         external: The request under way, as sent to the coordinator. The target is the requested size; without a
             request, the number of peers, including starting peers.
+        hold: The hold on the size, if there is one.
+        now: The time on the leader's clock, in seconds.
     """
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
@@ -115,9 +132,13 @@ def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | Non
     match external.what if external is not None else None:
         case Resize(wanted):
             target = wanted
+        case SetLimits():
+            target = limits.clip(target)
         case Leave(peers, when) if cluster.view is not None:
             target = size - (len(set(peers) & set(cluster.view.ids)) if when == "now" else 0)
-    return MembershipStatus(version, size, target, limits.minimum, limits.maximum)
+    held_at = None if hold is None else hold.size
+    held_for_s = None if hold is None or hold.expires is None else max(0.0, hold.expires - now)
+    return MembershipStatus(version, size, target, limits.minimum, limits.maximum, held_at, held_for_s)
 
 
 def peer_states(cluster: Cluster) -> dict[int, PeerState]:

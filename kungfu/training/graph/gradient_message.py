@@ -17,7 +17,7 @@ import tensorflow as tf
 from kungfu.compiler.compiled_policies import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
-from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
+from kungfu.runtime.api import Attachment, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.graph_state import CHECKSUM_FLOATS, GraphState, StateChecksum
 from kungfu.training.graph.step_record import MessageNumbers
 from kungfu.training.graph.totals import SentTotals
@@ -33,7 +33,6 @@ class Averaging:
     graph_state: GraphState
     program: Program
     attachment: Attachment
-    limits: Limits
     learning_rate: Callable[[], Any]
     loss_scale: Callable[[], Any] | None = None
 
@@ -207,7 +206,7 @@ def _time_after(gradients: Sequence[Any]) -> Any:
 
 def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expected: Any, now: Any) -> dict[str, Any]:
     """The sources known before the message, by name: values of this peer, and values that all peers share."""
-    graph_state, limits = averaging.graph_state, averaging.limits
+    graph_state = averaging.graph_state
     busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
     return {
         "loss": tf.where(samples > 0, loss, math.nan),
@@ -227,8 +226,8 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
         "epoch_samples": graph_state.progress.samples,
         "job_samples": graph_state.progress.job_samples(graph_state.view.global_batch_size),
         "learning_rate": _float(averaging.learning_rate()),
-        "min_size": tf.constant(limits.minimum, tf.int64),
-        "max_size": tf.constant(limits.maximum, tf.int64),
+        "min_size": graph_state.view.min_size,
+        "max_size": graph_state.view.max_size,
         "refused_size": graph_state.view.refused_size,
         "target_size": graph_state.view.target_size,
         "replaced_peers": graph_state.view.replaced_peers,
@@ -339,11 +338,11 @@ def _post(averaging: Averaging, outcome: Any) -> None:
         return
 
     changing = tf.constant([changes_membership(rule.action) for rule in rules], tf.bool)
-    fired = outcome.fired if all(acting) else tf.logical_and(outcome.fired, tf.constant(acting, tf.bool))
+    fired = tf.logical_and(outcome.fired, graph_state.rules.standing)
 
     def post() -> None:
         step = graph_state.progress.step.read_value() + 1
-        graph_state.rules.post(outcome, step=step, standing=tf.constant(acting, tf.bool))
+        graph_state.rules.post(outcome, step=step)
         is_change = tf.cast(tf.reduce_any(tf.logical_and(fired, changing)), tf.int64)
         graph_state.posts.changes.post(is_change)
         graph_state.posts.others.post(1 - is_change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.compiled_policies import is_whole
-from kungfu.control.action import mask_of
-from kungfu.runtime.api import Position, Terms, advanced
+from kungfu.control.action import Evict, Rescale, mask_of
+from kungfu.runtime.api import Limits, Position, Terms, advanced
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
 from kungfu.training.graph.step_record import StepRecord, make_step_record
 from kungfu.training.graph.variable_io import read_variable, write_variable
@@ -108,11 +108,18 @@ class ViewVariables:
     exchanged: tf.Variable = field(default_factory=partial(_integer, "kungfu/exchanged"))
     host_joiners: tf.Variable = field(default_factory=partial(_integer, "kungfu/host_joiners"))
     replaced_peers: tf.Variable = field(default_factory=partial(_integer, "kungfu/replaced"))
+    min_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/min_size", value=1))
+    max_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/max_size", value=1))
 
     def assign(self, *, version: int, size: int, rank: int) -> None:
         """Enters a new view, whose steps are counted from 0."""
         for variable, value in ((self.version, version), (self.size, size), (self.rank, rank), (self.steps, 0)):
             write_variable(variable, value)
+
+    def assign_limits(self, limits: Limits) -> None:
+        """Sets the limits of the size, in peers; an agreed change of the terms may replace them."""
+        write_variable(self.min_size, limits.minimum)
+        write_variable(self.max_size, limits.maximum)
 
     def assign_terms(self, terms: Terms) -> None:
         write_variable(self.global_batch_size, terms.global_batch_size)
@@ -271,6 +278,7 @@ class RuleOutcomes:
     """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step. A rule that fires in
     one step causes the barrier at the end of the next step. Rules may fire in both steps, so both are kept."""
 
+    standing: tf.Variable  # bool, one per rule: True for an acting rule, unless a hold has stopped its requests
     posted: tuple[Outcomes, Outcomes]  # of the rules that fired since the last barrier, by step number modulo 2
     shadows: Outcomes  # of the shadow rules in the last step
 
@@ -278,10 +286,19 @@ class RuleOutcomes:
     def of(cls, plan: CompiledPolicies) -> RuleOutcomes:
         """Creates the variables for the outcomes of a plan's rules."""
         even, odd, shadows = (Outcomes.of(plan, f"kungfu/{name}") for name in ("posted_even", "posted_odd", "shadows"))
-        return cls((even, odd), shadows)
+        rules = cls(_flags("kungfu/standing", len(plan.rules)), (even, odd), shadows)
+        rules.put_in_force(plan, held=())
+        return rules
 
-    def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
-        """Graph: keeps the outcome of step ``step`` for the barrier; ``standing``: True for each rule to keep."""
+    def put_in_force(self, plan: CompiledPolicies, *, held: Collection[str]) -> None:
+        """Host: lets the acting rules request barriers, except those for another size that a hold has stopped."""
+        stopped = [one for one in plan.rules if one.name in held and isinstance(one.action, (Rescale, Evict))]
+        standing = [one.mode == "acting" and one not in stopped for one in plan.rules]
+        write_variable(self.standing, standing)
+
+    def post(self, outcome: Any, *, step: Any) -> None:
+        """Graph: keeps the outcome of step ``step`` for the barrier, for the rules that may request one."""
+        standing = self.standing.read_value()
 
         def kept(place: Outcomes) -> Any:
             place.assign(outcome, standing=standing)

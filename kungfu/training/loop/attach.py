@@ -107,6 +107,7 @@ def attach_built(
     with tf.device("/CPU:0"):  # for counters and scalars that the host reads
         program = fused(lower(plan))
         graph_state = GraphState.of(plan)
+        graph_state.view.assign_limits(connection.limits)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
     # The counts of steps and samples of earlier phases continue.
     done = connection.steps()

@@ -115,6 +115,7 @@ def hold(run: Run) -> None:
         write_variable(graph_state.times.rescale_seconds, stop_s)
     run.timer.held(stop_s, changed=changed)
     run.journal.superseded(result.after.superseded)
+    run.journal.held(result)
     run.journal.passed(result, step=step, stop_s=stop_s)
     write_variable(graph_state.posts.halted, run.left or run.stopped)
     if changed:
@@ -205,7 +206,10 @@ def _put_in_force(run: Run, terms: Terms) -> None:
         done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
         rate.put_in_force(terms.ramp, done=int(read_variable(done)))
     run.standing.terms = terms
-    run.graph_state.view.assign_terms(terms)
+    view = run.graph_state.view
+    view.assign_terms(terms)
+    view.assign_limits(terms.sizes.within(run.settings.limits))
+    run.graph_state.rules.put_in_force(run.plan, held=terms.held_rules)
     progress.skip_remainder(terms.global_batch_size)
 
 
@@ -315,7 +319,8 @@ def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Deci
     """The settings that on-rescale rules compute from the new size."""
     step, rate, sizes, terms = run.steps(), run.rate, (previous_size, size), (run.terms, decision.terms)
     epoch_samples = int(read_variable(run.graph_state.progress.samples))
-    sources = rescale_sources(sizes, terms, limits=run.settings.limits, step=step, epoch_samples=epoch_samples)
+    limits = decision.terms.sizes.within(run.settings.limits)
+    sources = rescale_sources(sizes, terms, limits=limits, step=step, epoch_samples=epoch_samples)
     sources["learning_rate"] = math.nan if rate is None else rate.destined()
     run.journal.shadowed(fired_on_rescale(run.plan, sources, step=step, mode="shadow"))
     return [asked_by(one) for one in fired_on_rescale(run.plan, sources, step=step)]

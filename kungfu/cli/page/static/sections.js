@@ -92,7 +92,7 @@ function peerRow(peer) {
   ], { "data-peer": peer.id, "data-state": peer.state });
 }
 
-const TONES = { "carried out": "good", refused: "bad", superseded: "calm", decided: "calm", called: "calm" };
+const TONES = { "carried out": "good", refused: "bad", superseded: "calm", held: "calm", decided: "calm", called: "calm" };
 
 function decisionRow(item) {
   const saw = item.saw.map(([name, value]) => element("li", {}, `${name} ${value}`));

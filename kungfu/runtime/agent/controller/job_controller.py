@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -86,11 +87,16 @@ class JobController:
         request_log = self.requests.request_log
         externals = self.requests.handle(event, self.cluster, self._clock())
         # The request log has changed: no reply before the followers know of the change.
-        if self.requests.request_log is not request_log and (ending := self.replicate()) is not None:
-            return ending
+        if self.requests.request_log is not request_log:
+            # A job does not end below a minimum that a person has raised: the peers for it may never come.
+            minimum = min(self.requests.limits.minimum, self._job.limits.minimum)
+            self.cluster = replace(self.cluster, limits=replace(self.cluster.limits, minimum=minimum))
+            if (ending := self.replicate()) is not None:
+                return ending
         self.requests.send_replies()
         for external in externals:
-            self.executor.perform(external, self.cluster)
+            # Every request carries the newest limits of the size, and the hold, also if it is sent again.
+            self.executor.perform(replace(external, sizes=self.requests.request_log.sizes), self.cluster)
         return None
 
     def apply(self, outcome: Transition) -> Ending | None:

@@ -41,9 +41,10 @@ class ProgramDiffers:
 
 @dataclass(frozen=True)
 class ViewStarted:
-    """A view has begun to train."""
+    """A view has begun to train. ``revision`` is the revision of the limits of the size in its terms."""
 
     view: View
+    revision: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kungfu.runtime.core import request
@@ -12,6 +13,8 @@ from kungfu.runtime.settings import Limits
 
 Scaling = Literal["elastic", "inelastic"]
 MOST_STEPS = 1_000_000
+MOST_PEERS = 1 << 30
+MOST_HOLD_S = 1e9  # thirty years, whose end every calendar has
 
 
 @dataclass(frozen=True)
@@ -19,13 +22,16 @@ class AdmissionContext:
     """The agent's knowledge of its job when a request arrives."""
 
     view: View | None  # the view in force; ``None`` before the first view
-    limits: Limits  # the minimum and the maximum number of peers
+    limits: Limits  # the minimum and the maximum number of peers in force
     scaling: Scaling  # "elastic" if peers may be changed from outside
     hosts: Mapping[str, int]  # the numbers of the hosts that have an agent, by name
     patience_s: float  # seconds after which a request expires
     end_reason: str = ""  # the reason why the job has ended or is ending; empty for a job that continues
     batch: int | None = None  # the global batch size, in samples; ``None`` before steps were measured
     free: Mapping[int, int] = field(default_factory=dict)  # the free slots of the hosts, by number
+    most: int = MOST_PEERS  # the largest maximum: that of kungfu-run, for which the processes of the job are made
+    held_size: int | None = None  # the size at which a person holds the job; ``None`` without a hold
+    time: float = 0.0  # the time of day on this host, in seconds since 1970: shown to people, and never compared
 
 
 def refusal_of(asked: request.Asked, context: AdmissionContext) -> str | None:
@@ -59,8 +65,10 @@ def refusal_of(asked: request.Asked, context: AdmissionContext) -> str | None:
 
 def _refusal_of_what(what: request.Request | request.SetValue, view: View, context: AdmissionContext) -> str | None:
     match what:
-        case request.Resize(size, keep):
-            return _out_of_reach(size, keep, context)
+        case request.Resize(size, keep, hold_s=hold_s):
+            return _not_to_hold(hold_s) or _out_of_reach(size, keep, context)
+        case request.SetLimits():
+            return _cannot_limit(what, context)
         case request.ScaleOut(count) if count < 1:
             return f"scale-out by {count}: give how many peers shall come, 1 or more"
         case request.ScaleOut(count, keep):
@@ -71,7 +79,7 @@ def _refusal_of_what(what: request.Request | request.SetValue, view: View, conte
             return _not_in_view((peer,), view) or _no_such_host(host, context)
         case request.Profile():
             return _cannot_profile(what, context)
-        case request.SaveCheckpoint() | request.StopTraining():
+        case request.SaveCheckpoint() | request.StopTraining() | request.Release():
             return None
         case _:
             return f"{request.in_words(what)!r} may not be asked for from outside the training graph"
@@ -93,6 +101,29 @@ def _out_of_reach(size: int, keep: request.Keep, context: AdmissionContext) -> s
             "--keep local_batch_size lets it grow with them"
         )
     return _out_of_limits(size, context.limits)
+
+
+def _not_to_hold(hold_s: float | None) -> str | None:
+    if hold_s is None or 0 < hold_s <= MOST_HOLD_S or hold_s == math.inf:
+        return None
+    return f"a hold of {hold_s:g} s: give 0 < SECONDS <= {MOST_HOLD_S:g}, or no number for a hold until it is released"
+
+
+def _cannot_limit(asked: request.SetLimits, context: AdmissionContext) -> str | None:
+    """The reason why the job cannot have these limits, or cannot reach the nearest size within them."""
+    if asked.minimum is None and asked.maximum is None:
+        return "neither a minimum nor a maximum was given"
+    limits, held = asked.over(context.limits), context.held_size
+    minimum, maximum = limits.minimum, limits.maximum
+    if not 1 <= minimum <= maximum:
+        return f"a size from {minimum} to {maximum}: give 1 <= --min <= --max"
+    if maximum > context.most:
+        return f"a maximum of {maximum}: this job was started for up to {context.most} peers (kungfu-run --max)"
+    if held is not None and limits.clip(held) != held:
+        return f"a size from {minimum} to {maximum}: the job is held at {held}; end the hold (kungfu resize --release)"
+    if context.view is None or minimum <= context.view.size:
+        return None
+    return _out_of_reach(minimum, asked.keep, replace(context, limits=limits))
 
 
 def _cannot_leave(peers: tuple[int, ...], view: View, limits: Limits) -> str | None:

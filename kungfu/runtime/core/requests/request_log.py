@@ -10,7 +10,9 @@
 | refused     | it does not fit the job; or later: the coordinator refused, the job ended, a ``stop`` came   |
 | expired     | none of these happened within the job's patience; the job may still carry it out             |
 
-One request at a time is under way. Only ``stop`` does not wait: it replaces the request under way. A repeated id has no
+One request at a time is under way. Two do not wait: ``stop`` replaces the request under way, and a `Release` is carried
+out beside it. The log also holds the limits of the size and the hold (`SizeLimits`), which begin with the acceptance of
+a request, whatever comes of it; a coordinator whose terms lack the newest ones is informed. A repeated id has no
 effect, however old the id is. If a new view is not yet as requested, its coordinator may be new, so the external
 request is sent again; a coordinator that has received the request before recognizes its id.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -27,20 +30,24 @@ from msgspec import structs
 
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import (
+    AGENT,
     Asked,
     Leave,
     Migrate,
     Profile,
+    Release,
     Request,
     Resize,
     SaveCheckpoint,
     ScaleOut,
+    SetLimits,
     SetValue,
     StopTraining,
     in_words,
 )
 from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
 from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep, start_survey, with_measured
+from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.core.view import View
 
 RequestState = Literal["accepted", "carried out", "refused", "expired"]
@@ -86,6 +93,7 @@ class RequestLog:
     # The digests of the ids of older requests, one per line, so that no older request is carried out again. They form
     # one text, since they are sent to all agents with every change of the log.
     forgotten: str = ""
+    sizes: SizeLimits = SizeLimits()  # the limits of the size that people have set, and their hold
 
     @property
     def external(self) -> Asked | None:
@@ -172,10 +180,19 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
     """The next log and the requests to send to the coordinator; ``context`` is the state of the job after the event."""
     if isinstance(event, Asked):
         return _on_submitted(log, event, context, now)
+    log, notices = _with_hold_ended(log, event, now)
     entry = current(log)
     if entry is None:
         # No request is under way that the event could concern.
-        return log, []
+        return log, notices
+    log, externals = _on_event(log, entry, event, context, now)
+    return log, [*notices, *externals]
+
+
+def _on_event(
+    log: RequestLog, entry: LoggedRequest, event: Event, context: AdmissionContext, now: float
+) -> LogTransition:
+    """Handles an event for which the request under way may wait."""
     match event:
         case ViewStarted():
             return _on_view_changed(log, entry, context, now)
@@ -193,6 +210,7 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
         # The request has expired: its sender need not wait any longer.
         case Tick() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
+            why += _lasting(entry.request.what)
             return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
         case _:
             return log, []
@@ -208,6 +226,8 @@ def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, no
         # The job cannot accept the request, or another one is under way.
         answer = Answer("refused", refusal, version)
         return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
+    if isinstance(request.what, Release):
+        return _release(log, request, context, now)
     if (displaced := current(log)) is not None:
         # Only a stop gets here while another request is under way.
         log = _with_end(log, displaced, "refused", "the job was told to stop", context)
@@ -217,8 +237,8 @@ def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, no
 def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None:
     """The reason why the request under way blocks this request; ``None`` if this request need not wait."""
     other = current(log)
-    if other is None:
-        # No request is under way.
+    if other is None or isinstance(request.what, Release):
+        # No request is under way, or its progress does not matter.
         return None
     if isinstance(request.what, StopTraining) and not isinstance(other.request.what, StopTraining):
         # A stop does not wait: it replaces the request under way.
@@ -231,33 +251,91 @@ def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: flo
     assert context.view is not None
     size = context.view.size
     survey = start_survey(request.what, initial_size=size) if isinstance(request.what, Profile) else None
-    external = _resolved(request, size=size, hosts=context.hosts)
+    external = _resolved(request, size=size, context=context)
     answer = Answer("accepted", "", context.view.version)
     entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
-    log = replace(with_entry(log, entry), under_way=request.id)
+    sizes = log.sizes.changed(_sizes_after(log.sizes, request.what, context, now))
+    log, is_news = replace(with_entry(log, entry), under_way=request.id, sizes=sizes), sizes is not log.sizes
     if survey is None and _is_met(external, context.view):
         # The view is already as requested.
-        log = _with_end(log, entry, "carried out", "it was so already", context)
+        log = _with_end(log, entry, "carried out", "" if is_news else "it was so already", context)
     return log, [external]  # always sent: a policy may be about to change the view
 
 
-def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
+def _resolved(request: Asked, *, size: int, context: AdmissionContext) -> Asked:
     """Converts a request to what is sent to the coordinator first: absolute sizes, host numbers, the command's name."""
     what: Request | SetValue = request.what
     name = request.id
     match what:
         case Resize(target, keep):
-            what = Resize(target, keep)  # only a policy limits the global batch
+            what = Resize(target, keep)  # only a policy limits the global batch; the hold is sent with every request
         case ScaleOut(count, keep):
             what = Resize(size + count, keep)
         case Leave(peers, "now", keep=keep):
             going = tuple(dict.fromkeys(peers))
             what = Leave(going, "now", size - len(going), keep)
         case Migrate(peer, host):
-            what = Leave((peer,), "replaced", size, host=hosts[host])
+            what = Leave((peer,), "replaced", size, host=context.hosts[host])
         case Profile(_, maximum, _, keep):
             what, name = Resize(maximum, keep), f"{name}/0"
+        case SetLimits():
+            limits = what.over(context.limits)
+            what = structs.replace(what, minimum=limits.minimum, maximum=limits.maximum)
     return Asked(what, f"kungfu {in_words(request.what)}", id=name)
+
+
+def _sizes_after(sizes: SizeLimits, what: Request | SetValue, context: AdmissionContext, now: float) -> SizeLimits:
+    """The limits of the size once this request is accepted: any change of the size by hand replaces a hold."""
+    match what:
+        case Resize(size, hold_s=hold_s) if hold_s is not None and hold_s < math.inf:
+            return replace(sizes, hold=Hold(size, context.time + hold_s, now + hold_s))
+        case Resize(size, hold_s=hold_s):
+            return replace(sizes, hold=None if hold_s is None else Hold(size))
+        case ScaleOut() | Leave() | Release():
+            return replace(sizes, hold=None)
+        case SetLimits(minimum, maximum):
+            least, most = sizes.minimum if minimum is None else minimum, sizes.maximum if maximum is None else maximum
+            return replace(sizes, minimum=least, maximum=most)
+        # A migration keeps the size, and a profile returns to it.
+        case _:
+            return sizes
+
+
+def _release(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
+    """Ends the hold at once, beside a request under way."""
+    sizes = log.sizes.changed(_sizes_after(log.sizes, request.what, context, now))
+    version, reason = context.view.version if context.view else 0, "" if log.sizes.hold else "the size was not held"
+    first, newest = (Answer(state, why, version) for state, why in (("accepted", ""), ("carried out", reason)))
+    externals = [] if sizes is log.sizes else [_notice(f"kungfu {in_words(request.what)}")]
+    return replace(with_entry(log, LoggedRequest(request, first, newest, now, now)), sizes=sizes), externals
+
+
+def _with_hold_ended(log: RequestLog, event: Event, now: float) -> LogTransition:
+    """Ends a hold that has expired, and informs a coordinator whose terms lack the newest limits of the size."""
+    hold = log.sizes.hold
+    match event:
+        case Tick() if hold is not None and hold.expires is not None and now >= hold.expires:
+            sizes = log.sizes.changed(replace(log.sizes, hold=None))
+            return replace(log, sizes=sizes), [_notice(f"the end of the hold at {hold.size}")]
+        # The view has begun without them, since its coordinator was lost with the message, or is a joiner.
+        case ViewStarted(revision=revision) if revision < log.sizes.revision:
+            return log, [_notice("the limits of the size")]
+    return log, []
+
+
+def _lasting(what: Request | SetValue) -> str:
+    """The part of a request that remains in force although its size was not reached, as text."""
+    match what:
+        case Resize(hold_s=float()):
+            return "; the hold stays in force, until kungfu resize --release"
+        case SetLimits():
+            return "; the limits stay in force"
+    return ""
+
+
+def _notice(by: str) -> Asked:
+    """The request that informs the coordinator of the limits of the size, which are sent with every request."""
+    return Asked(SetLimits(), by, id=AGENT)
 
 
 def _is_met(external: Asked | None, view: View | None) -> bool:
@@ -267,6 +345,8 @@ def _is_met(external: Asked | None, view: View | None) -> bool:
     match external.what:
         case Resize(size):
             return view.size == size
+        case SetLimits(minimum, maximum):
+            return (minimum or 0) <= view.size <= (maximum or view.size)
         case Leave(peers):
             return all(view.rank_of(peer) is None for peer in peers)
         case _:
@@ -291,7 +371,8 @@ def _on_coordinator_replied(
         return log, []
     if event.refusal:
         # The coordinator cannot carry out the request: the disk for a checkpoint is full, for example.
-        return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
+        why = f"{event.refusal}{_lasting(entry.request.what)}"
+        return _with_end(log, entry, "refused", why, context), _back_to_initial_size(entry)
     if not isinstance(entry.external.what, SaveCheckpoint):
         # The view, or the end of training, shows when other requests are carried out.
         return log, []

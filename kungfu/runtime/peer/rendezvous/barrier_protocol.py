@@ -147,9 +147,10 @@ class BarrierProtocol:
             # Some variables differed by rounding, and now have rank 0's values.
             if (event := rounding_event(arrival.names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
-            begun = None if make_terms is None else from_decision(Decision(view, make_terms()))
+            terms = entering.terms if make_terms is None else make_terms()
+            begun = None if make_terms is None else from_decision(Decision(view, terms))
             # The agent is notified first: no peer may know of a view that its agent does not know.
-            self.agent_client.report(ViewStarted(view))
+            self.agent_client.report(ViewStarted(view, terms.sizes.revision))
             return pb.Admission(decision=begun)
 
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
