@@ -43,7 +43,7 @@ _PLANNING = "kungfu.plan"
 # The commands of `kungfu.cli.job.job_commands`.
 _STEERING = (
     ("status", "show the state of a running job"),
-    ("resize", "resize a running job to N peers"),
+    ("resize", "resize a running job to N peers, hold its size, or move its limits"),
     ("scale-out", "add N peers to a running job"),
     ("scale-in", "remove peers from a running job"),
     ("migrate", "replace a peer with a new one on a given host"),

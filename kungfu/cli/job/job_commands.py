@@ -6,6 +6,7 @@ Commands: ``status``, ``resize``, ``scale-out``, ``scale-in``, ``migrate``, ``ch
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from kungfu.runtime.core import request
 _PROFILE_STEPS = 50
 _TRACE_S = 5.0
 # The positional arguments of these commands end with a folder and are parsed as words.
-_WORDS = ("scale-in", "profile")
+_WORDS = ("resize", "scale-in", "profile")
 # The commands that change the membership, and preview their effects with --plan.
 _PLANNED = ("resize", "scale-out", "scale-in", "migrate")
 _EXITS = (
@@ -50,6 +51,8 @@ def run(given: argparse.Namespace) -> int:
     from kungfu.cli.job.status import print_status
     from kungfu.cli.job.submit import submit_and_report
 
+    if given.name == "resize":
+        given.size, given.positional = _size_and_folder(given)
     if given.name == "scale-in":
         given.peers, given.positional = _peers_and_folder(given.words)
     if given.name == "profile":
@@ -71,6 +74,27 @@ def run(given: argparse.Namespace) -> int:
 
         return run_profile(folder, asked, timeout_s=given.timeout, form=given.form, target=given.to)
     return submit_and_report(folder, asked, timeout_s=given.timeout, form=given.form)
+
+
+def _size_and_folder(given: argparse.Namespace) -> tuple[int | None, Path | None]:
+    """Parses N, which is absent with --release, --min or --max, and an optional folder."""
+    has_limits, words = given.least is not None or given.most is not None, given.words
+    is_number = bool(words) and words[0].lstrip("-").isdecimal()
+    if is_number + has_limits + given.release != 1 or (given.hold is not None and not is_number):
+        raise UsageError(
+            f"{' '.join(words)!r}: give N, perhaps with --hold, or --release, or --min and --max; then perhaps LOGDIR"
+        )
+    if len(rest := words[is_number:]) > 1:
+        raise UsageError(f"{' '.join(rest)!r}: give at most LOGDIR after N")
+    return int(words[0]) if is_number else None, Path(rest[0]) if rest else None
+
+
+def _seconds(text: str) -> float:
+    """Parses the seconds of a hold."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give LOGDIR before --hold") from None
 
 
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
@@ -96,7 +120,12 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
     add = parser.add_argument
     match name:
         case "resize":
-            add("size", type=int, metavar="N", help="the new number of peers")
+            add("words", nargs="*", metavar="N [LOGDIR]", help="the new number of peers; the job's folder")
+            hold = "no policy may then change the size, for SECONDS or until --release; lost peers are replaced"
+            add("--hold", nargs="?", const=math.inf, type=_seconds, metavar="SECONDS", help=hold)
+            add("--release", action="store_true", help="end the hold, without changing the size")
+            add("--min", dest="least", type=int, metavar="N", help="set the minimum number of peers, in place of N")
+            add("--max", dest="most", type=int, metavar="N", help="set the maximum number of peers, in place of N")
         case "scale-out":
             add("count", type=int, metavar="N", help="the number of peers to add")
         case "scale-in":
@@ -115,8 +144,16 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
             add("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers to trace (all)")
 
 
+def _resize(given: argparse.Namespace) -> request.Request:
+    if given.release:
+        return request.Release()
+    if given.size is None:
+        return request.SetLimits(given.least, given.most, given.keep)
+    return request.Resize(given.size, given.keep, hold_s=given.hold)
+
+
 _REQUESTS: Mapping[str, Callable[[argparse.Namespace], request.Request]] = {
-    "resize": lambda given: request.Resize(given.size, given.keep),
+    "resize": _resize,
     "scale-out": lambda given: request.ScaleOut(given.count, given.keep),
     "scale-in": lambda given: request.Leave(given.peers, keep=given.keep),
     "migrate": lambda given: request.Migrate(given.peer, given.host),

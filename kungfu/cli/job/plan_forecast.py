@@ -15,17 +15,19 @@ from rich.console import Console
 from rich.text import Text
 
 from kungfu.cli.report.reader import newest_step, read_events, rows_between
+from kungfu.compiler import CompiledPolicies
 from kungfu.compiler.fired import fired_on_rescale
-from kungfu.control import SetLearningRate
+from kungfu.control import Call, Evict, Rescale, SetLearningRate
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
 from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.event_log.values import counted, duration, figure, finite_number
-from kungfu.runtime.core.request import Asked
+from kungfu.runtime.core.request import Asked, Leave, Release, Request, Resize, ScaleOut, SetValue
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.request_plan import PlannedPeer, RequestPlan
-from kungfu.runtime.job_api.status import JobStatus
+from kungfu.runtime.job_api.status import JobStatus, MembershipStatus
+from kungfu.signal.gate import period_of
 from kungfu.testing.recorded_model import throughput_between, usual_times
 from kungfu.trace import read_plan
 
@@ -48,6 +50,8 @@ class PlanForecast:
         ready_s: Seconds that joiners take to get ready, while the other peers train.
         pause_s: Seconds for which training stops.
         cost: Peer-seconds per 1,000 samples at the new size.
+        held: The hold on the size once the request is carried out, as text; empty without a hold.
+        undone_by: The rules and hooks that may change the size again, each with the steps in which it may.
         notes: Remarks on guesses and unknown values.
     """
 
@@ -61,6 +65,8 @@ class PlanForecast:
     samples_per_s: float | None
     cost_before: float | None
     cost: float | None
+    held: str
+    undone_by: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -68,7 +74,7 @@ def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -
     """Prints the effects of a request without submitting it; returns 0, or 1 if the job would refuse the request."""
     with connected(folder) as job:
         plan, status = job.plan(request), job.status()
-    forecast = forecast_plan(folder, plan, status, measured=read_measured(folder))
+    forecast = forecast_plan(folder, plan, status, what=request.what, measured=read_measured(folder))
     if form == "json":
         document = {**asdict(plan), "forecast": asdict(forecast)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
@@ -95,16 +101,21 @@ class MeasuredRun:
     notes: tuple[str, ...] = ()
 
 
-def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
-    """Forecasts the effects of a plan from measurements and from the policies' rules recorded in ``folder``."""
+def forecast_plan(
+    folder: Path, plan: RequestPlan, status: JobStatus, *, what: Request | SetValue, measured: MeasuredRun
+) -> PlanForecast:
+    """Forecasts the effects of the plan of ``what``, from measurements and the rules of policies in ``folder``."""
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
-    batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
+    compiled = _compiled(folder, plan, notes)
+    batch, rate_after, rules = _settings(compiled, plan, status, measured)
     pause_s, ready_s = _pause_and_ready_s(measured.job.rescales, plan, notes)
     cost_before, cost = before and 1000 * plan.before / before, after and 1000 * plan.after / after
+    held, undone_by = _hold_after(what, status.membership, notes), _undone_by(compiled, status.figures.step or 0)
     return PlanForecast(
-        batch, rate, rate_after, rules, ready_s, pause_s, before, after, cost_before, cost, tuple(notes)
-    )
+        batch, rate, rate_after, rules, ready_s, pause_s, before, after, cost_before, cost, held, undone_by,
+        tuple(notes),
+    )  # fmt: skip
 
 
 def read_measured(folder: Path) -> MeasuredRun:
@@ -189,20 +200,53 @@ def _pause_and_ready_s(
     return pause_s, ready_s if plan.joins else 0.0
 
 
-def _settings(
-    folder: Path, plan: RequestPlan, status: JobStatus, measured: MeasuredRun, notes: list[str]
-) -> tuple[int | None, float | None, tuple[str, ...]]:
-    """The batch and the learning rate after a change of the size, and the rules that choose them."""
-    batch, rate = plan.batch_after, measured.learning_rate
-    if plan.after == plan.before or plan.batch_before is None or batch is None:
-        return batch, rate, ()
+def _compiled(folder: Path, plan: RequestPlan, notes: list[str]) -> CompiledPolicies | None:
+    """The policies of the job; ``None`` if unknown, with a note if the size changes."""
+    unknown, compiled = "whether a rule sets batch, learning rate or size is not known", None
+    note = f"the record holds no plan, so {unknown}"
     try:
         compiled = read_plan(folder)
     except UsageError as error:
-        notes.append(f"whether a rule sets batch or learning rate is not known: {error}")
-        return batch, rate, ()
-    if compiled is None:
-        notes.append("the record holds no plan, so whether a rule sets batch or learning rate is not known")
+        note = f"{unknown}: {error}"
+    if compiled is None and plan.after != plan.before and plan.batch_after is not None:
+        notes.append(note)
+    return compiled
+
+
+def _undone_by(compiled: CompiledPolicies | None, step: int) -> tuple[str, ...]:
+    """The rules and hooks that may change the size, each with the steps after ``step`` in which it may."""
+    found = []
+    for rule in compiled.rules if compiled is not None else ():
+        if rule.mode == "acting" and isinstance(rule.action, (Rescale, Evict, Call)):
+            period = period_of(rule.gate)
+            first = figure((step // period + 1) * period)
+            when = "after any step" if period == 1 else f"at step {first}, and every {figure(period)} steps"
+            found.append(f"{rule.name} may change the size again {when}")
+    return tuple(found)
+
+
+def _hold_after(what: Request | SetValue, now: MembershipStatus, notes: list[str]) -> str:
+    """The hold on the size once a request is carried out, as text; empty without a hold."""
+    hold_s, held = now.held_for_s, now.held_at
+    match what:
+        case Resize(size, hold_s=given) if given is not None:
+            hold_s, held = None if given == math.inf else given, size
+        case Resize() | ScaleOut() | Leave() | Release():
+            if held is not None:
+                notes.append(f"the hold at {figure(held)} ends with this request")
+            return ""
+    if held is None:
+        return ""
+    lasting = "until it is released" if hold_s is None else f"for {duration(hold_s)}"
+    return f"at {figure(held)} {lasting}; lost peers are still replaced"
+
+
+def _settings(
+    compiled: CompiledPolicies | None, plan: RequestPlan, status: JobStatus, measured: MeasuredRun
+) -> tuple[int | None, float | None, tuple[str, ...]]:
+    """The batch and the learning rate after a change of the size, and the rules that choose them."""
+    batch, rate = plan.batch_after, measured.learning_rate
+    if compiled is None or plan.after == plan.before or plan.batch_before is None or batch is None:
         return batch, rate, ()
     limits, step = status.membership, status.figures.step or 0
     base_batch, base_size = measured.job.base or (plan.batch_before, plan.before)
@@ -256,6 +300,10 @@ def _details(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
     yield f"  pause     {beside}{duration(expected.pause_s)} in which training stands still"
     yield f"  speed     {_change(expected.samples_per_s_before, expected.samples_per_s)} samples/s"
     yield f"  cost      {_change(expected.cost_before, expected.cost)} peer-seconds per 1,000 samples"
+    if expected.held:
+        yield f"  held      {expected.held}"
+    for one in expected.undone_by:
+        yield f"  undone    {'after the hold, ' if expected.held else ''}{one}"
 
 
 def _named(peers: Sequence[PlannedPeer]) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from kungfu.cli.report_console import ReportConsole
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.progress import TrainingProgress
-from kungfu.event_log.values import UNKNOWN, counted, duration, figure, rough_duration
+from kungfu.event_log.values import UNKNOWN, counted, duration, figure, held_words, rough_duration
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import JobStatus
 
@@ -40,6 +40,10 @@ def _lines(status: JobStatus) -> Iterator[str]:
     going = f", on the way to {where.target}" if where.target != where.size else ""
     bounds = f"from {where.minimum} to {where.maximum}, {status.scaling}"
     yield f"view {where.version or UNKNOWN}: {counted(where.size, 'peer')}{going} ({bounds})"
+    if where.held_at is not None:
+        now, left = time.time(), where.held_for_s
+        ends = "" if left is None else f", {rough_duration(left)} from now"
+        yield held_words(where.held_at, None if left is None else now + left, now=now) + ends
     coming = [one for one in status.peers if where.version and one.state in ("starting", "ready")]
     if coming:
         said = ", ".join(f"peer {one.id} ({one.state} for {duration(one.for_s)})" for one in coming)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,12 +16,14 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import counted, duration, figure
-from kungfu.runtime.core.request import Asked, Request, Resize, SaveCheckpoint, StopTraining
+from kungfu.runtime.core.request import Asked, Release, Request, Resize, SaveCheckpoint, SetValue, StopTraining
+from kungfu.runtime.core.requests.admission import MOST_HOLD_S
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.job_api.request_plan import RequestPlan
+from kungfu.runtime.job_api.status import JobStatus
 
-_ACTIONS = ("resize", "checkpoint", "stop")
+_ACTIONS = ("resize", "release", "checkpoint", "stop")
 _LONGEST_ID = 100
 
 
@@ -40,22 +43,28 @@ class JobControl:
         """Previews the effects of a request, and changes nothing; raises ``KungfuError`` if the job does not answer."""
         with connected(self._folder) as job:
             plan, status = job.plan(request), job.status()
-        if isinstance(request.what, Resize):
-            forecast = forecast_plan(self._folder, plan, status, measured=self._feed.measured())
-            lines = [*plan_lines(plan, forecast)]
-        elif plan.refusal:
-            lines = [f"{plan.words} would be refused: {plan.refusal}"]
-        else:
-            known, is_checkpoint = self._feed.job, isinstance(request.what, SaveCheckpoint)
-            lines = _checkpoint_lines(known, self._folder.absolute()) if is_checkpoint else _stop_lines(known, plan)
-        changes_nothing = isinstance(request.what, Resize) and plan.before == plan.after
+        what, is_held = request.what, status.membership.held_at is not None
+        changes_nothing = isinstance(what, Resize) and plan.before == plan.after and what.hold_s is None and not is_held
         return {
             "request": plan.words,
             "refusal": plan.refusal,
             "view": plan.view,
             "changes_nothing": changes_nothing and not plan.refusal,
-            "lines": lines,
+            "lines": self._preview(what, plan, status),
         }
+
+    def _preview(self, what: Request | SetValue, plan: RequestPlan, status: JobStatus) -> list[str]:
+        if plan.refusal and not isinstance(what, Resize):
+            return [f"{plan.words} would be refused: {plan.refusal}"]
+        match what:
+            case Resize() | Release():
+                forecast = forecast_plan(self._folder, plan, status, what=what, measured=self._feed.measured())
+                if isinstance(what, Resize):
+                    return [*plan_lines(plan, forecast)]
+                return [f"the job keeps {counted(plan.before, 'peer')}; policies decide again", *forecast.undone_by]
+            case SaveCheckpoint():
+                return _checkpoint_lines(self._feed.job, self._folder.absolute())
+        return _stop_lines(self._feed.job, plan)
 
     def submit(self, request: Asked) -> dict[str, Any]:
         """Submits a request and returns the job's first answer; the record shows the outcome. Raises as `plan` does."""
@@ -64,7 +73,9 @@ class JobControl:
 
 
 def request_of(body: Any) -> Asked:
-    """Parses an object from a browser: ``action``, ``size`` for `resize`, and optionally ``id`` and ``if_view``.
+    """Parses an object from a browser: ``action``, and optionally ``id`` and ``if_view``.
+
+    With ``resize`` come ``size`` and perhaps ``hold``: the seconds of a hold, or true for a hold until it is released.
 
     Raises:
         UsageError: The object is not a request.
@@ -116,12 +127,23 @@ def _newest_step(job: Job) -> int:
 def _action(body: Mapping[str, Any]) -> Request:
     match body.get("action"):
         case "resize":
-            return Resize(_whole("size", body.get("size")), "global_batch_size")
+            return Resize(_whole("size", body.get("size")), "global_batch_size", hold_s=_hold_s(body.get("hold")))
+        case "release":
+            return Release()
         case "checkpoint":
             return SaveCheckpoint()
         case "stop":
             return StopTraining()
     raise UsageError(f"action: must be one of {', '.join(_ACTIONS)}")
+
+
+def _hold_s(value: Any) -> float | None:
+    """The seconds of a hold, infinite for true; ``None`` for no hold."""
+    if value is None or isinstance(value, bool):
+        return math.inf if value else None
+    if not isinstance(value, int | float) or not 0 < value <= MOST_HOLD_S:
+        raise UsageError(f"hold: must be true, or a number of seconds from 0 to {MOST_HOLD_S:g}")
+    return float(value)
 
 
 def _whole(name: str, value: Any) -> int:

@@ -116,7 +116,7 @@ class PageFeed:
         code = job.code if job is not None else None
         state = "unknown" if job is None else "running" if running else "over"
         run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder)}
-        return {"run": run, "membership": status and _membership(status), **self._plan()}
+        return {"run": run, "membership": status and _membership(status, self.job), **self._plan()}
 
     def _job_file(self, remarks: list[str]) -> JobFile | None:
         try:
@@ -157,6 +157,8 @@ class PageFeed:
         return {} if drawing is None else {"plan": drawing}
 
 
-def _membership(status: JobStatus) -> dict[str, Any]:
+def _membership(status: JobStatus, job: Job) -> dict[str, Any]:
     limits = {name: getattr(status.membership, name) for name in ("size", "target", "minimum", "maximum")}
-    return {**limits, "scaling": status.scaling, "request": status.request and status.request.words}
+    # The record names the end of a hold, and the status the seconds left, which change with every look.
+    held = job.limits.hold() if job.limits and status.membership.held_at is not None else ""
+    return {**limits, "held": held, "scaling": status.scaling, "request": status.request and status.request.words}

@@ -97,11 +97,12 @@ def plan_request(
     """
     before = view = context.view or View(0, ())
     keep: Keep = getattr(request.what, "keep", "global_batch_size")
+    after_log, externals = react(log, request, context, now)
+    limited = replace(context, limits=after_log.sizes.within(context.limits))
     plan = RequestPlan(
         in_words(request.what), "", before.version, before.size, before.size, batch_before=context.batch,
-        batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, context)),
+        batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, limited)),
     )  # fmt: skip
-    after_log, externals = react(log, request, context, now)
     answer = first_answer(after_log, request)
     refusal = refusal_of_id(log, request) or (answer.reason if answer and answer.state == "refused" else "")
     if refusal or not externals:
@@ -109,7 +110,7 @@ def plan_request(
     # Barriers carry out the request; joiners start between them.
     batch = context.batch or 0
     terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
-    requests = tuple(externals[:1])
+    requests = tuple(replace(one, sizes=after_log.sizes) for one in externals[:1])
     offer = None
     for _ in range(_BARRIERS):
         decision = decide(BarrierInput(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds))

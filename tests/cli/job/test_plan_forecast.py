@@ -84,7 +84,7 @@ def test_on_a_terminal_no_line_of_a_plan_is_wider(
     monkeypatch.setenv("COLUMNS", "60")
     text = told(printed, tmp_path, "resize", 3)
     assert max(len(line) for line in text.splitlines()) <= 60
-    note = "the record holds no plan, so whether a rule sets\n            batch or learning rate is not known"
+    note = "the record holds no plan, so whether a rule sets\n            batch, learning rate or size is not known"
     assert f"  note: {note}\n" in text
 
 
@@ -96,7 +96,7 @@ def test_a_guess_and_what_is_not_known_are_noted(tmp_path: Path, printed: Printe
         "4 peers were never seen: their throughput is a guess from 2 to 3; `kungfu profile` measures it",
         "no rescale of this job was measured, so the pause is not known",
         "nobody has joined this job yet",
-        "the record holds no plan, so whether a rule sets batch or learning rate is not known",
+        "the record holds no plan, so whether a rule sets batch, learning rate or size is not known",
     ):
         assert f"note: {note}" in text
     written(tmp_path, GROWN[:4], metrics=STEPS[:20])

@@ -5,6 +5,7 @@ import { element, setText } from "./words.js";
 const STORED = "kungfu-secret";
 const WORDS = {
   resize: { title: "Resize the job", act: (size) => `Resize to ${size}` },
+  release: { title: "End the hold on the size", act: () => "Let policies decide again" },
   checkpoint: { title: "Write a checkpoint", act: () => "Write it now" },
   stop: { title: "Stop the training", act: () => "Stop the training" },
 };
@@ -28,11 +29,13 @@ export class Control {
     byId("request-act").addEventListener("click", () => this.act());
     byId("request-cancel").addEventListener("click", () => this.close());
     byId("request-size").addEventListener("input", () => this.forget());
+    byId("request-hold").addEventListener("input", () => this.forget());
   }
 
   /** Shows the buttons while the job runs, and what came of the last request. */
   paint(hasNewItems) {
     byId("actions").hidden = this.run.parts.run.state !== "running";
+    byId("release-button").hidden = !this.run.parts.membership?.held;
     if (!hasNewItems || this.asked === null) return;
     const told = this.run.ofKind("request").find((item) => item.request_id === this.asked);
     if (!told) return;
@@ -47,7 +50,8 @@ export class Control {
   open(action) {
     this.action = action;
     setText("request-heading", WORDS[action].title);
-    byId("request-size-row").hidden = action !== "resize";
+    for (const row of ["size", "hold"]) byId(`request-${row}-row`).hidden = action !== "resize";
+    byId("request-hold").value = "";
     const size = byId("request-size");
     size.required = action === "resize";
     const { membership, run } = this.run.parts;
@@ -72,7 +76,11 @@ export class Control {
   async look() {
     this.forget();
     const wanted = { action: this.action };
-    if (this.action === "resize") wanted.size = Number(byId("request-size").value);
+    if (this.action === "resize") {
+      wanted.size = Number(byId("request-size").value);
+      const hold = byId("request-hold").value;
+      if (hold) wanted.hold = hold === "released" || Number(hold);
+    }
     const told = await this.post("plan", wanted);
     if (told === null) return;
     byId("request-preview").replaceChildren(element("ul", { class: "lines" }, ...told.lines.map(line)));

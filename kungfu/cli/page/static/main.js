@@ -127,7 +127,8 @@ function targetWords(membership) {
   if (!membership) return "";
   const going = membership.target === membership.size ? "" : `on the way to ${counted(membership.target, "peer")}; `;
   const asked = membership.request ? `under way: ${membership.request}; ` : "";
-  return `${going}${asked}the job takes ${figure(membership.minimum)} to ${figure(membership.maximum)} peers`;
+  const held = membership.held ? `${membership.held}; ` : "";
+  return `${going}${asked}${held}the job takes ${figure(membership.minimum)} to ${figure(membership.maximum)} peers`;
 }
 
 function paintRemarks(facts) {

@@ -326,7 +326,7 @@ def _with_hold_ended(log: RequestLog, event: Event, now: float) -> LogTransition
 def _lasting(what: Request | SetValue) -> str:
     """The part of a request that remains in force although its size was not reached, as text."""
     match what:
-        case Resize(hold_s=float()):
+        case Resize(hold_s=hold_s) if hold_s is not None:
             return "; the hold stays in force, until kungfu resize --release"
         case SetLimits():
             return "; the limits stay in force"
