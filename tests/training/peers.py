@@ -59,9 +59,10 @@ def averaging_of(
     plan = compile_policies(policies)
     graph_state = GraphState.of(plan)
     graph_state.view.assign(version=1, size=size, rank=rank)
+    graph_state.view.assign_limits(Limits(1, 8))
     graph_state.view.global_batch_size.assign(int(batch))
     graph_state.metrics.samples.assign(samples)
-    return Averaging(graph_state, made(lower(plan)), attachment, Limits(1, 8), lambda: tf.constant(0.1))
+    return Averaging(graph_state, made(lower(plan)), attachment, lambda: tf.constant(0.1))
 
 
 def ignore(control: Any, *values: float) -> None:

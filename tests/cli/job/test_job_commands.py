@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -15,11 +16,12 @@ import pytest
 
 from kungfu.cli.job.profile import Measure, _plotted
 from kungfu.cli.job.submit import submit_and_wait
+from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Starting
 from kungfu.runtime.core.cluster.events import TrainingFinished, ViewStarted
-from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, SetLimits, StopTraining
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file
 from kungfu_planning.profile import read_profile
@@ -48,6 +50,7 @@ def served(place: ServedJob, *after: Any) -> threading.Thread:
 def test_every_command_says_its_own_to_the_leader(tmp_path: Path, printed: Printed) -> None:
     for words, what in (
         (["resize", 3], Resize(3)),
+        (["resize", "--max", 1], SetLimits(1, 1)),
         (["scale-out", 2], Resize(4)),
         (["scale-in", 0], Leave((0,), "now", 1)),
         (["migrate", 1, "localhost"], Leave((1,), "replaced", 2, host=0)),
@@ -141,6 +144,43 @@ def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, printed: Printe
     assert "straggler, 0.513" in shown
     assert shown.count("straggler") == 1
     assert [(peer["speed"], peer["is_straggler"]) for peer in measured["peers"]] == [(1.04, False), (0.5134, True)]
+
+
+def test_a_hold_is_told_by_the_status_until_it_is_released(tmp_path: Path, printed: Printed) -> None:
+    with serve_job(tmp_path) as place:
+        assert printed("resize", 2, "--hold", 600, "--logdir", tmp_path).startswith("resize 2 --hold 600: carried out in ")
+        shown = printed("status", tmp_path).splitlines()[2]
+        assert re.fullmatch(r"held at 2 by a person until (\S+ )?\d\d:\d\d, 10 min from now", shown)
+        assert printed("resize", tmp_path, "--release").startswith("resize --release: carried out in ")
+        assert "held" not in printed("status", tmp_path)
+        printed("resize", 2, tmp_path, "--hold")
+        assert "held at 2 by a person until it is released\n" in printed("status", tmp_path)
+        membership = json.loads(printed("status", tmp_path, "--json"))["membership"]
+        assert (membership["held_at"], membership["held_for_s"]) == (2, None)
+        assert "the job is held at 2" in printed("resize", tmp_path, "--min", 3, code=1)
+        assert [told.what for told in place.told] == [Resize(2), SetLimits(), Resize(2)]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "give N, perhaps with --hold, or --release, or --min and --max"),
+        (["--hold", "5"], "give N, perhaps with --hold"),
+        (["3", "--release"], "'3': give N"),
+        (["3", "--max", "4"], "'3': give N"),
+        (["--release", "--hold"], "give N, perhaps with --hold"),
+        (["three"], "'three': give N"),
+        (["3", "4", "5"], "'4 5': give at most LOGDIR after N"),
+    ],
+)
+def test_a_resize_names_one_change(words: list[str], why: str, printed: Printed) -> None:
+    assert f"kungfu resize: {why}" in printed("resize", *words, code=2).replace("'': ", "")
+
+
+def test_a_hold_of_a_folder_is_refused_with_where_the_folder_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["resize", "2", "--hold", "runs/mine"])
+    assert "'runs/mine' is no number of seconds; give LOGDIR before --hold" in capsys.readouterr().err
 
 
 def test_without_a_job_every_command_is_one_message_and_code_2(

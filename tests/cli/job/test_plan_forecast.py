@@ -14,7 +14,7 @@ from kungfu.cli.job.plan_forecast import SpeedsBySize, read_measured
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.policies import hybrid_scaling, linear_scaling
+from kungfu.policies import gns_batch, hybrid_scaling, linear_scaling
 from kungfu.runtime.core.cluster.cluster import Hosts
 from kungfu.trace.lines import header_line
 from tests.cli.conftest import Printed
@@ -112,6 +112,19 @@ def test_without_a_record_the_plan_is_told_and_what_is_expected_is_not(tmp_path:
     assert "note: nothing is expected from what was measured: " in text
     (tmp_path / "events.jsonl").write_text('{"event": "record", "version": 99}\n')
     assert "is of version 99" in told(printed, tmp_path, "resize", 3)
+
+
+def test_a_plan_names_the_rules_that_may_undo_it_and_the_hold_that_keeps_them(tmp_path: Path, printed: Printed) -> None:
+    with_plan(written(tmp_path, GROWN, metrics=STEPS), gns_batch(max_peers=4, every=50))
+    again = "gns_batch may change the size again at step 50, and every 50 steps"
+    assert f"  undone    {again}" in told(printed, tmp_path, "resize", 3).splitlines()
+    shown = told(printed, tmp_path, "resize", 3, "--hold", 600).splitlines()
+    assert shown[-3:-1] == [
+        "  held      at 3 for 10 min 0 s; lost peers are still replaced", f"  undone    after the hold, {again}"
+    ]  # fmt: skip
+    assert "  held      at 2 until it is released; lost peers are still replaced" in told(
+        printed, tmp_path, "resize", 2, "--hold"
+    )
 
 
 def test_a_refused_plan_is_code_1_with_its_reason(tmp_path: Path, printed: Printed) -> None:

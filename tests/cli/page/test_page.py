@@ -22,7 +22,7 @@ from kungfu.cli.page.server import PageServer
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Hosts
-from kungfu.runtime.core.request import Resize, StopTraining
+from kungfu.runtime.core.request import Resize, SetLimits, StopTraining
 from kungfu.runtime.job_api.job_file import end_job_file
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
@@ -319,9 +319,10 @@ def test_what_is_no_request_is_refused_before_the_job_is_asked(job: Path) -> Non
     with serve_job(job) as place, serve_page(job) as page:
         for body, why in (
             (b"{", "no JSON object"), (b"[" * 4000, "no JSON object"), (b" " * 5000 + b"{}", "no JSON object"),
-            ([], "must be an object"), ({}, "action: must be one of resize, checkpoint, stop"),
+            ([], "must be an object"), ({}, "action: must be one of resize, release, checkpoint, stop"),
             ({"action": "resize"}, "size: must be a whole number"), ({"action": "resize", "size": True}, "size"),
             ({"action": "resize", "size": 1e9}, "size"), ({"action": "resize", "size": 1 << 40}, "size"),
+            *(({"action": "resize", "size": 2, "hold": hold}, "hold: must be") for hold in (0, -1, "", 10**400)),
             ({"action": "stop", "id": 7}, "id: must be a text"), ({"action": "stop", "if_view": "1"}, "if_view"),
         ):  # fmt: skip
             status, told = page.post("/requests", body, kungfu_secret=SECRET)
@@ -349,6 +350,22 @@ def test_a_resize_is_planned_in_words_and_then_carried_out_as_it_was_shown(job: 
         assert [one.what for one in place.told] == [Resize(3)]
         _, told = page.post("/requests", {**asked, "id": "two", "if_view": 2}, **secret)
         assert (told["state"], "not in view 2" in told["reason"]) == ("refused", True)
+
+
+def test_a_size_is_held_and_released_with_what_is_shown_before(job: Path) -> None:
+    def post(path: str, action: str, **more: Any) -> dict[str, Any]:
+        return page.post(path, {"action": action, **more}, kungfu_secret=SECRET)[1]
+
+    with serve_job(job) as place, serve_page(job) as page:
+        plan = post("/plan", "resize", size=2, hold=True)
+        assert (plan["request"], plan["changes_nothing"]) == ("resize 2 --hold", False)
+        assert "  held      at 2 until it is released; lost peers are still replaced" in plan["lines"]
+        assert post("/plan", "resize", size=2)["changes_nothing"]
+        assert post("/requests", "resize", size=2, hold=600)["words"] == "resize 2 --hold 600"
+        assert not post("/plan", "resize", size=2)["changes_nothing"], "it would end the hold"
+        assert post("/plan", "release")["lines"] == ["the job keeps 2 peers; policies decide again"]
+        assert post("/requests", "release")["state"] == "accepted"
+        assert [one.what for one in place.told] == [Resize(2), SetLimits()]
 
 
 def test_a_checkpoint_and_a_stop_are_told_before_they_are_asked_for(job: Path) -> None:
@@ -387,7 +404,7 @@ def test_while_browsers_look_the_job_itself_tells_its_size_limits_and_end(job: P
     with serve_job(job), serve_page(job) as page, page.browser() as browser:
         browser.until(lambda data: data.get("membership"))
         assert json.loads(page.get("/run.json")[2])["membership"] == {
-            "size": 2, "target": 2, "minimum": 1, "maximum": 4, "scaling": "elastic", "request": None
+            "size": 2, "target": 2, "minimum": 1, "maximum": 4, "held": "", "scaling": "elastic", "request": None
         }  # fmt: skip
         end_job_file(job, code=0, now=1.0)
         assert browser.until(lambda data: data.get("run", {}).get("state") == "over")["run"]["code"] == 0

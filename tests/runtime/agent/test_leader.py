@@ -35,7 +35,7 @@ from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import PeerProgressed
 from kungfu.runtime.core.cluster.transitions import start_job
-from kungfu.runtime.core.request import Asked, Resize
+from kungfu.runtime.core.request import Asked, Resize, SetLimits
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -272,6 +272,17 @@ def test_a_request_is_answered_only_after_the_followers_know_of_it(tmp_path: Pat
         assert leader.handle(Watching.query) is None
         assert Watching.query.reply.result(timeout=0.0).id == "r"
     assert Watching.replied[:1] == [False]
+
+
+def test_a_hold_and_moved_limits_are_part_of_the_state_that_followers_hold(tmp_path: Path) -> None:
+    with led_anew(tmp_path) as (leader, *_, two):
+        for name, what in (("h", Resize(3, hold_s=600.0)), ("s", SetLimits(minimum=2))):
+            assert leader.handle(Query(Asked(what, id=name))) is None
+        sizes = parse_request_log(two.consensus.log.requests).sizes
+        assert (sizes.hold and sizes.hold.size, sizes.minimum, sizes.revision) == (3, 2, 2)
+        assert two.held.cluster.limits.minimum == 1, "no loss ends the job below a minimum that was raised"
+    told = [(line["held"], line["minimum"]) for line in events_in(tmp_path) if line["event"] == "limits"]
+    assert told == [(3, 1), (3, 2)]
 
 
 @pytest.mark.parametrize(("phase", "recorded"), [(1, []), (2, [(2, 1, [0, 1])])])

@@ -21,6 +21,7 @@ from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.request import Asked, Keep, Leave, Request, Resize, SetValue
 from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.size_limits import Hold
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import convert, rpc
@@ -29,7 +30,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 counts, seconds, texts = st.integers(0, 2**40), st.floats(0, 1e6), st.text(max_size=9)
 PLAIN = {int: counts, float: seconds, str: texts, bool: st.booleans(), type(None): st.none()}
 # The fields that do not travel; nor does a `SetValue`, which only a hook of this process makes.
-LOCAL = {Decision: {"settings", "superseded", "slow"}}
+LOCAL = {Decision: {"settings", "superseded", "held", "slow"}, Hold: {"expires"}}
 
 
 @cache

@@ -13,7 +13,7 @@ from kungfu.event_log import events
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, Starting
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
-from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
+from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint, SetLimits
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.core.view import View
 from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery, Subject
@@ -32,8 +32,9 @@ class Agent:
     now = 0.0
 
     def __init__(self) -> None:
+        self.recorded: list[events.LoggedEvent] = []
         self.handler = RequestHandler(
-            SETTINGS, scaling="elastic", record=lambda event: None, process_of=lambda peer: 100 + peer
+            SETTINGS, scaling="elastic", record=self.recorded.append, process_of=lambda peer: 100 + peer
         )
         self.cluster = Cluster(JobLimits(SETTINGS.deadlines))
         self.moves(view(3, 0, 1))
@@ -153,6 +154,25 @@ def test_the_speed_of_each_peer_is_told_where_a_policy_measures_it() -> None:
     assert [(one.id, one.speed, one.is_straggler) for one in agent.status().peers] == [
         (0, 0.8, False), (2, None, None)
     ]  # fmt: skip
+
+
+def test_a_hold_and_moved_limits_are_in_the_status_and_recorded_with_their_reason() -> None:
+    agent = Agent()
+    agent.asked(Resize(2, hold_s=60.0))
+    agent.asked(SetLimits(maximum=3), name="s")
+    agent.now = 20.0
+    where = agent.status().membership
+    assert (where.minimum, where.maximum, where.held_at, where.held_for_s) == (1, 3, 2, 40.0)
+    assert agent.asked(Resize(4), name="t").reason == "a size of 4: this job takes 1 to 3 (kungfu-run --min, --max)"
+    agent.now = 60.0
+    agent.handle(Tick())
+    where = agent.status().membership
+    assert (where.maximum, where.held_at, where.held_for_s) == (3, None, None)
+    told = [one for one in agent.recorded if isinstance(one, events.SizeLimitsEvent)]
+    assert [(one.maximum, one.held, one.why) for one in told] == [
+        (4, 2, "kungfu resize 2 --hold 60"), (3, 2, "kungfu resize --max 3"), (3, None, "the time of the hold is over"),
+    ]  # fmt: skip
+    assert (told[0].until is not None, told[1].until == told[0].until, told[2].until) == (True, True, None)
 
 
 # ---- the newest steps and the latest problems -----------------------------------------------------------------------

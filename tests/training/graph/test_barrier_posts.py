@@ -102,6 +102,20 @@ def test_two_settings_whose_steps_alternate_share_their_barriers():
     assert barriers(rules, steps=4) == {2: [("ignore", 1), ("checkpoint", 2)], 4: [("ignore", 3), ("checkpoint", 4)]}
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rule_for_another_size_that_a_hold_has_stopped_asks_for_no_barrier(change):
+    def run_steps(rank, attachment):
+        peer, found = Posting(CHANGES[change], rank, attachment, traced=change == "evict"), []
+        for held in ((), (peer.plan.rules[0].name,), ()):
+            peer.graph_state.rules.put_in_force(peer.plan, held=held)
+            peer.step()  # may answer what was posted before
+            found.append(any(peer.step() is not None for _ in range(4)))
+        return found
+
+    first, second = on_peers(2, run_steps)
+    assert first == second == [True, change == "replace", True]
+
+
 # ---- the checksum of what all peers must hold alike ------------------------------------------------------------------
 
 CHECKSUMS = st.integers(0, 2**32 - 1)

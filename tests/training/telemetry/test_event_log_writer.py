@@ -14,6 +14,7 @@ from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, merge
+from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
@@ -269,6 +270,18 @@ def test_what_was_superseded_is_told_by_rank_0():
         writer, recorded, _ = event_log(rank=rank)
         writer.superseded(requests)
         assert [(one["event"], one["rule"], one["asked"], one["by"]) for one in events(recorded)] == expected
+
+
+def test_what_a_hold_has_stopped_is_told_by_rank_0_with_the_hold():
+    leave = Asked(Leave((1,), "now", 1), "hook", 51)
+    terms = replace(TWO.terms, sizes=SizeLimits(hold=Hold(2, until=1700000000.0), revision=1))
+    for rank in (0, 1):
+        writer, recorded, _ = event_log(rank=rank)
+        writer.held(result(TWO, replace(TWO, terms=terms, held=(GROW, leave))))
+        told = [(one["rule"], one["held"], one["until"], one["by"]) for one in events(recorded)]
+        common = 2, 1700000000.0, "a person's hold"
+        assert told == ([] if rank else [("gns_batch", *common), ("hook", *common)])
+        assert [one["saw"] for one in events(recorded)[:1]] == ([] if rank else [{"noise_scale": 130.0}])
 
 
 def test_what_was_under_way_is_told_when_something_else_takes_its_place():

@@ -19,6 +19,7 @@ from kungfu.runtime.core import request
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
 from kungfu.runtime.core.requests import request_log
 from kungfu.runtime.core.requests.profiling import Point, Survey
+from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines
 from tests.runtime.agent.consensus.agents import state
@@ -166,13 +167,15 @@ def test_every_kind_of_request_comes_back_as_it_was() -> None:
     point = Point(2, 5, 320, 1.5)
     survey = Survey((2, 1), 4, 5, current=point, measured=(point,))
     kinds = [
-        request.Resize(3, keep="local_batch_size", max_global_batch=96),
+        request.Resize(3, keep="local_batch_size", max_global_batch=96, hold_s=math.inf),
         request.Leave((3, 4), when="replaced", size=2, host=1), request.ScaleOut(2), request.Migrate(1, "b"),
         request.Profile(1, 4, 5), request.SetBatch(96.5), request.SetRate(0.1, over=4.0, unit="samples"),
         request.SaveCheckpoint(), request.StopTraining(), request.Retry(),
+        request.SetLimits(maximum=4), request.Release(),
     ]  # fmt: skip
     assert {type(one) for one in kinds} == set(get_args(request.Request))
-    log, answer = request_log.RequestLog(under_way="3"), request_log.Answer("accepted", points=(point,))
+    sizes = SizeLimits(2, hold=Hold(3, 1700000000.5, 12.25), revision=7)
+    log, answer = request_log.RequestLog(under_way="3", sizes=sizes), request_log.Answer("accepted", points=(point,))
     for number, what in enumerate(kinds):
         asked = request.Asked(what, "scale", 7, {"gns": math.inf}, won=("a",), id=str(number), if_view=number)
         entry = request_log.LoggedRequest(asked, answer, answer, 0.5, 1.5, external=asked, survey=survey)

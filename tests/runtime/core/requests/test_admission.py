@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,8 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 THREE = View(5, (Peer(0, "a:1"), Peer(2, "a:2"), Peer(7, "a:3")))
-ELASTIC = AdmissionContext(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost": 0}, 60.0, free={0: 9})
+ELASTIC = AdmissionContext(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost": 0}, 60.0, free={0: 9}, most=6)
+HELD = replace(ELASTIC, held_size=3)
 INELASTIC, TINY = replace(ELASTIC, scaling="inelastic"), replace(ELASTIC, batch=3)
 ALONE = replace(ELASTIC, view=View(9, (Peer(2, "a:1"),)), limits=Limits(1, 4))
 
@@ -20,11 +22,14 @@ OUT_OF_LIMITS = "a size of {}: this job takes 2 to 4 (kungfu-run --min, --max)"
 TOO_FEW = "without {} the job would have {}; it takes no fewer than {} (kungfu-run --min)"
 NOT_FROM_OUTSIDE = "{!r} may not be asked for from outside the training graph"
 DECLARED = "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
+NO_HOLD = "a hold of {:g} s: give 0 < SECONDS <= 1e+09, or no number for a hold until it is released"
+IS_HELD = "a size from {} to {}: the job is held at 3; end the hold (kungfu resize --release)"
 NO_SAMPLE = (
     "a batch of 3 samples cannot be shared by 4 peers, and it is to stay; "
     "--keep local_batch_size lets it grow with them"
 )
 LARGER = (request.Resize(4), request.ScaleOut(1), request.Profile(2, 4, 5))
+OTHERS = (request.Leave((0,)), request.Migrate(0, "a"), request.SetLimits(1), request.Release())
 
 
 @pytest.mark.parametrize(
@@ -34,6 +39,10 @@ LARGER = (request.Resize(4), request.ScaleOut(1), request.Profile(2, 4, 5))
         (ELASTIC, request.Leave((7, 7))),  # it leaves once
         (TINY, request.Resize(3)),
         (TINY, request.Resize(4, keep="local_batch_size")),
+        *((ELASTIC, request.Resize(3, hold_s=seconds)) for seconds in (0.5, 1e9, math.inf)),
+        *((ELASTIC, request.SetLimits(*limits)) for limits in ((1, None), (4, 6), (None, 2), (None, 6), (3, 3))),
+        (HELD, request.SetLimits(3, 3)),
+        *((job, request.Release()) for job in (ELASTIC, HELD)),
         *((job, one) for job in (ELASTIC, INELASTIC) for one in (request.SaveCheckpoint(), request.StopTraining())),
     ],
 )
@@ -46,6 +55,19 @@ def test_what_fits_is_not_refused(job: AdmissionContext, action: request.Request
     [
         (ELASTIC, request.Resize(5), OUT_OF_LIMITS.format(5)),
         (ELASTIC, request.Resize(1), OUT_OF_LIMITS.format(1)),
+        *((ELASTIC, request.Resize(3, hold_s=seconds), NO_HOLD.format(seconds)) for seconds in (0.0, -5.0, math.nan, 2e9)),
+        (ELASTIC, request.SetLimits(), "neither a minimum nor a maximum was given"),
+        (ELASTIC, request.SetLimits(5), "a size from 5 to 4: give 1 <= --min <= --max"),
+        (ELASTIC, request.SetLimits(None, 1), "a size from 2 to 1: give 1 <= --min <= --max"),
+        (ELASTIC, request.SetLimits(0, 3), "a size from 0 to 3: give 1 <= --min <= --max"),
+        (
+            ELASTIC,
+            request.SetLimits(None, 7),
+            "a maximum of 7: this job was started for up to 6 peers (kungfu-run --max)",
+        ),
+        (TINY, request.SetLimits(4), NO_SAMPLE),
+        (HELD, request.SetLimits(None, 2), IS_HELD.format(2, 2)),
+        (HELD, request.SetLimits(4), IS_HELD.format(4, 4)),
         (ELASTIC, request.ScaleOut(0), "scale-out by 0: give how many peers shall come, 1 or more"),
         (ELASTIC, request.ScaleOut(2), OUT_OF_LIMITS.format(5)),
         (ELASTIC, request.Leave(()), "no peer was named that shall leave"),
@@ -67,7 +89,7 @@ def test_what_fits_is_not_refused(job: AdmissionContext, action: request.Request
         (ELASTIC, request.Leave((0,), "noticed"), NOT_FROM_OUTSIDE.format("scale-in 0")),
         (ELASTIC, request.Retry(), NOT_FROM_OUTSIDE.format("retry")),
         *((TINY, one, NO_SAMPLE) for one in LARGER),
-        *((INELASTIC, one, DECLARED) for one in (*LARGER, request.Leave((0,)), request.Migrate(0, "a"))),
+        *((INELASTIC, one, DECLARED) for one in (*LARGER, *OTHERS)),
         (replace(ELASTIC, end_reason="training is over"), request.StopTraining(), "training is over"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,19 +11,23 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import (
+    AGENT,
     Asked,
     Leave,
     Migrate,
     Profile,
+    Release,
     Request,
     Resize,
     SaveCheckpoint,
     ScaleOut,
+    SetLimits,
     StopTraining,
 )
 from kungfu.runtime.core.requests import request_log
 from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, TimedStep
+from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -46,9 +51,11 @@ class Job:
     end_reason: str = ""
 
     def hears(self, event: request_log.Event) -> list[Asked]:
+        sizes = self.log.sizes
         context = AdmissionContext(
-            self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9}
-        )
+            self.view, sizes.within(self.limits), "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9},
+            most=self.limits.maximum, held_size=sizes.hold.size if sizes.hold else None, time=1000.0 + self.now,
+        )  # fmt: skip
         self.log, externals = request_log.react(self.log, event, context, self.now)
         self.sent += externals
         return externals
@@ -273,10 +280,103 @@ def test_a_profile_expires_only_when_it_makes_no_progress() -> None:
     assert job.state("p") == "expired"
 
 
+# ---- holds and limits ------------------------------------------------------------------------------------------------
+
+
+def notice(by: str) -> Asked:
+    """What a coordinator is sent so that it learns of the limits of the size, which come with every request."""
+    return Asked(SetLimits(), by, id=AGENT)
+
+
+def held(size: int = 2, seconds: float = 600.0) -> Job:
+    """A job of two peers that request h holds."""
+    job = Job()
+    job.asked("h", Resize(size, hold_s=seconds))
+    return job
+
+
+def test_a_hold_begins_with_the_acceptance_of_its_request_and_ends_by_the_clock_of_the_agent() -> None:
+    job = held()
+    assert job.log.sizes == SizeLimits(hold=Hold(2, until=1600.0, expires=600.0), revision=1)
+    assert job.outcome("h") == ("carried out", "")
+    assert job.sent == [Asked(Resize(2), "kungfu resize 2 --hold 600", id="h")]
+    job.now = 599.9
+    assert job.hears(Tick()) == []
+    job.now = 600.0
+    assert job.hears(Tick()) == [notice("the end of the hold at 2")]
+    assert job.log.sizes == SizeLimits(revision=2)
+    assert job.hears(Tick()) == []
+
+
+def test_a_hold_without_an_end_lasts_until_it_is_released_beside_a_request_under_way() -> None:
+    job = held(3, math.inf)
+    job.now = 1e9
+    job.hears(Tick())
+    assert (job.log.sizes.hold, job.state("h")) == (Hold(3), "expired")
+    assert job.outcome("h")[1].endswith("the hold stays in force, until kungfu resize --release")
+    job.asked("r", Resize(4, hold_s=math.inf))
+    assert job.asked("free", Release()) == request_log.Answer("accepted", view=1)
+    assert (job.outcome("free"), job.state("r")) == (("carried out", ""), "accepted")
+    assert (job.sent[-1], job.log.sizes.hold) == (notice("kungfu resize --release"), None)
+    count = len(job.sent)
+    job.asked("again", Release())
+    assert (job.outcome("again"), len(job.sent)) == (("carried out", "the size was not held"), count)
+
+
+@pytest.mark.parametrize(
+    ("action", "left"),
+    [
+        (Resize(2), None), (Resize(3, hold_s=math.inf), Hold(3)), (ScaleOut(1), None), (Leave((1,)), None),
+        (Release(), None),
+        *((one, Hold(2)) for one in (Migrate(1, "a"), Profile(1, 3, 5), SetLimits(maximum=3), SaveCheckpoint())),
+        (StopTraining(), Hold(2)),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_size_by_hand_replaces_a_hold_and_nothing_else_does(action: Request, left: Hold | None) -> None:
+    job = held(2, math.inf)
+    job.asked("r", action)
+    assert job.log.sizes.hold == left
+
+
+def test_a_request_that_is_refused_changes_no_hold() -> None:
+    job = held(2, math.inf)
+    assert job.asked("r", Resize(9)).state == "refused"
+    assert job.log.sizes.hold == Hold(2)
+    job.asked("a", Resize(3, hold_s=math.inf))
+    job.hears(request_log.CoordinatorReplied("a", refusal="no host has a free slot"))
+    assert job.outcome("a")[1] == "no host has a free slot; the hold stays in force, until kungfu resize --release"
+    assert job.log.sizes.hold == Hold(3), "nobody but this person has decided since"
+
+
+def test_a_coordinator_whose_view_began_without_the_newest_limits_is_told() -> None:
+    job = held(2, math.inf)
+    job.view = view(2, 1, 2)
+    assert job.hears(ViewStarted(job.view, revision=1)) == []
+    assert job.hears(ViewStarted(job.view, revision=0)) == [notice("the limits of the size")]
+    job.asked("r", Resize(3))
+    assert job.hears(ViewStarted(job.view, revision=1)) == [notice("the limits of the size"), job.sent[-2]], "both"
+
+
+def test_limits_that_are_moved_hold_at_once_and_a_size_outside_them_is_awaited() -> None:
+    job = Job()
+    job.asked("up", SetLimits(minimum=3))
+    assert job.sent == [Asked(SetLimits(3, 4), "kungfu resize --min 3", id="up")]
+    assert (job.state("up"), job.log.sizes) == ("accepted", SizeLimits(minimum=3, revision=1))
+    job.moved(0, 1, 2)
+    assert job.outcome("up") == ("carried out", "")
+    assert job.asked("low", Resize(2)).reason == "a size of 2: this job takes 3 to 4 (kungfu-run --min, --max)"
+    job.asked("down", SetLimits(1, 3))
+    assert (job.outcome("down"), job.log.sizes) == (("carried out", ""), SizeLimits(1, 3, revision=2))
+    job.asked("same", SetLimits(1, 3))
+    assert (job.outcome("same"), job.log.sizes.revision) == (("carried out", "it was so already"), 2)
+
+
 # ---- over any history ------------------------------------------------------------------------------------------------
 
 ACTIONS = st.one_of(
-    st.builds(Resize, st.integers(0, 5)),
+    st.builds(Resize, st.integers(0, 5), hold_s=st.sampled_from([None, 7.0, math.inf])),
+    st.builds(SetLimits, st.none() | st.integers(1, 4), st.none() | st.integers(1, 4)),
+    st.just(Release()),
     st.builds(ScaleOut, st.integers(0, 4)),
     st.builds(Leave, st.lists(st.integers(0, 6), max_size=3).map(tuple)),
     st.builds(Migrate, st.integers(0, 6), st.sampled_from(["a", "b"])),
@@ -353,4 +453,5 @@ def test_what_a_request_asks_of_the_coordinator_keeps_to_the_limits_of_the_job(e
         if isinstance(event, list) and not 2 <= len(event) <= 3:
             continue
         happens(job, event)
-    assert all(2 <= one.what.size <= 3 for one in job.sent if isinstance(one.what, Resize))
+    # A request may lower the minimum.
+    assert all(1 <= one.what.size <= 3 for one in job.sent if isinstance(one.what, Resize))
