@@ -354,7 +354,7 @@ def test_a_coordinator_whose_view_began_without_the_newest_limits_is_told() -> N
     assert job.hears(ViewStarted(job.view, revision=1)) == []
     assert job.hears(ViewStarted(job.view, revision=0)) == [notice("the limits of the size")]
     job.asked("r", Resize(3))
-    assert job.hears(ViewStarted(job.view, revision=1)) == [notice("the limits of the size"), job.sent[-2]], "both"
+    assert job.hears(ViewStarted(job.view, revision=1)) == [notice("the limits of the size"), job.sent[-3]], "both"
 
 
 def test_limits_that_are_moved_hold_at_once_and_a_size_outside_them_is_awaited() -> None:
