@@ -113,9 +113,13 @@ class EventLogWriter:
     def held(self, result: BarrierResult) -> None:
         """Records the requests for another size that a person's hold has stopped, once for each rule and hook."""
         hold = result.after.terms.sizes.hold
-        for request in result.after.held if self._leading and hold is not None else ():
-            until = {"held": hold.size, "until": hold.until}
-            self._record("events", events.SupersededEvent(**_asked_fields(request), by="a person's hold", **until))
+        for request in result.after.held if self._leading else ():
+            # A hold was in force, since it has stopped a request.
+            assert hold is not None
+            event = events.SupersededEvent(
+                **_asked_fields(request), by="a person's hold", held=hold.size, until=hold.until
+            )
+            self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
         """Records a barrier after ``step``; the barrier stopped this peer for ``stop_s`` seconds."""
