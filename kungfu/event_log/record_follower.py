@@ -69,7 +69,7 @@ class JobWatcher:
     """Follows the files of a job's folder as they grow; ``job`` is the state of the job at the last call of `look`.
 
     >>> from tempfile import TemporaryDirectory
-    >>> lines = '{"event": "record", "version": 3}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
+    >>> lines = '{"event": "record", "version": 4}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
     >>> with TemporaryDirectory() as folder:
     ...     _ = Path(folder, "events.jsonl").write_text(chr(10).join(lines))
     ...     JobWatcher(Path(folder)).look().joiners

@@ -28,18 +28,9 @@ this barrier, or will join the survivors of a loss.
 | a peer to replace       | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
 |                         |                   | start                 | start                 | start                 |
 
-A *hold* (`kungfu resize N --hold`) stops only requests of rules and hooks for another size, and to evict peers:
-
-| a hold at 3, and          | nothing under way  | joiners replace a lost peer |
-| ------------------------- | ------------------ | --------------------------- |
-| a rule requests 4 or 2    | stopped            | stopped, joiners come       |
-| a rule requests 3         | nothing            | joiners come                |
-| a rule evicts a peer      | stopped            | stopped, joiners come       |
-| a rule replaces a peer    | joiners start      | joiners come, joiners start |
-| a rule sets a batch, or   | carried out        | carried out, joiners come   |
-| ends training             |                    | or are dismissed            |
-| a notice, a request from  | carried out        | carried out                 |
-| outside                   |                    |                             |
+A *hold* (`kungfu resize N --hold`) stops the requests of rules and hooks for any other size than N, and for peers to
+evict. Joiners on their way replace lost peers, and still come. All other requests are carried out: for N peers, for
+peers to replace, for settings and the end of training, notices, and requests from outside.
 
 "Joiners come" means that the joiners stay under way and are offered again to the next barrier. Requests of a barrier
 that was broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one

@@ -37,7 +37,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from kungfu.runtime.core.size_limits import SizeLimits
+from kungfu.runtime.core.size_limits import AS_STARTED, SizeLimits
 from kungfu.runtime.settings import Limits
 
 Keep = Literal["local_batch_size", "global_batch_size"]
@@ -197,7 +197,7 @@ class Asked:
     if_view: int | None = None
     superseded_by: str = ""
     number: int = field(default=0, compare=False)
-    sizes: SizeLimits = SizeLimits()
+    sizes: SizeLimits = AS_STARTED
 
     @property
     def is_outside(self) -> bool:

@@ -50,3 +50,6 @@ class SizeLimits:
         """The limits ``after`` a change, with the next revision; unchanged if they are the same."""
         after = replace(after, revision=self.revision)
         return self if after == self else replace(after, revision=self.revision + 1)
+
+
+AS_STARTED = SizeLimits()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kungfu.runtime.core.request import Keep, RampUnit
-from kungfu.runtime.core.size_limits import SizeLimits
+from kungfu.runtime.core.size_limits import AS_STARTED, SizeLimits
 from kungfu.runtime.core.view import View
 
 
@@ -72,7 +72,7 @@ class Terms:
     # in a step. 0 if no rule on a rescale has changed the batch since.
     base_batch: int = 0
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
-    sizes: SizeLimits = SizeLimits()  # the limits of the size, and the hold, as last sent by the leading agent
+    sizes: SizeLimits = AS_STARTED  # the limits of the size, and the hold, as last sent by the leading agent
     held_rules: tuple[str, ...] = ()  # the rules and hooks whose requests the hold has stopped so far
 
     def base(self, size: int) -> tuple[int, int]:

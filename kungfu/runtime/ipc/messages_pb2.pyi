@@ -152,7 +152,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., begins_phase: bool = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size", "sizes", "held_rules")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,8 @@ class Terms(_message.Message):
     POLICY_SHARE_FIELD_NUMBER: _ClassVar[int]
     BASE_BATCH_FIELD_NUMBER: _ClassVar[int]
     BASE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    HELD_RULES_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -185,7 +187,29 @@ class Terms(_message.Message):
     policy_share: float
     base_batch: int
     base_size: int
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ...) -> None: ...
+    sizes: SizeLimits
+    held_rules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ..., held_rules: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SizeLimits(_message.Message):
+    __slots__ = ("minimum", "maximum", "hold", "revision")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    maximum: int
+    hold: Hold
+    revision: int
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("size", "until")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    until: float
+    def __init__(self, size: _Optional[int] = ..., until: _Optional[float] = ...) -> None: ...
 
 class Ramp(_message.Message):
     __slots__ = ("start", "target", "since", "over", "unit")
@@ -418,10 +442,12 @@ class Identity(_message.Message):
     def __init__(self, program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class ViewStarted(_message.Message):
-    __slots__ = ("view",)
+    __slots__ = ("view", "revision")
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ...) -> None: ...
+    revision: int
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class PhaseProgress(_message.Message):
     __slots__ = ("over", "holders")
@@ -687,7 +713,7 @@ class HostEvent(_message.Message):
     def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Asked(_message.Message):
-    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by")
+    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "set_limits", "release", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by", "sizes")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -705,6 +731,8 @@ class Asked(_message.Message):
     SAVE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     STOP_TRAINING_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
+    SET_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -714,6 +742,7 @@ class Asked(_message.Message):
     IF_VIEW_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SUPERSEDED_BY_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     resize: Resize
     leave: Leave
     scale_out: ScaleOut
@@ -724,6 +753,8 @@ class Asked(_message.Message):
     save_checkpoint: SaveCheckpoint
     stop_training: StopTraining
     retry: Retry
+    set_limits: SetLimits
+    release: Release
     by: str
     step: int
     inputs: _containers.ScalarMap[str, float]
@@ -733,17 +764,20 @@ class Asked(_message.Message):
     if_view: int
     number: int
     superseded_by: str
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ...) -> None: ...
+    sizes: SizeLimits
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., set_limits: _Optional[_Union[SetLimits, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("size", "keep", "max_global_batch")
+    __slots__ = ("size", "keep", "max_global_batch", "hold_s")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    HOLD_S_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: Keep
     max_global_batch: int
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ...) -> None: ...
+    hold_s: float
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ..., hold_s: _Optional[float] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "size", "keep", "host")
@@ -786,6 +820,20 @@ class Profile(_message.Message):
     steps: int
     keep: Keep
     def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+
+class SetLimits(_message.Message):
+    __slots__ = ("minimum", "maximum", "keep")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    maximum: int
+    keep: Keep
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SetBatch(_message.Message):
     __slots__ = ("samples",)
@@ -876,18 +924,22 @@ class JobStatus(_message.Message):
     def __init__(self, job: _Optional[str] = ..., scaling: _Optional[_Union[Scaling, str]] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., progress: _Optional[_Union[TrainingProgress, _Mapping]] = ...) -> None: ...
 
 class MembershipStatus(_message.Message):
-    __slots__ = ("version", "size", "target", "minimum", "maximum")
+    __slots__ = ("version", "size", "target", "minimum", "maximum", "held_at", "held_for_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    HELD_AT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FOR_S_FIELD_NUMBER: _ClassVar[int]
     version: int
     size: int
     target: int
     minimum: int
     maximum: int
-    def __init__(self, version: _Optional[int] = ..., size: _Optional[int] = ..., target: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
+    held_at: int
+    held_for_s: float
+    def __init__(self, version: _Optional[int] = ..., size: _Optional[int] = ..., target: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., held_at: _Optional[int] = ..., held_for_s: _Optional[float] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("id", "rank", "host", "pid", "state", "for_s", "speed", "is_straggler", "address")

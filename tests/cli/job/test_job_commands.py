@@ -148,7 +148,9 @@ def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, printed: Printe
 
 def test_a_hold_is_told_by_the_status_until_it_is_released(tmp_path: Path, printed: Printed) -> None:
     with serve_job(tmp_path) as place:
-        assert printed("resize", 2, "--hold", 600, "--logdir", tmp_path).startswith("resize 2 --hold 600: carried out in ")
+        assert printed("resize", 2, "--hold", 600, "--logdir", tmp_path).startswith(
+            "resize 2 --hold 600: carried out in "
+        )
         shown = printed("status", tmp_path).splitlines()[2]
         assert re.fullmatch(r"held at 2 by a person until (\S+ )?\d\d:\d\d, 10 min from now", shown)
         assert printed("resize", tmp_path, "--release").startswith("resize --release: carried out in ")

@@ -69,7 +69,7 @@ def test_processor_time_is_that_of_all_processes_since_the_look_before() -> None
 
 def test_a_record_without_a_decision_or_with_damaged_lines_tells_none(tmp_path: Path) -> None:
     assert last_decision(tmp_path) == ""
-    (tmp_path / "events.jsonl").write_text('{"event": "record", "version": 3}\n{"event": "deci')
+    (tmp_path / "events.jsonl").write_text('{"event": "record", "version": 4}\n{"event": "deci')
     assert last_decision(tmp_path) == ""
 
 

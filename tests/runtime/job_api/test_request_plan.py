@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes, Starting
-from kungfu.runtime.core.request import Asked, Leave, Migrate, Release, Request, Resize, SaveCheckpoint, ScaleOut, SetLimits
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Migrate,
+    Release,
+    Request,
+    Resize,
+    SaveCheckpoint,
+    ScaleOut,
+    SetLimits,
+)
 from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.request_log import RequestLog, react
 from kungfu.runtime.core.view import Peer, View
@@ -66,7 +76,9 @@ def test_a_migration_exchanges_one_peer_also_the_only_one() -> None:
 def test_limits_are_planned_with_the_size_that_they_imply_and_the_sizes_that_they_refuse() -> None:
     plan = planned(SetLimits(maximum=2), **job(0, 1, 2))
     assert (plan.words, plan.after, [one.id for one in plan.leaves]) == ("resize --max 2", 2, [2])
-    assert plan.refused_sizes == (RefusedSizes(3, None, "a size of 3: this job takes 1 to 2 (kungfu-run --min, --max)"),)
+    assert plan.refused_sizes == (
+        RefusedSizes(3, None, "a size of 3: this job takes 1 to 2 (kungfu-run --min, --max)"),
+    )
     assert [one.id for one in planned(SetLimits(minimum=4), **job(0, 1, 2)).joins] == [3]
     held = planned(Resize(3, hold_s=600.0), **job(0, 1, 2))
     assert (held.words, held.after, held.joins) == ("resize 3 --hold 600", 3, ())

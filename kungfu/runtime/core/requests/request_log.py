@@ -47,7 +47,7 @@ from kungfu.runtime.core.request import (
 )
 from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
 from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep, start_survey, with_measured
-from kungfu.runtime.core.size_limits import Hold, SizeLimits
+from kungfu.runtime.core.size_limits import AS_STARTED, Hold, SizeLimits
 from kungfu.runtime.core.view import View
 
 RequestState = Literal["accepted", "carried out", "refused", "expired"]
@@ -93,7 +93,7 @@ class RequestLog:
     # The digests of the ids of older requests, one per line, so that no older request is carried out again. They form
     # one text, since they are sent to all agents with every change of the log.
     forgotten: str = ""
-    sizes: SizeLimits = SizeLimits()  # the limits of the size that people have set, and their hold
+    sizes: SizeLimits = AS_STARTED  # the limits of the size that people have set, and their hold
 
     @property
     def external(self) -> Asked | None:
@@ -305,7 +305,7 @@ def _release(log: RequestLog, request: Asked, context: AdmissionContext, now: fl
     """Ends the hold at once, beside a request under way."""
     sizes = log.sizes.changed(_sizes_after(log.sizes, request.what, context, now))
     version, reason = context.view.version if context.view else 0, "" if log.sizes.hold else "the size was not held"
-    first, newest = (Answer(state, why, version) for state, why in (("accepted", ""), ("carried out", reason)))
+    first, newest = Answer("accepted", "", version), Answer("carried out", reason, version)
     externals = [] if sizes is log.sizes else [_notice(f"kungfu {in_words(request.what)}")]
     return replace(with_entry(log, LoggedRequest(request, first, newest, now, now)), sizes=sizes), externals
 

@@ -55,7 +55,10 @@ def test_what_fits_is_not_refused(job: AdmissionContext, action: request.Request
     [
         (ELASTIC, request.Resize(5), OUT_OF_LIMITS.format(5)),
         (ELASTIC, request.Resize(1), OUT_OF_LIMITS.format(1)),
-        *((ELASTIC, request.Resize(3, hold_s=seconds), NO_HOLD.format(seconds)) for seconds in (0.0, -5.0, math.nan, 2e9)),
+        *(
+            (ELASTIC, request.Resize(3, hold_s=seconds), NO_HOLD.format(seconds))
+            for seconds in (0.0, -5.0, math.nan, 2e9)
+        ),
         (ELASTIC, request.SetLimits(), "neither a minimum nor a maximum was given"),
         (ELASTIC, request.SetLimits(5), "a size from 5 to 4: give 1 <= --min <= --max"),
         (ELASTIC, request.SetLimits(None, 1), "a size from 2 to 1: give 1 <= --min <= --max"),
