@@ -74,7 +74,7 @@ def test_what_keeps_the_size_is_carried_out() -> None:
     assert (list(decision.settings), rules_held(decision)) == (settings, ["rule"])
 
 
-def test_a_notice_and_a_request_of_the_agent_are_carried_out_up_to_the_size_that_is_held() -> None:
+def test_a_notice_and_the_agent_reach_the_size_that_is_held() -> None:
     notice = Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT)
     noticed = barrier(3, notice, GROW)
     assert (noticed.view.ids, noticed.terms.target_size, noticed.prepare) == ((0, 1), 3, 4)
@@ -114,7 +114,7 @@ def test_a_coordinator_that_learns_of_a_hold_late_undoes_what_a_rule_did_since()
     assert barrier(2, notice, sizes=SizeLimits()).prepare is None, "its replacements may be used up"
 
 
-def test_the_next_request_by_hand_replaces_a_hold_and_an_older_message_does_not_bring_it_back() -> None:
+def test_a_request_by_hand_replaces_a_hold_and_an_older_message_changes_nothing() -> None:
     grown = barrier(3, by_hand(Resize(4), SizeLimits(revision=2)))
     assert (grown.prepare, grown.terms.sizes.hold) == (4, None)
     late = decide(BarrierInput(view_of(3), grown.terms, LIMITS, [by_hand(Resize(3), HELD)]))

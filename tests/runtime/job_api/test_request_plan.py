@@ -73,7 +73,7 @@ def test_a_migration_exchanges_one_peer_also_the_only_one() -> None:
     assert (alone.joins, alone.leaves, alone.after) == ((PlannedPeer(1, "b"),), (PlannedPeer(0, "a"),), 1)
 
 
-def test_limits_are_planned_with_the_size_that_they_imply_and_the_sizes_that_they_refuse() -> None:
+def test_limits_are_planned_with_the_size_and_the_refusals_that_they_imply() -> None:
     plan = planned(SetLimits(maximum=2), **job(0, 1, 2))
     assert (plan.words, plan.after, [one.id for one in plan.leaves]) == ("resize --max 2", 2, [2])
     assert plan.refused_sizes == (

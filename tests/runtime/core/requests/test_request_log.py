@@ -295,7 +295,7 @@ def held(size: int = 2, seconds: float = 600.0) -> Job:
     return job
 
 
-def test_a_hold_begins_with_the_acceptance_of_its_request_and_ends_by_the_clock_of_the_agent() -> None:
+def test_a_hold_begins_as_its_request_is_accepted_and_ends_by_the_clock_of_the_agent() -> None:
     job = held()
     assert job.log.sizes == SizeLimits(hold=Hold(2, until=1600.0, expires=600.0), revision=1)
     assert job.outcome("h") == ("carried out", "")
