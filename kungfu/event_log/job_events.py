@@ -225,12 +225,12 @@ class SizeLimitsEvent(LoggedEvent, frozen=True, kw_only=True, tag="limits"):
 
         Examples:
             >>> SizeLimitsEvent(minimum=1, maximum=4, why="kungfu resize --max 4").one_line()
-            'the size is not held; the job takes 1 to 4 peers (kungfu resize --max 4)'
+            'the job takes 1 to 4 peers; policies may change the size (kungfu resize --max 4)'
         """
-        return f"{self.hold()}; the job takes {figure(self.minimum)} to {counted(self.maximum, 'peer')} ({self.why})"
+        return f"the job takes {figure(self.minimum)} to {counted(self.maximum, 'peer')}; {self.hold()} ({self.why})"
 
     def hold(self) -> str:
         """The hold as text."""
         if self.held is None:
-            return "the size is not held"
+            return "policies may change the size"
         return held_words(self.held, self.until, now=self.time)
