@@ -36,6 +36,7 @@ _MODULES = (
     ("page", "kungfu.cli.page.page_command", "serve a web page of a run: its state, its history, and buttons"),
     ("chaos", "kungfu.cli.chaos.chaos_command", "inject faults into a running job, and report the effects"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
+    ("mlflow", "kungfu.cli.export.mlflow", "write a recorded run to MLflow"),
     ("completion", "kungfu.cli.completion", "print a shell script that completes commands, options and folders"),
 )
 # The group of entry points for the commands of `kungfu plan`: modules as above, each with a `SUMMARY`.
@@ -176,7 +177,8 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _add_why(parser: argparse.ArgumentParser) -> None:
     add_run_folder(parser)
     spans = "print when each peer stopped, and for how long"
-    parser.add_argument("--spans", dest="form", action="store_const", const="spans", default="narrative", help=spans)
+    parser.add_argument("--spans", dest="content", action="store_const", const="spans", default="narrative", help=spans)
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     parser.set_defaults(act=_why, name="why")
 
 
@@ -185,6 +187,8 @@ def _add_draw(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (RUN/run.png)")
     signals = "signals of the policies to draw, each in its own panel (up to 4 that change; '' for none)"
     parser.add_argument("--signals", type=_names, metavar="NAME,NAME", help=signals)
+    data = "print the data of the picture as JSON in its place"
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="picture", help=data)
     parser.set_defaults(act=_draw, name="draw")
 
 
@@ -257,13 +261,20 @@ def _explain(given: argparse.Namespace) -> int:
 def _why(given: argparse.Namespace) -> int:
     from kungfu.cli.why import why_command
 
-    return why_command(given.folder or newest_run(), form=given.form)
+    return why_command(given.folder or newest_run(), content=given.content, form=given.form)
 
 
 def _draw(given: argparse.Namespace) -> int:
+    folder = given.folder or newest_run()
+    if given.form == "json":
+        if given.to is not None:
+            raise UsageError(f"--to {given.to} with --json: no picture is drawn; give one of the two")
+        from kungfu.cli.draw.drawn_data import print_drawn_data
+
+        return print_drawn_data(folder, signals=given.signals)
     from kungfu.cli.draw.picture import draw_command
 
-    return draw_command(given.folder or newest_run(), given.to, signals=given.signals)
+    return draw_command(folder, given.to, signals=given.signals)
 
 
 if __name__ == "__main__":

@@ -1,45 +1,57 @@
-"""``kungfu why RUN``: prints the decisions of a run and their reasons, as a narrative."""
+"""``kungfu why RUN``: prints the decisions of a run and their reasons, as a narrative or as JSON."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from kungfu.cli.report.narrative import Paragraph, narrative
+from kungfu.cli.report.narrative import Paragraph, narrative, totals
 from kungfu.cli.report.reader import EventRecord, Row, read_events, read_rows, rows_in_order
 from kungfu.cli.report_console import ReportConsole
 from kungfu.errors import UsageError
+from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, SpanEvent, SpanPart, of_topics
+from kungfu.event_log.job import fold
+from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import duration, figure, finite_number
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
-Form = Literal["narrative", "spans"]
+Content = Literal["narrative", "spans"]
 
 _MARGIN = 11
 _NARROW = 60
 _LINES_AT_ONCE = 500
+# The columns of a file.
+_PAGE = 100
 # Seconds from the end of a step on a peer until the record has the step, on a busy machine.
 _REPORT_S = 5.0
 
 
-def why_command(folder: Path, *, form: Form = "narrative") -> int:
-    """Prints the run in `folder` as a narrative, or the timed parts of its stops as trees; returns the exit code."""
+def why_command(folder: Path, *, content: Content = "narrative", form: Literal["text", "json"] = "text") -> int:
+    """Prints the run in `folder` as a narrative, or the timed parts of its stops; returns the exit code."""
     record = read_events(folder)
+    remarks = [*record.remarks, *_unmeasured(folder, record)]
+    if form == "json":
+        document = {"folder": str(folder), **_document(record.events, content, now=_now(folder)), "notes": remarks}
+        print(json.dumps(as_json(document), indent=2, allow_nan=False))
+        return 0
     console = ReportConsole(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
-    for tree in span_trees(record.events) if form == "spans" else ():
+    for tree in span_trees(record.events) if content == "spans" else ():
         console.print(tree)
-    paragraphs, width = narrative(record.events, now=_now(folder)) if form == "narrative" else (), console.width
+    paragraphs, width = narrative(record.events, now=_now(folder)) if content == "narrative" else (), console.width
     _print(console, (line for paragraph in paragraphs for line in _lines(paragraph, width=width)))
-    for remark in (*record.remarks, *_unmeasured(folder, record)):
+    for remark in remarks:
         console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
     return 0
 
@@ -51,19 +63,42 @@ def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
         >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
         ['view 2, after step 9']
     """
-    spans = [event for event in events if isinstance(event, SpanEvent)]
-    for view in dict.fromkeys(span.view for span in spans):
-        # A joiner waits long before its admission without delaying other peers.
-        those = sorted((span for span in spans if span.view == view), key=lambda span: (span.what == "join", -span.s))
-        tree = Tree(f"view {figure(view)}, after step {figure(those[0].step)}")
+    for those in _spans_of_views(events):
+        tree = Tree(f"view {figure(those[0].view)}, after step {figure(those[0].step)}")
         for span in those:
             _grow(tree.add(f"peer {figure(span.peer)}, {span.what}: {duration(span.s)}"), span.parts)
         yield tree
 
 
+def _spans_of_views(events: Sequence[LoggedEvent]) -> Iterator[list[SpanEvent]]:
+    """The spans of each view, the slowest peer first."""
+    spans = [event for event in events if isinstance(event, SpanEvent)]
+    for view in dict.fromkeys(span.view for span in spans):
+        # A joiner waits long before its admission without delaying other peers.
+        yield sorted((span for span in spans if span.view == view), key=lambda span: (span.what == "join", -span.s))
+
+
 def _grow(tree: Tree, parts: Sequence[SpanPart]) -> None:
     for part in parts:
         _grow(tree.add(f"{part.name} {duration(part.s)}"), part.parts)
+
+
+def why_text(events: Sequence[LoggedEvent]) -> str:
+    """The narrative of a run as text, for a file."""
+    lines = (line for one in narrative(events) for line in _lines(one, width=_PAGE))
+    return "".join(f"{line.plain}\n" for line in lines)
+
+
+def _document(events: Sequence[LoggedEvent], content: Content, *, now: float | None) -> dict[str, Any]:
+    """The narrative or the spans as plain values."""
+    if content == "spans":
+        views = ([event_to_json(span) for span in spans] for spans in _spans_of_views(events))
+        return {"views": [{"view": spans[0]["view"], "step": spans[0]["step"], "spans": spans} for spans in views]}
+    paragraphs = [
+        {**asdict(replace(one, event=None)), "event": one.event and event_to_json(one.event)}
+        for one in narrative(events, now=now)
+    ]
+    return {"is_running": now is not None, "totals": asdict(totals(fold(events), now)), "paragraphs": paragraphs}
 
 
 def _now(folder: Path) -> float | None:

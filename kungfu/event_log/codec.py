@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from kungfu.errors import UsageError
-from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
+from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent, SettingRun
 from kungfu.event_log.numbers import as_json
 
 _ANY: Any = AnyEvent  # type checkers have no name for the type of a union
@@ -28,8 +28,8 @@ def event_to_line(event: LoggedEvent) -> str:
     return json.dumps(event_to_json(event), allow_nan=False)
 
 
-def event_to_json(event: LoggedEvent) -> dict[str, Any]:
-    """The JSON object of an event; numbers that are not finite are replaced by their names in ``NOT_FINITE``."""
+def event_to_json(event: LoggedEvent | SettingRun) -> dict[str, Any]:
+    """The JSON object of an event or of a repeated setting, with the names in ``NOT_FINITE`` for such numbers."""
     return cast(dict[str, Any], as_json(msgspec.to_builtins(event)))
 
 

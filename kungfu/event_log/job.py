@@ -148,6 +148,7 @@ class Job(Struct, frozen=True):
         late_joiners: The joiners that were on their way when training ended, in their state at that time.
         longest: The `FinishedEvent` with the most steps, over all phases.
         awaited: The size to which the job returns after a loss; 0 if no replacement is on its way.
+        wanted: The size of the start, or of the newest decision that was not refused; a loss does not change it.
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
         rescales: The newest rescales, oldest first.
@@ -182,6 +183,7 @@ class Job(Struct, frozen=True):
     late_joiners: tuple[JobPeer, ...] = ()
     longest: events.FinishedEvent | None = None
     awaited: int = 0
+    wanted: int = 0
     change: events.DecisionEvent | events.RescaleEvent | events.RecoveredEvent | events.RefusedEvent | None = None
     decisions: tuple[JobDecision, ...] = ()
     rescales: tuple[events.RescaleEvent, ...] = ()
@@ -247,6 +249,13 @@ class Job(Struct, frozen=True):
         is_asked = any(one.state == "accepted" for one in self.requests.values())
         return self.size > 0 and self.is_settled(self.size) and self.size >= self.awaited and not is_asked
 
+    def is_led_by(self, host: int) -> bool:
+        """True if the agent of ``host``, whose record this is, leads the job."""
+        if self.leader is not None:
+            return self.leader.host == host
+        # The first host creates the job. Back after a loss, its new record lacks the start, and another host leads.
+        return host == 0 and (self.started is not None or self.view is None)
+
     @property
     def stepped_at(self) -> float:
         """The end of the newest step, in seconds since 1970; 0 if not known."""
@@ -270,7 +279,7 @@ class Job(Struct, frozen=True):
         job = replace(self, tally=self.tally.after(event), last_at=last_at)
         match event:
             case events.StartedEvent():
-                return replace(job, started=event)
+                return replace(job, started=event, wanted=event.size)
             case events.EndedEvent():
                 return replace(job, ending=event)
             case events.FailedEvent():
@@ -290,14 +299,17 @@ class Job(Struct, frozen=True):
             case events.DecisionEvent():
                 is_waiting = event.asked > event.size or event.when == "replaced"
                 decisions = (*job.decisions, JobDecision(event, None, is_waiting))[-_MOST_KEPT:]
-                return replace(job._at_barrier(event.step), change=event, decisions=decisions)
+                wanted = event.asked if event.is_change else job.wanted
+                return replace(job._at_barrier(event.step), change=event, decisions=decisions, wanted=wanted)
             case events.CalledEvent():
                 return job._at_barrier(event.step)
             case events.SupersededEvent():
                 return job if event.later is None else job._closed(event, event.rule, event.step)
             case events.RefusedEvent():
                 closed = job._closed(event, event.rule, None)._without_waiting()
-                return replace(closed, change=event, awaited=0)._in_trouble(event)
+                # Without a rule, lost peers are not replaced: the job still lacks them.
+                wanted = event.size if event.rule else job.wanted
+                return replace(closed, change=event, awaited=0, wanted=wanted)._in_trouble(event)
             case events.RescaleEvent():
                 return job._rescaled(event)
             case events.SetEvent(what="stop"):

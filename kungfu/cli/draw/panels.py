@@ -16,8 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from kungfu.cli.draw.recorded_run import FRACTIONS, RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, integer_ticks
 from kungfu.cli.report.step_groups import DrawnCurve, Series
-from kungfu.errors import UsageError
-from kungfu.event_log.events import RuleEvent, Topic, of_topics
+from kungfu.event_log.events import RuleEvent, Topic
 from kungfu.event_log.values import duration, figure, finite_number, label
 
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
@@ -33,8 +32,6 @@ _MOST_NAMES = 12
 # The limit of change lines: a picture is about 1,000 pixels wide.
 _MOST_LINES = 1_000
 _WINDOWS_AT_ONCE = 1 << 14
-MOST_SIGNALS = 12  # the limit per picture
-_USUAL = 4  # the limit if no signals are requested
 _PURPLE = "#6f42c1"
 _PEERS = (BLUE, ORANGE, GREEN, _PURPLE, "#0b7285", "#a61e4d", GREY, RED)
 # With more peers a legend would hide the lines.
@@ -42,8 +39,6 @@ _MOST_NAMED = 8
 # The sizes of the marks at the inputs of a rule: for a requested size, and for a setting.
 _MARK_SIZES = {"D": 34, "o": 14}
 _MEANINGS = {"D": "size asked for by", "o": "set by"}
-# The noise scale already has a panel with the batch.
-_ELSEWHERE = "noise_scale"
 
 
 def draw_size(panel: Any, run: RecordedRun) -> None:
@@ -220,35 +215,6 @@ def _medians(windows: Series) -> Series:
 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------
-
-
-def changing_signals(run: RecordedRun) -> tuple[str, ...]:
-    """The signals with more than one value in the run; inputs of decisions come first."""
-    seen = {name for event in of_topics(run.events, "decision", "setting") for name in event.saw}
-    changing = [name for name in run.signals if name != _ELSEWHERE and _changes(run, name)]
-    return tuple(sorted(changing, key=lambda name: name not in seen))
-
-
-def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The signals in ``asked``, or if None the first of `changing_signals`; ``UsageError`` if unknown or too many."""
-    if asked is None:
-        return changing_signals(run)[:_USUAL]
-    names = tuple(dict.fromkeys(asked))
-    for name in names:
-        if name not in run.signals:
-            known = f"it has {', '.join(run.signals)}" if run.signals else "it has none"
-            raise UsageError(f"--signals {name}: no signal of this name is in the record; {known}")
-    if len(names) > MOST_SIGNALS:
-        raise UsageError(f"--signals: {len(names)} signals are too many for a picture; give up to {MOST_SIGNALS}")
-    return names
-
-
-def _changes(run: RecordedRun, name: str) -> bool:
-    if name == FRACTIONS:
-        return True
-    curve = run.curve(name)
-    known = np.isfinite(curve.values)
-    return bool(known.any()) and curve.low[known].min() != curve.high[known].max()
 
 
 def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:

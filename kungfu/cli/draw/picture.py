@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.cli.draw import panels
-from kungfu.cli.draw.recorded_run import RecordedRun, read_run
+from kungfu.cli.draw.recorded_run import MOST_SIGNALS, RecordedRun, changing_signals, chosen_signals, read_run
 from kungfu.cli.png import blank_figure, write_png
 from kungfu.cli.report.narrative import changes, stood_still
 from kungfu.event_log.job import fold
@@ -35,13 +35,13 @@ def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | 
         UsageError: The folder has no record, the record lacks steps or a given signal, or `target` cannot be written.
     """
     run = read_run(folder)
-    chosen = panels.chosen_signals(run, signals)
+    chosen = chosen_signals(run, signals)
     print(_draw(run, chosen, folder, target or folder / "run.png"))
-    left_out = [name for name in panels.changing_signals(run) if name not in chosen]
+    left_out = [name for name in changing_signals(run) if name not in chosen]
     if not run.signals:
         print("note: no signal of a policy is in the record: the picture shows size, batch, loss and samples/s")
     elif signals is None and left_out:
-        print(f"note: not drawn: {', '.join(left_out)} (--signals NAME,NAME draws up to {panels.MOST_SIGNALS})")
+        print(f"note: not drawn: {', '.join(left_out)} (--signals NAME,NAME draws up to {MOST_SIGNALS})")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ from kungfu.event_log.values import not_finite, number_or_nan
 FRACTIONS = "straggler_fractions"
 # A picture is about 1,000 pixels wide.
 MOST_GROUPS = 2048
+MOST_SIGNALS = 12  # the limit per picture
+_USUAL = 4  # the limit if no signals are requested
+# The noise scale already has a panel with the batch.
+_ELSEWHERE = "noise_scale"
 
 
 @dataclass(frozen=True)
@@ -93,3 +97,35 @@ def _is_signal(name: str, value: object) -> bool:
     if name == FRACTIONS:
         return isinstance(value, Mapping)
     return name == "learning_rate" or as_float(value) is not None
+
+
+# ---- the drawn signals -----------------------------------------------------------------------------------------------
+
+
+def changing_signals(run: RecordedRun) -> tuple[str, ...]:
+    """The signals with more than one value in the run; inputs of decisions come first."""
+    seen = {name for event in of_topics(run.events, "decision", "setting") for name in event.saw}
+    changing = [name for name in run.signals if name != _ELSEWHERE and _changes(run, name)]
+    return tuple(sorted(changing, key=lambda name: name not in seen))
+
+
+def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """The signals in ``asked``, or if None the first of `changing_signals`; ``UsageError`` if unknown or too many."""
+    if asked is None:
+        return changing_signals(run)[:_USUAL]
+    names = tuple(dict.fromkeys(asked))
+    for name in names:
+        if name not in run.signals:
+            known = f"it has {', '.join(run.signals)}" if run.signals else "it has none"
+            raise UsageError(f"--signals {name}: no signal of this name is in the record; {known}")
+    if len(names) > MOST_SIGNALS:
+        raise UsageError(f"--signals: {len(names)} signals are too many for a picture; give up to {MOST_SIGNALS}")
+    return names
+
+
+def _changes(run: RecordedRun, name: str) -> bool:
+    if name == FRACTIONS:
+        return True
+    curve = run.curve(name)
+    known = np.isfinite(curve.values)
+    return bool(known.any()) and curve.low[known].min() != curve.high[known].max()

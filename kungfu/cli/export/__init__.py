@@ -1,1 +1,1 @@
-"""Exports of a running job to other programs: TensorBoard and Prometheus."""
+"""Exports of a running job to other programs: TensorBoard, Prometheus, MLflow, and a command for its events."""

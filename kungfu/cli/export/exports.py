@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kungfu.cli.export.event_command import (
+    ALL,
+    USUAL_KINDS,
+    EventCommand,
+    event_command_process,
+    parse_event_command,
+)
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import MetricsServer
+from kungfu.cli.export.mlflow import MlflowTarget, mlflow_process, parse_target
 from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.hosting import Hosting
 from kungfu.cli.page.page_command import page_process
@@ -33,12 +41,16 @@ class Exports:
         suffix: The suffix of the run's folder for this host, since each of several hosts writes a separate folder.
         metrics: The address that serves metrics to Prometheus.
         page: The address that serves the page of the job.
+        on_event: The command for events.
+        mlflow: The tracking server of MLflow.
     """
 
     tensorboard: Path | None = None
     suffix: str = ""
     metrics: ListenAddress | None = None
     page: ListenAddress | None = None
+    on_event: EventCommand | None = None
+    mlflow: MlflowTarget | None = None
 
     def tensorboard_run(self, record: Path) -> Path | None:
         """The run's folder for TensorBoard, with the record's name and the host's suffix; ``None`` if not requested."""
@@ -62,6 +74,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics-port", metavar="[ADDRESS:]PORT",
         help="serve /metrics for Prometheus while the job runs; 0 is any free port (ADDRESS 127.0.0.1)",
     )  # fmt: skip
+    parser.add_argument(
+        "--mlflow", metavar="URI",
+        help="write parameters, metrics and decisions of the job to a run of MLflow, such as http://HOST:5000",
+    )  # fmt: skip
+    parser.add_argument(
+        "--on-event", metavar="COMMAND",
+        help="run a shell command for each event of the job, with the event's line of JSON as its standard input",
+    )  # fmt: skip
+    parser.add_argument(
+        "--on-event-kinds", metavar="KIND,...", help=f"the events of --on-event, {ALL} for all ({','.join(USUAL_KINDS)})"
+    )
 
 
 def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[str]:
@@ -98,7 +121,10 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
         None if text is None else parse_address(text, option=option, example=example)
         for option, text, example in (("--metrics-port", given.metrics_port, 9400), ("--page", given.page, 8080))
     )
-    return Exports(given.tensorboard, "" if hosting.index == 0 else f"-{hosting.local.name}", metrics, page)
+    on_event = parse_event_command(given.on_event, given.on_event_kinds, host=hosting.index)
+    mlflow = None if given.mlflow is None else parse_target(given, host=hosting.index)
+    suffix = "" if hosting.index == 0 else f"-{hosting.local.name}"
+    return Exports(given.tensorboard, suffix, metrics, page, on_event, mlflow)
 
 
 @contextmanager
@@ -108,6 +134,10 @@ def exporting(exports: Exports, record: Path, *, report: Callable[[str], None]) 
     with ExitStack() as opened:
         if (target := exports.tensorboard_run(record)) is not None:
             opened.enter_context(tensorboard_process(record, target, report=report))
+        if exports.mlflow is not None:
+            opened.enter_context(mlflow_process(record, exports.mlflow, report=report))
+        if exports.on_event is not None:
+            opened.enter_context(event_command_process(record, exports.on_event, report=report))
         if exports.page is not None:
             opened.enter_context(page_process(record, exports.page, report=report))
         if exports.metrics is not None:

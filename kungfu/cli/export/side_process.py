@@ -19,6 +19,8 @@ import kungfu
 
 # Training must not wait for a processor that draws curves.
 _NICENESS = 10
+# The folder of this installation.
+_INSTALLED = str(Path(kungfu.__file__).parents[1])
 
 
 class SideProcess:
@@ -45,7 +47,7 @@ class SideProcess:
 
     def __enter__(self) -> SideProcess:
         # The module is loaded from this installation, whatever directory the job is started in.
-        path = os.pathsep.join(filter(None, [str(Path(kungfu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
+        path = os.pathsep.join(filter(None, [_INSTALLED, os.environ.get("PYTHONPATH", "")]))
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", *self._command],
@@ -99,7 +101,8 @@ def begin_beside() -> None:
     Signals for the whole process group are meant for kungfu-run: the job decides when this process ends.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        # A handler, since programs that this process starts would inherit that a signal is ignored.
+        signal.signal(number, lambda number, frame: None)
     os.nice(_NICENESS)
 
 
@@ -107,3 +110,10 @@ def job_ends(timeout_s: float) -> bool:
     """Waits up to ``timeout_s`` seconds for the end of standard input, which carries no data; True at the end."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
+
+
+def outer_environment() -> dict[str, str]:
+    """The environment of kungfu-run, without the folder that `SideProcess` has put before its Python path."""
+    path = os.environ.get("PYTHONPATH", "").removeprefix(_INSTALLED).removeprefix(os.pathsep)
+    return {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            **({"PYTHONPATH": path} if path else {})}  # fmt: skip

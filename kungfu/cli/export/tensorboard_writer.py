@@ -2,20 +2,10 @@
 
 During a job, a separate process follows the record's files, so that no peer or agent waits. The process ends when its
 standard input closes, at the end of the job. If a file cannot be written, for example to a full disk, the process
-retries, and reads no more of the record until the write succeeds. Therefore nothing is lost.
+retries (see `export_growing`).
 
-Each line of the metrics becomes one TensorBoard event with all numbers of the line. Long runs are thinned out (see
-`is_kept`): TensorBoard shows a few thousand points per curve, and event files should stay small.
-
-| tags | values |
-| --- | --- |
-| ``job/NAME`` | the numbers of every step, under the names of ``metrics.jsonl``, and ``step_s`` |
-| ``signals/NAME`` | the named signals of the policies |
-| ``straggler_fractions/peer_N`` | the speed of a peer as a fraction of the median peer's |
-| ``markers/KIND`` | a point at the step of a decision or a change: the size that was requested or reached |
-| ``settings/NAME`` | a point at each step in which a rule changed a setting: the new value |
-| ``rescale/PART_s``, ``recovery/PART_s``, ``checkpoint/...`` | the durations of the parts of a change |
-| ``events/KIND`` | the events as texts, in the words of ``kungfu why`` |
+Each line of the metrics becomes one TensorBoard event with all numbers of the line, under the names of
+`kungfu.cli.export.plotted_numbers`. The tags ``events/KIND`` have the events as texts, in the words of ``kungfu why``.
 """
 
 from __future__ import annotations
@@ -27,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -35,21 +24,15 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from kungfu.cli.export.growing_export import export_growing
+from kungfu.cli.export.plotted_numbers import NumberReader
 from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.run_folder import make_folder
 from kungfu.errors import KungfuError
 from kungfu.event_log.events import LoggedEvent
-from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.logged_event import Topic
-from kungfu.event_log.numbers import as_float, as_whole, step_seconds
-from kungfu.event_log.record_follower import NewRecords, RecordFollower
+from kungfu.event_log.record_follower import NewRecords
 
-Scalars = dict[str, float]
-
-# Peers report their steps every two seconds.
-_LOOK_EVERY_S = 1.0
-# Up to this step, every step is written; then every 10th step, from ten times this step every 100th, and so on.
-_ALL_STEPS = 10_000
 # The texts of these topics have separate tags; all other topics share the tag of the job.
 _TEXTS: Mapping[Topic, str] = {
     **dict.fromkeys(("decision", "call", "superseded", "refusal"), "decisions"),
@@ -58,69 +41,26 @@ _TEXTS: Mapping[Topic, str] = {
 }  # fmt: skip
 
 
-def is_kept(step: int) -> bool:
-    """True if the numbers of a step are written: every step up to 10,000, then every 10th up to 100,000, and so on.
-
-    >>> [is_kept(step) for step in (9_999, 10_001, 10_010, 100_010, 100_100)]
-    [True, False, True, False, True]
-    """
-    every = 1
-    while step > _ALL_STEPS * every:
-        every *= 10
-    return step % every == 0
-
-
 class SummaryMaker:
-    """Makes TensorBoard events from the lines of the record, in the order of the lines.
-
-    An event that names no step is assigned the newest known step.
-    """
+    """Makes TensorBoard events from the lines of the record, in the order of the lines."""
 
     def __init__(self) -> None:
-        self._step = 0
+        self._numbers = NumberReader()
 
     def made_of(self, new: NewRecords) -> Iterator[Event]:
         """The TensorBoard events for new lines of the record."""
         for row in new.rows:
-            yield from self._of_row(row)
+            if (kept := self._numbers.of_row(row)) is not None:
+                yield _event(kept.at, kept.step, _scalars(kept.numbers))
         for event in new.events:
             yield from self._of_event(event)
 
-    def _of_row(self, row: Mapping[str, Any]) -> Iterator[Event]:
-        step, at = as_whole(row.get("step")), as_float(row.get("time"))
-        # A line that lacks required fields, such as one from a damaged disk, is skipped.
-        if step is not None and 0 <= step < 1 << 62 and at is not None:
-            self._step = step
-            if is_kept(step):
-                yield _event(at, step, _scalars(_numbers(row)))
-
     def _of_event(self, event: LoggedEvent) -> Iterator[Event]:
-        self._step = max(self._step, getattr(event, "step", 0))
-        step, at = getattr(event, "step", self._step), event.time or 0.0
-        if numbers := event.markers():
+        at, step, numbers = self._numbers.of_event(event)
+        if numbers:
             yield _event(at, step, _scalars(numbers))
         if text := _text(event):
             yield _event(at, step, [_text_value(f"events/{_TEXTS.get(event.topic, 'job')}", text)])
-
-
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def _numbers(row: Mapping[str, Any]) -> Scalars:
-    """The numbers of a step by tag, including NaN and infinities; unknown values are absent."""
-    numbers: Scalars = {}
-    for name, value in row.items():
-        number = None if name in ("time", "step") else as_float(value)
-        if number is not None:
-            group = "job" if name in FIGURES_OF_JOB or name == "learning_rate" else "signals"
-            numbers[f"{group}/{name}"] = number
-    if (seconds := step_seconds(row)) is not None:
-        numbers["job/step_s"] = seconds
-    fractions = row.get("straggler_fractions")
-    for peer, value in fractions.items() if isinstance(fractions, Mapping) else ():
-        if (speed := as_float(value)) is not None:
-            numbers[f"straggler_fractions/peer_{peer}"] = speed
-    return numbers
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
@@ -222,34 +162,17 @@ def export_record(
     Raises:
         UsageError: The record is of another version, or cannot be read.
     """
-    follower, maker, file = RecordFollower(record), SummaryMaker(), EventFile(target)
-    pending: list[Event] = []
-    is_reported = ending = False
-    while True:
-        # Events that could not be written before are written before new events.
-        pending = pending or [*maker.made_of(follower.read())]
-        try:
-            if pending:
-                file.append(pending)
-                if is_reported:
-                    report(f"{target} can be written again: what was missing is there now")
-                    is_reported = False
-            pending = []
-        except OSError as error:
-            if not is_reported:
-                report(f"{target} cannot be written ({error.strerror}); training continues, and it is retried")
-            is_reported = True
-        if follower.has_more and not pending:
-            continue
-        # The run is over, and writing its whole record was tried.
-        if ending:
-            break
-        ending = is_over(_LOOK_EVERY_S)
+    maker, file = SummaryMaker(), EventFile(target)
+
+    def made_of(new: NewRecords) -> Iterable[list[Event]]:
+        events = [*maker.made_of(new)]
+        return [events] if events else []
+
+    export_growing(
+        record, made_of, file.append, target=str(target), later=f"kungfu tensorboard {record}",
+        is_over=is_over, report=report,
+    )  # fmt: skip
     file.close()
-    if is_reported:
-        report(f"{target} lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it")
-    if follower.damaged:
-        report(f"{follower.damaged} damaged lines of {record} were left out")
     return file.folder
 
 

@@ -1,37 +1,78 @@
-"""``kungfu status``: shows a running job at a glance, or as JSON."""
+"""``kungfu status``: shows a running job, or the summary of a job that is over, as text or as JSON."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
+from kungfu.cli.report.narrative import RunTotals, conclusion, totals
 from kungfu.cli.report_console import ReportConsole
-from kungfu.event_log.numbers import as_json
+from kungfu.event_log.events import FailedEvent
+from kungfu.event_log.job import Job
+from kungfu.event_log.numbers import as_json, as_whole
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.event_log.values import UNKNOWN, counted, duration, figure, held_words, rough_duration
-from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.status import JobStatus
+from kungfu.event_log.record_follower import JobWatcher
+from kungfu.runtime.core.failure import EXIT_CODES
+from kungfu.runtime.job_api.client import JobOver, connected
+from kungfu.runtime.job_api.job_file import JobFile, read_job_file
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """The summary of a job that is over on this host.
+
+    Attributes:
+        job: The name of the job.
+        ended: The end of its kungfu-run, in seconds since 1970; None if kungfu-run was killed.
+        code: The exit code of kungfu-run; None if kungfu-run was killed.
+        reason: The reason for the end.
+        has_failed: True if the job failed.
+        figures: The figures of the newest step.
+        progress: The progress of the training.
+        totals: The totals over the record.
+        checkpoint: The folder of the newest checkpoint; empty if there is none.
+    """
+
+    job: str
+    ended: float | None
+    code: int | None
+    reason: str
+    has_failed: bool
+    figures: JobMetrics
+    progress: TrainingProgress
+    totals: RunTotals
+    checkpoint: str
 
 
 def print_status(folder: Path, *, form: Literal["text", "json"]) -> int:
-    """Prints the status of the job recorded in ``folder``; returns the exit code."""
-    with connected(folder) as job:
-        status = job.status()
+    """Prints the status of the job recorded in ``folder``, or its summary if the job is over; returns the exit code."""
+    status: JobStatus | JobSummary
+    try:
+        with connected(folder) as job:
+            status = job.status()
+            lines = _lines(status)
+    except JobOver:
+        record = JobWatcher(folder).look()
+        status = summary_of(record, read_job_file(folder))
+        lines = _final_lines(status, record, folder)
     if form == "json":
         print(json.dumps(as_json(asdict(status)), indent=2, allow_nan=False))
         return 0
     console = ReportConsole(highlight=False)
     console.print(Text(f"job {status.job} in {folder}", style="bold"), soft_wrap=True)
-    for line in _lines(status):
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
-    console.print(_table(status))
+    if isinstance(status, JobStatus):
+        console.print(_table(status))
     return 0
 
 
@@ -88,3 +129,45 @@ def _table(status: JobStatus) -> Table:
         speed = [f"{straggler}{figure(peer.speed)}"] if measured else []
         table.add_row(str(peer.id), rank, peer.host, str(peer.pid), peer.state, duration(peer.for_s), *speed)
     return table
+
+
+# ---- the end of a job ------------------------------------------------------------------------------------------------
+
+
+def summary_of(job: Job, file: JobFile) -> JobSummary:
+    """The summary of a job that is over, from its record and its job file."""
+    known, ending = job.known, job.ending
+    figures = JobMetrics(
+        as_whole(job.newest.get("step")), as_whole(job.newest.get("epoch")), as_whole(job.newest.get("batch")),
+        known.get("loss"), known.get("samples_per_s"),
+    )  # fmt: skip
+    checkpoint = job.checkpoint.path if job.checkpoint else ""
+    return JobSummary(
+        file.job, file.ended, file.code, _reason(job, file), isinstance(ending, FailedEvent), figures,
+        job.progress.progress, totals(job), checkpoint,
+    )  # fmt: skip
+
+
+def _reason(job: Job, file: JobFile) -> str:
+    """The reason for the end of a job: its failure, or the meaning of the exit code."""
+    if isinstance(job.ending, FailedEvent):
+        return job.ending.error
+    if file.code is None:
+        return f"its kungfu-run (process {file.pid}) ended without a word"
+    # The record of a host that leaves a job ends before the job does.
+    if job.ending is None and file.code == 0 and len(job.hosts) > 1:
+        return "this host has left the job, which continues without it"
+    return EXIT_CODES.get(file.code, "an exit code of the program")
+
+
+def _final_lines(summary: JobSummary, job: Job, folder: Path) -> Iterator[str]:
+    at = "" if summary.ended is None else time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(summary.ended))
+    code = "" if summary.code is None else f", with exit code {summary.code}"
+    yield f"{'failed' if summary.has_failed else 'over'}{at}{code}: {summary.reason}"
+    figures = summary.figures
+    yield f"step {figure(figures.step)} of epoch {figure(figures.epoch)}, loss {figure(figures.loss)}"
+    whole = conclusion(job)
+    yield from (whole.headline, *(f"  {detail}" for detail in whole.details))
+    if summary.checkpoint:
+        yield f"newest checkpoint: {summary.checkpoint}"
+    yield f"what was decided, and why: kungfu why {folder}"

@@ -27,6 +27,28 @@ class Paragraph:
     at_s: float | None
     headline: str
     details: tuple[str, ...] = ()
+    event: LoggedEvent | SettingRun | None = None  # None for the totals of the run
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """The totals of a run.
+
+    Attributes:
+        training_s: Seconds from the first view to the end of training, or until now; None if training never began.
+        stopped_s: Seconds for which changes of the membership stopped training.
+        rescales: Changes of the membership, except for losses and the replacements of lost peers.
+        recoveries: Losses of peers that the others survived.
+        lost_peers: Lost peers.
+        unrecorded: Events that could not be written to the record, and are not counted.
+    """
+
+    training_s: float | None
+    stopped_s: float
+    rescales: int
+    recoveries: int
+    lost_peers: int
+    unrecorded: int
 
 
 def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> list[Paragraph]:
@@ -37,12 +59,12 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
         now: The time until which totals count, in seconds since 1970; ``None`` if the job is not known to run.
 
     >>> from kungfu.event_log.events import ViewEvent
-    >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
-    Paragraph(at_s=0.0, headline='training begins with 2 peers: peers 0 and 1', details=())
+    >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0].headline
+    'training begins with 2 peers: peers 0 and 1'
     """
     began = next((event.time for event in events if event.time is not None), None)
     causes = [paragraph(event, None) for event in events if isinstance(event, FailedEvent)]
-    return [*causes, *_course(events, began), *_conclusion(fold(events), now)]
+    return [*causes, *_course(events, began), conclusion(fold(events), now)]
 
 
 def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
@@ -77,15 +99,25 @@ def is_ended(event: LoggedEvent, peers: Container[int]) -> bool:
 def paragraph(event: LoggedEvent | SettingRun, began: float | None) -> Paragraph:
     """The paragraph of an event, or of a repeated setting; ``began`` is the start of the run."""
     at_s = None if event.time is None or began is None else event.time - began
-    return Paragraph(at_s, event.headline(), event.details())
+    return Paragraph(at_s, event.headline(), event.details(), event)
 
 
 # ---- the whole run ---------------------------------------------------------------------------------------------------
 
 
-def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
+def totals(job: Job, now: float | None = None) -> RunTotals:
+    """The totals of a run; of a running job, until the present time ``now``."""
+    runs, tally = now is not None and job.ending is None, job.tally
+    return RunTotals(
+        _lasting_s(job, now if runs else None), tally.stopped_s, rescale_count(job), tally.counts.get("recovered", 0),
+        tally.lost_peers, tally.unrecorded,
+    )  # fmt: skip
+
+
+def conclusion(job: Job, now: float | None = None) -> Paragraph:
+    """The totals of a run as a paragraph; of a running job, until the present time ``now``."""
     runs = now is not None and job.ending is None
-    lasting = _lasting_s(job, now if runs else None)
+    lasting = totals(job, now).training_s
     stood = stood_still(job)
     share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
     details = [f"{changes(job)}{stood}{share}", *_finishers(job)]
@@ -106,7 +138,7 @@ def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
     if job.ending is None and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
-    yield Paragraph(None, _so_far(job, lasting) if runs else took, tuple(details))
+    return Paragraph(None, _so_far(job, lasting) if runs else took, tuple(details))
 
 
 def _so_far(job: Job, lasting: float | None) -> str:

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from kungfu.cli.draw.panels import _typical, chosen_signals, draw_changes, draw_loss, draw_noise, draw_signal, smoothed
-from kungfu.cli.draw.recorded_run import RecordedRun, run_of_rows
+from kungfu.cli.draw.panels import _typical, draw_changes, draw_loss, draw_noise, draw_signal, smoothed
+from kungfu.cli.draw.recorded_run import RecordedRun, chosen_signals, run_of_rows
 from kungfu.errors import UsageError
 from kungfu.event_log.events import RescaleEvent
 from tests.cli.recorded import GROWN, Events, measured
