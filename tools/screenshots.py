@@ -228,7 +228,7 @@ def draw_panel(place: Any, panel: dict[str, Any], prometheus: str, began: float,
 
 def series(prometheus: str, expression: str, began: float, ended: float) -> list[dict[str, Any]]:
     """Prometheus's answer to an expression over the time of the job."""
-    expression = expression.replace("$job", ".*").replace("$instance", ".*")
+    expression = expression.replace("$job", ".*").replace("$instance", ".*").replace("$__rate_interval", "1m")
     query = urllib.parse.urlencode({"query": expression, "start": began, "end": ended, "step": 1})
     with urllib.request.urlopen(f"http://{prometheus}/api/v1/query_range?{query}", timeout=60) as answer:
         found: list[dict[str, Any]] = json.loads(answer.read())["data"]["result"]

@@ -1,14 +1,18 @@
-"""``kungfu why``: trees of the durations on each peer (``--spans``), and remarks on steps that were never reported."""
+"""``kungfu why``: trees of the durations on each peer (``--spans``), remarks on steps never reported, and JSON."""
 
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from kungfu.cli.why import missing_steps, span_trees
 from kungfu.event_log.events import AnyEvent
-from tests.cli.recorded import Events
+from tests.cli.conftest import Printed
+from tests.cli.recorded import GROWN, Events, written
 from tests.event_log.made import made
 
 PARTS = [{"name": "barrier", "s": 0.02, "parts": [{"name": "digest", "s": 0.015}]}, {"name": "attach", "s": 0.01}]
@@ -84,3 +88,39 @@ def test_steps_that_could_not_be_written_are_told_apart_from_those_of_a_lost_ran
 def test_a_damaged_line_with_an_enormous_step_makes_one_gap_at_once() -> None:
     found = missing_steps([made(event="recovered", step=10**15)], [{"step": 1}, {"step": 10**17}])
     assert found == [f"steps 2 to {10**17 - 1} are not in metrics.jsonl: rank 0 was lost before it reported them"]
+
+
+# ---- as data ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_narrative_as_data_has_the_paragraphs_of_the_text_with_their_events(
+    tmp_path: Path, printed: Printed
+) -> None:
+    rate = {"event": "set", "rule": "decay", "what": "learning rate", "to": float("nan"), "saw": {}, "unit": "steps"}
+    settings = [made(**rate, time=115.0, step=step) for step in (60, 61, 62)]
+    run = written(tmp_path, (*GROWN[:6], *settings, *GROWN[6:]))
+    given, text = json.loads(printed("why", run, "--json")), printed("why", run)
+    assert (given["folder"], given["is_running"], given["notes"]) == (str(run), False, [])
+    for one in given["paragraphs"]:
+        assert all(line in text for line in (one["headline"], *one["details"])), one
+    kinds = [one["event"] and one["event"].get("event", "repeated") for one in given["paragraphs"]]
+    assert kinds[:4] == ["started", "view", "decision", "repeated"]
+    decision, repeated, last = (given["paragraphs"][index] for index in (2, 3, -1))
+    assert (decision["at_s"], decision["event"]["saw"]["noise_scale"]) == (10.0, 50.65517)
+    assert (repeated["event"]["times"], repeated["event"]["last"]["to"]) == (3, "NaN")
+    assert (last["event"], last["at_s"]) == (None, None)
+    assert given["totals"] == {
+        "training_s": pytest.approx(20.0), "stopped_s": pytest.approx(0.2), "rescales": 2, "recoveries": 0,
+        "lost_peers": 0, "unrecorded": 0,
+    }  # fmt: skip
+
+
+def test_spans_and_notes_as_data_are_those_of_the_text(tmp_path: Path, printed: Printed) -> None:
+    run = written(tmp_path, [span(0, "rescale", 0.03), span(2, "join", 9.0), span(1, "rescale", 0.05)])
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"half')
+    given = json.loads(printed("why", run, "--spans", "--json"))
+    [view] = given["views"]
+    assert (view["view"], view["step"], [one["peer"] for one in view["spans"]]) == (2, 40, [1, 0, 2])
+    assert view["spans"][0]["parts"][0]["parts"] == [{"name": "digest", "s": 0.015}]
+    assert [one.split(":")[0] for one in given["notes"]] == ["line 5 of events.jsonl is half-written"]

@@ -60,3 +60,29 @@ def test_a_job_of_a_week_keeps_the_newest_of_what_repeats() -> None:
     job = fold([*events, *(made(**{**GROWTH, "step": at}) for at in range(300))])
     assert (len(job.peers), len(job.requests), len(job.decisions), len(job.troubles)) == (64, 200, 200, 8)
     assert job.decisions[-1].event.step == 299
+
+
+def test_what_the_job_wants_is_its_newest_decision_and_a_loss_changes_nothing() -> None:
+    started = made(event="started", size=2)
+    refused = {"event": "refused", "asked": 3, "size": 2}
+    for fields, wanted in (
+        ([], 2),
+        ([GROWTH], 3),
+        ([GROWTH, {"event": "rescale", "rule": "grow", "decided_at": 10, "to": 3, "joined": [2]}], 3),
+        ([GROWTH, {**refused, "rule": "grow"}], 2),
+        ([{"event": "recovered", "from": 2, "to": 1, "target": 2}, {**refused, "asked": 2, "size": 1}], 2),
+        ([{"event": "recovered", "to": 1, "target": 2}, {"event": "missing", "peers": [2]}], 2),
+        ([GROWTH, {**GROWTH, "step": 20, "size": 3, "asked": 1}], 1),
+        ([GROWTH, {**GROWTH, "step": 20, "size": 2, "asked": 2}], 3),  # asks for nothing new
+    ):
+        assert fold([started, *(made(**one) for one in fields)]).wanted == wanted, fields
+
+
+def test_the_first_host_leads_until_another_is_elected() -> None:
+    job = fold([made(event="host", host=0, name="a")])
+    assert (job.is_led_by(0), job.is_led_by(1)) == (True, False)
+    job = job.after(made(event="started", size=2)).after(made(event="view", peers=[0]))
+    assert job.is_led_by(0)
+    elected = job.after(made(event="head", host=1, name="b", term=2))
+    assert (elected.is_led_by(0), elected.is_led_by(1)) == (False, True)
+    assert not fold([made(event="view", peers=[3])]).is_led_by(0), "it is back in a job that goes on"

@@ -34,7 +34,10 @@ from kungfu.event_log.values import counted
 _NAME = "on-event"
 ALL = "all"
 # Neither every step of a policy nor every part of a stop: the events of which a person wants to know at once.
-USUAL_KINDS = ("started", "rescale", "recovery", "refusal", "loss", "trouble", "host", "checkpoint", "ended")
+USUAL_KINDS = (
+    "started", "rescale", "recovery", "refusal", "lost", "missing", "host lost", "failed", "trouble", "host", "checkpoint",
+    "ended",
+)  # fmt: skip
 # Seconds that a command may take, and seconds after the end of the job for the commands of the last events.
 _LIMIT_S, _END_WITHIN_S = 60.0, 25.0
 _KILL_AFTER_S = 30.0

@@ -3,6 +3,9 @@
 The server runs in the agent, whose descriptors and threads the job needs. Therefore the number of connections, in total
 and per address, and the duration of each connection are limited. At a limit, a new connection replaces the oldest one,
 so a stranger's idle connections block nobody.
+
+Prometheus sees the end of a job only if it scrapes once more afterwards. So the server ends after the next scrape, if the
+interval between the last two scrapes lets it expect one soon.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from kungfu.cli.export.listen_address import ListenAddress, is_known, listening
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+# The shortest interval of a scraper, the longest wait for a last scrape, and seconds by which a scrape may be late.
+_SHORTEST_S, _LAST_SCRAPE_S, _LATE_S = 0.5, 15.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class MetricsServer:
     ) -> None:
         self._registry, self._address, self._report = registry, address, report
         self._limits, self._opened = limits or ConnectionLimits(), ExitStack()
+        self._scraped, self._scrapes = threading.Condition(), tuple[float, ...]()  # the times of the last two
         self.port = 0
 
     def __enter__(self) -> MetricsServer:
@@ -73,7 +80,8 @@ class MetricsServer:
             self._report(f"no metrics are served at {address} ({error.strerror}); training continues without them")
             return self
         self.port = listener.getsockname()[1]
-        server = _Server(listener, _handler(self._registry, listener, printed_host=address.host), self._limits)
+        handler = _handler(self._registry, listener, printed_host=address.host, scraped=self._note_scrape)
+        server = _Server(listener, handler, self._limits)
         poll_s = min(0.5, self._limits.lasting_s)
         thread = threading.Thread(target=server.serve_forever, args=(poll_s,), name="kungfu-metrics", daemon=True)
         for end in (server.server_close, thread.join, server.shutdown):  # in the reverse order
@@ -82,17 +90,36 @@ class MetricsServer:
         self._report(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._await_last_scrape()
         self._opened.close()
 
+    def _note_scrape(self) -> None:
+        with self._scraped:
+            self._scrapes = (*self._scrapes[-1:], time.monotonic())
+            self._scraped.notify_all()
 
-def _handler(registry: CollectorRegistry, listener: socket.socket, *, printed_host: str) -> Any:
+    def _await_last_scrape(self) -> None:
+        """Waits for the next scrape, if it is due soon."""
+        with self._scraped:
+            if len(self._scrapes) == 2:
+                before, last = self._scrapes
+                due_s = 2 * last - before + _LATE_S - time.monotonic()
+                if last - before >= _SHORTEST_S and 0 < due_s <= _LAST_SCRAPE_S:
+                    self._scraped.wait(due_s)
+
+
+def _handler(
+    registry: CollectorRegistry, listener: socket.socket, *, printed_host: str, scraped: Callable[[], None]
+) -> Any:
     from prometheus_client import MetricsHandler  # imported here: parsing a command line does not need this module
 
     class Handler(MetricsHandler):
         def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
             if is_known(self.headers.get_all("Host", []), listener.getsockname()[0], printed_host=printed_host):
                 super().do_GET()
+                scraped()
             else:
                 self.send_error(421, explain="ask for the metrics by the address that kungfu-run printed")
 

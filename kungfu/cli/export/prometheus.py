@@ -20,6 +20,7 @@ from kungfu.cli.report.narrative import rescale_count
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
+from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.core.requests.request_log import RequestState
 
 # A metric: its help, and its value in a job; None if unknown.
@@ -45,6 +46,10 @@ def _of_step(field: str) -> Callable[[Job], float | None]:
 _GAUGES: Mapping[str, Figure] = {
     **{name: (meaning, _of_step(field)) for field, (name, meaning) in _OF_A_STEP.items()},
     "kungfu_peers": (_OF_A_STEP["size"][1], lambda job: job.size if job.view else job.known.get("size")),
+    "kungfu_peers_wanted": (
+        "Peers that the job should have: those of its start, or of the newest decision that was not refused.",
+        lambda job: job.wanted or None,
+    ),
     "kungfu_start_timestamp_seconds": (
         "When the job started, in seconds since 1970.", lambda job: job.started and (job.started.time or math.nan)
     ),
@@ -95,7 +100,7 @@ class PrometheusMetrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._lock, self._job, self._began = threading.Lock(), Job(), time.time()
+        self._lock, self._job, self._began, self._version = threading.Lock(), Job(), time.time(), installed_version()
         self.registry.register(self)
         counted = {
             "steps": "Steps that were done, those that were done again counted again.",
@@ -117,8 +122,13 @@ class PrometheusMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields the present metrics: counters of past events, and gauges of the newest known values."""
         job = self._job
+        yield InfoMetricFamily("kungfu_build", "The version of kungfu.", value={"version": self._version})
         if job.started is not None and job.started.job:
-            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})
+            name = _utf8(job.started.job)
+            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": name})
+            ended = GaugeMetricFamily("kungfu_job_ended", "1 once the job has ended, else 0.", labels=["job_id"])
+            ended.add_metric([name], float(job.ending is not None))
+            yield ended
         for name, (meaning, value_in) in _GAUGES.items():
             if (value := value_in(job)) is not None:
                 yield GaugeMetricFamily(name, meaning, value=value)

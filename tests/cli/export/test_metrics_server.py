@@ -75,3 +75,19 @@ def test_an_address_in_use_or_of_another_machine_is_told_and_everything_else_goe
     first, second = told
     assert first == f"no metrics are served at {used} (Address already in use); training continues without them"
     assert second.startswith("no metrics are served at 192.0.2.1:0 (")
+
+
+def test_the_server_ends_after_the_next_scrape_if_one_is_due_soon() -> None:
+    metrics = PrometheusMetrics()
+    with MetricsServer(metrics.registry, FREE, report=print) as server:
+        for _ in range(2):
+            last = answer(server.port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            time.sleep(0.6)  # the interval of a scraper
+        scraped = threading.Timer(0.3, lambda: seen.append(answer(server.port, SCRAPE)))
+        seen = list[str]()
+        metrics.status(measured(7))
+        scraped.start()
+    scraped.join()
+    assert "kungfu_step 7.0" not in last
+    assert "kungfu_step 7.0" in seen[0]
+    assert server.port

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.export.prometheus import PrometheusMetrics
+from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.core.request import Leave, Migrate, Profile, Resize, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
 
-DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
+DASHBOARD, ALARMS = (Path(__file__).parents[3] / "docs" / name for name in ("grafana.json", "alarms.yaml"))
 
 
 def collected(events=GROWN, rows=()):
@@ -158,3 +161,31 @@ def test_every_metric_of_the_dashboard_is_one_that_is_served():
     shown = {*re.findall(r"\bkungfu_[a-z_]+", DASHBOARD.read_text())}
     assert len(shown) > 15
     assert shown - served_names() == set()
+
+
+def test_the_version_the_wanted_peers_and_the_end_of_the_job_are_collected():
+    value, metrics = collected(events=[made(event="started", job="ab12", size=2)])
+    assert value("kungfu_build_info", {"version": installed_version()}) == 1
+    assert (value("kungfu_peers_wanted"), value("kungfu_peers")) == (2, None)
+    assert value("kungfu_job_ended", {"job_id": "ab12"}) == 0
+    metrics.event(made(event="failed", peer=1, error="killed", code=1))
+    assert value("kungfu_job_ended", {"job_id": "ab12"}) == 1
+    assert collected(events=())[0]("kungfu_peers_wanted") is None
+
+
+def test_every_alarm_is_about_metrics_that_are_served_and_says_what_is_wrong():
+    (group,) = yaml.safe_load(ALARMS.read_text())["groups"]
+    assert [one["alert"] for one in group["rules"]] == re.findall(
+        r"^\| `([A-Z]\w+)` \|", (ALARMS.parent / "monitoring.md").read_text(), flags=re.MULTILINE
+    )
+    for rule in group["rules"]:
+        assert {*re.findall(r"\bkungfu_[a-z_]+", rule["expr"])} - served_names() == set(), rule["alert"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+
+
+def test_windows_of_the_panels_follow_the_interval_of_the_scrapes():
+    dashboard = json.loads(DASHBOARD.read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    windows = {window for one in expressions for window in re.findall(r"\[(.*?)\]", one)}
+    assert windows == {"$__rate_interval"}

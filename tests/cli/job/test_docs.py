@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kungfu.cli.job.status import JobSummary
 from kungfu.cli.main import main
+from kungfu.cli.report.narrative import RunTotals
 from kungfu.runtime.core.request import Resize
 from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus, PeerStatus, RequestProgress, Trouble
 from tests.runtime.job_api.served_job import serve_job
@@ -30,7 +32,7 @@ def test_its_table_names_every_command_that_looks_at_a_job(capsys: pytest.Captur
 
 def test_it_names_every_field_of_a_status() -> None:
     named = set(re.findall(r"`(\w+)`", GUIDE))
-    kinds = (JobStatus, MembershipStatus, PeerStatus, JobMetrics, RequestProgress, Trouble)
+    kinds = (JobStatus, MembershipStatus, PeerStatus, JobMetrics, RequestProgress, Trouble, JobSummary, RunTotals)
     assert {one.name for kind in kinds for one in fields(kind)} <= named
 
 

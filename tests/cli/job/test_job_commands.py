@@ -23,10 +23,10 @@ from kungfu.runtime.core.cluster.cluster import Starting
 from kungfu.runtime.core.cluster.events import TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, SetLimits, StopTraining
 from kungfu.runtime.job_api.client import JobOver
-from kungfu.runtime.job_api.job_file import end_job_file
+from kungfu.runtime.job_api.job_file import JobFile, end_job_file, write_job_file
 from kungfu_planning.profile import read_profile
 from tests.cli.conftest import Printed
-from tests.cli.recorded import written
+from tests.cli.recorded import FAILED, GROWN, Events, measured, written
 from tests.event_log.made import made, write_record
 from tests.jobs.harness import awaited
 from tests.runtime.job_api.served_job import ServedJob, serve_job, view
@@ -80,7 +80,8 @@ def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(tmp_path: Path, pri
         assert "training has ended" in printed("stop", tmp_path)
         leader.join(5.0)
         end_job_file(tmp_path, code=0, now=5.0)
-        assert "the job is over; it ended with exit code 0" in printed("status", tmp_path, code=2)
+        assert "with exit code 0: training ended, and every peer exited normally\n" in printed("status", tmp_path)
+        assert "the job is over; it ended with exit code 0" in printed("checkpoint", tmp_path, code=2)
 
 
 @pytest.mark.parametrize("state", ["carried out", "accepted"])
@@ -183,6 +184,50 @@ def test_a_hold_of_a_folder_is_refused_with_where_the_folder_goes(capsys: pytest
     with pytest.raises(SystemExit, match="2"):
         main(["resize", "2", "--hold", "runs/mine"])
     assert "'runs/mine' is no number of seconds; give LOGDIR before --hold" in capsys.readouterr().err
+
+
+def over(folder: Path, events: Events, code: int | None) -> Path:
+    """The folder of a job that is over."""
+    rows = [measured(step, progress={"samples": 32 * step, "epochs": 9}) for step in range(1, 480)]
+    ended = None if code is None else 131.0
+    write_job_file(folder, JobFile("ab12", "", "", 1 << 30, 100.0, ended=ended, code=code))
+    return written(folder, events, metrics=rows)
+
+
+def test_the_status_after_the_end_is_a_summary(tmp_path: Path, printed: Printed) -> None:
+    saved = made(event="checkpoint", time=128.0, step=479, path="kept/ckpt-479", seconds=0.5, stop_s=0.1)
+    folder = over(tmp_path, (*GROWN[:-1], saved, GROWN[-1]), 0)
+    lines = printed("status", folder).splitlines()
+    assert lines[0] == f"job ab12 in {folder}"
+    assert re.fullmatch(r"over since .*, with exit code 0: training ended, and every peer exited normally", lines[1])
+    assert lines[2] == "step 479 of epoch 0, loss 0.00418"
+    assert lines[3:5] == [
+        "in all 20.0 s of training", "  2 rescales, for which training stood still for 200 ms (1 % of it)"
+    ]  # fmt: skip
+    assert lines[-2:] == ["newest checkpoint: kept/ckpt-479", f"what was decided, and why: kungfu why {folder}"]
+    given = json.loads(printed("status", folder, "--json"))
+    assert (given["job"], given["ended"], given["code"], given["has_failed"]) == ("ab12", 131.0, 0, False)
+    assert (given["figures"]["step"], given["progress"]["samples"]) == (479, 15_328)
+    assert given["totals"]["rescales"] == 2
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "said"),
+    [
+        (FAILED, 1, "failed since .*, with exit code 1: rank 1 \\(peer 1\\): killed by SIGKILL"),
+        (GROWN[:9], None, r"over: its kungfu-run \(process \d+\) ended without a word"),
+        (GROWN[:9], 130, "over since .*, with exit code 130: ended by Ctrl-C"),
+        (GROWN, 7, "over since .*, with exit code 7: an exit code of the program"),
+        ((*GROWN[:9], *(made(event="host", host=host, name="h") for host in (0, 1))), 0, ".*: this host has left the job.*"),
+    ],
+)
+def test_the_status_of_a_job_that_failed_or_was_killed_is_no_error(
+    tmp_path: Path, printed: Printed, events: Events, code: int | None, said: str
+) -> None:
+    folder = over(tmp_path, events, code)
+    assert re.fullmatch(said, printed("status", folder).splitlines()[1])
+    given = json.loads(printed("status", folder, "--json"))
+    assert (given["code"], given["has_failed"]) == (code, code == 1)
 
 
 def test_without_a_job_every_command_is_one_message_and_code_2(

@@ -1,0 +1,5 @@
+"""The error of the tracking client."""
+
+
+class MlflowException(Exception):
+    pass
