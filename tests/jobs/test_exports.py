@@ -1,4 +1,4 @@
-"""A job that TensorBoard and Prometheus watch: while it grows, loses rank 0, and ends."""
+"""A job that TensorBoard, Prometheus and MLflow watch: while it grows, loses rank 0 or a host, and ends."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.main import main
-from tests.cli.export.test_prometheus import DASHBOARD
+from tests.cli.export.test_prometheus import ALARMS, DASHBOARD
 from tests.cli.export.test_tensorboard import scalars_of, texts_of
-from tests.jobs.harness import Job, asked, awaited, endless, started
+from tests.jobs.harness import Job, asked, awaited, endless, lines_of, started, started_on_hosts
 from tests.soak import SOAK
 
 WATCHED = ("-np", 2, "--max", 3, "--tensorboard", "board", "--metrics-port")
@@ -88,7 +88,8 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     scraped = {"job_name": "kungfu", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
-    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scraped]}))  # JSON is YAML
+    settings = {"scrape_configs": [scraped], "rule_files": [str(ALARMS)], "global": {"evaluation_interval": "1s"}}
+    (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
     with (folder / "prometheus.txt").open("wb") as output:
         process = subprocess.Popen(
             [_program(folder), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
@@ -132,7 +133,7 @@ def expressions() -> Iterator[str]:
     dashboard = json.loads(DASHBOARD.read_text())
     targets = [one for panel in dashboard["panels"] for one in panel["targets"]]
     for one in (*targets, *dashboard["annotations"]["list"]):
-        yield one["expr"].replace("$job", ".*").replace("$instance", ".*")
+        yield one["expr"].replace("$job", ".*").replace("$instance", ".*").replace("$__rate_interval", "30s")
 
 
 @SOAK
@@ -157,5 +158,65 @@ def test_a_real_prometheus_sees_a_job_grow_and_answers_every_panel_of_the_dashbo
             unanswered = [one for one in expressions() if not values(address, one)]
             assert [one for one in unanswered if "signal" not in one and "speed" not in one and "recoveries" not in one
                     and "checkpoint" not in one and "changes(" not in one] == []  # fmt: skip
-        assert main(["stop", "--logdir", str(job.folder)]) == 0
-        job.end()
+            assert values(address, "kungfu_peers_wanted")[0]["value"][1] == "3"
+            with urllib.request.urlopen(f"http://{address}/api/v1/rules", timeout=30) as answer:
+                (group,) = json.loads(answer.read())["data"]["groups"]
+            assert {(one["health"], one["state"]) for one in group["rules"]} == {("ok", "inactive")}
+            assert main(["stop", "--logdir", str(job.folder)]) == 0
+            job.end()
+            ended = values(address, "last_over_time(kungfu_job_ended[5m])")
+            assert [one["value"][1] for one in ended] == ["1"], "the server has waited for a last scrape"
+            vanished = "max by (job_id) (last_over_time(kungfu_job_ended[1h])) == 0 unless on (job_id) kungfu_job_ended"
+            assert values(address, vanished) == []
+
+
+@SOAK
+def test_a_real_prometheus_sees_that_a_job_has_vanished(tmp_path: Path) -> None:
+    with started(tmp_path, *WATCHED, 0, program="network.py", arguments=endless(tmp_path)) as job:
+        found = job.seen(lambda: re.search(r"http://(\S+)/metrics", job.console.read_text()), what="the address",
+                         deadline_s=30.0)  # fmt: skip
+        with prometheus(tmp_path, found[1]) as address:
+            awaited(lambda: values(address, "kungfu_job_ended == 0"), what="a sample", deadline_s=120.0)
+            job.signal(signal.SIGKILL)
+
+            def pending() -> bool:
+                with urllib.request.urlopen(f"http://{address}/api/v1/rules", timeout=30) as answer:
+                    (group,) = json.loads(answer.read())["data"]["groups"]
+                return ("JobVanished", "pending") in {(one["name"], one["state"]) for one in group["rules"]}
+
+            awaited(pending, what="the alarm", deadline_s=60.0)
+
+
+# ---- with a real MLflow ----------------------------------------------------------------------------------------------
+
+
+@SOAK
+def test_a_job_that_loses_its_leading_host_is_one_run_of_a_real_mlflow(tmp_path: Path) -> None:
+    """A job of three hosts, the leading one of which is killed, is one run in a database of MLflow."""
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    line = ("-np", 3, "--max", 4, "--mlflow", uri, "--on-event", f"cat >> {tmp_path}/told.jsonl")
+    with started_on_hosts(tmp_path, *line, slots=(1, 2, 2), program="network.py", arguments=endless(tmp_path)) as hosts:
+        written = r"MLflow: the job is run \S+ \((\w+)\) at sqlite"
+        found = hosts[0].seen(
+            lambda: re.search(written, hosts[0].console.read_text()), what="the run", deadline_s=120.0
+        )
+        hosts[1].event("view", version=1)
+        hosts[1].steps(20)
+        hosts[0].signal(signal.SIGKILL)
+        hosts[1].event("recovered")
+        leader = hosts[1].event("head")["host"]
+        hosts[leader].seen(
+            lambda: re.search(written, hosts[leader].console.read_text()), what="its run", deadline_s=120.0
+        )
+        assert main(["stop", "--logdir", str(hosts[1].folder)]) == 0
+        ends = [job.end() for job in hosts.jobs[1:]]
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    [run] = client.search_runs(["0"])
+    assert (run.info.run_id, run.info.status, run.data.params["peers"]) == (found[1], "FINISHED", "3")
+    steps = {one.step for one in client.get_metric_history(run.info.run_id, "job/loss")}
+    assert steps == {row["step"] for row in ends[leader - 1].metrics}
+    assert run.data.metrics["markers/recovery"] == 2
+    assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"events.jsonl", "why.txt"}
+    told = [one["event"] for one in lines_of(tmp_path / "told.jsonl")]
+    assert [told.count(kind) for kind in ("started", "head", "host lost", "recovered", "ended")] == [1] * 5

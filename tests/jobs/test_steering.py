@@ -16,7 +16,7 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.runtime.job_api.job_file import NAME, read_job_file
 from kungfu.trace import read_trace
-from tests.jobs.harness import asked, awaited, endless, page_address, started, started_on_hosts
+from tests.jobs.harness import asked, awaited, endless, lines_of, page_address, started, started_on_hosts
 from tests.soak import SOAK
 
 
@@ -136,7 +136,8 @@ def events_of(stream: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp_path: Path) -> None:
-    with started(tmp_path, "-np", 2, "--max", 3, "--page", program="network.py", arguments=endless(tmp_path)) as job:
+    line = ("-np", 2, "--max", 3, "--page", "--on-event", "cat >> told.jsonl")
+    with started(tmp_path, *line, program="network.py", arguments=endless(tmp_path)) as job:
         address = page_address(job)
         job.event("view", version=1)
         with urllib.request.urlopen(f"{address}updates", timeout=120) as stream:
@@ -168,6 +169,9 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
             assert states[-1] == "over", "so that its buttons are gone"
         ended = job.end()
     assert ended.output.count("page: ") == 1, "its address, and nothing to remark"
+    assert "on-event" not in ended.output
+    told = [one for one in ended.events if one["event"] in ("started", "rescale", "ended")]
+    assert lines_of(tmp_path / "told.jsonl") == told, "a command has got what a person wants to know"
     assert [event["state"] for event in ended.all_of("request")] == ["accepted", "carried out"] * 2
 
 

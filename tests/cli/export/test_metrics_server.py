@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
 from contextlib import ExitStack
 
 import pytest
 
+from kungfu.cli.export import metrics_server
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import ConnectionLimits, MetricsServer
 from kungfu.cli.export.prometheus import PrometheusMetrics
@@ -77,17 +79,15 @@ def test_an_address_in_use_or_of_another_machine_is_told_and_everything_else_goe
     assert second.startswith("no metrics are served at 192.0.2.1:0 (")
 
 
-def test_the_server_ends_after_the_next_scrape_if_one_is_due_soon() -> None:
-    metrics = PrometheusMetrics()
+def test_the_server_ends_after_the_next_scrape_if_one_is_due_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_SHORTEST_S", 0.0)
+    monkeypatch.setattr(metrics_server, "_LATE_S", 14.0)
+    metrics, seen = PrometheusMetrics(), list[str]()
+    request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with MetricsServer(metrics.registry, FREE, report=print) as server:
-        for _ in range(2):
-            last = answer(server.port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            time.sleep(0.6)  # the interval of a scraper
-        scraped = threading.Timer(0.3, lambda: seen.append(answer(server.port, SCRAPE)))
-        seen = list[str]()
+        scraper = threading.Timer(0.1, lambda: seen.append(answer(server.port, request)))
+        assert all("kungfu_step 7.0" not in answer(server.port, request) for _ in range(2))
         metrics.status(measured(7))
-        scraped.start()
-    scraped.join()
-    assert "kungfu_step 7.0" not in last
-    assert "kungfu_step 7.0" in seen[0]
-    assert server.port
+        scraper.start()
+    scraper.join()
+    assert "kungfu_step 7.0" in seen[0], "without the wait nobody would listen any more"
