@@ -219,4 +219,5 @@ def test_a_job_that_loses_its_leading_host_is_one_run_of_a_real_mlflow(tmp_path:
     assert run.data.metrics["markers/recovery"] == 2
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"events.jsonl", "why.txt"}
     told = [one["event"] for one in lines_of(tmp_path / "told.jsonl")]
-    assert [told.count(kind) for kind in ("started", "head", "host lost", "recovered", "ended")] == [1] * 5
+    assert (told.count("head"), told.count("ended")) == (1, 1)
+    assert {"started", "host lost", "recovered"} <= {*told}, "the last ones before the loss may be there twice"

@@ -7,17 +7,19 @@ neither the job nor the record; it delays only the commands for later events.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, get_args
+from typing import IO, Literal, get_args
 
 import msgspec
 
@@ -35,12 +37,14 @@ _NAME = "on-event"
 ALL = "all"
 # Neither every step of a policy nor every part of a stop: the events of which a person wants to know at once.
 USUAL_KINDS = (
-    "started", "rescale", "recovery", "refusal", "lost", "missing", "host lost", "failed", "trouble", "host", "checkpoint",
-    "ended",
+    "started", "rescale", "recovery", "refusal", "lost", "missing", "host lost", "failed", "trouble", "host",
+    "checkpoint", "ended",
 )  # fmt: skip
 # Seconds that a command may take, and seconds after the end of the job for the commands of the last events.
 _LIMIT_S, _END_WITHIN_S = 60.0, 25.0
 _KILL_AFTER_S = 30.0
+# The seconds before an election whose events the new leader hands over too, and the maximum number of these events.
+_HANDED_OVER_S, _MOST_MISSED = 10.0, 100
 # The last bytes of the output in which a remark finds its line, and the longest text in a variable.
 _LAST_BYTES, _LONGEST_TEXT = 4096, 8000
 
@@ -104,65 +108,92 @@ def event_command_process(record: Path, asked: EventCommand, *, report: Callable
 # ---- inside the process ----------------------------------------------------------------------------------------------
 
 
-class EventCommandRunner:
-    """Runs a command for the events of a record, one at a time; reports the first failure, and the number at the end.
+class EventSelector:
+    """Selects the events for a command while the agent of this host leads the job; follows the job.
+
+    Attributes:
+        job: The job according to the events so far.
+    """
+
+    def __init__(self, kinds: Collection[str], host: int) -> None:
+        self._kinds, self._host, self.job = kinds, host, Job()
+        self._missed = deque[LoggedEvent](maxlen=_MOST_MISSED)
+
+    def made_of(self, new: NewRecords) -> Iterator[LoggedEvent]:
+        """The events for the command among new lines of the record."""
+        for event in new.events:
+            led, self.job = self.job.is_led_by(self._host), self.job.after(event)
+            leads = self.job.is_led_by(self._host)
+            # The previous leader may have been lost before it ran the command for its last events.
+            if leads and not led:
+                yield from (one for one in self._missed if (one.time or 0.0) > (event.time or 0.0) - _HANDED_OVER_S)
+            if not self._kinds or event.kind in self._kinds or event.topic in self._kinds:
+                if leads:
+                    yield event
+                else:
+                    self._missed.append(event)
+
+
+class EndDeadline:
+    """The end of a job, and the time until which commands may run afterwards.
 
     Args:
-        asked: The command, and its events.
-        record: The folder of the record.
         is_over: Waits up to the given seconds for the end of the job, and returns True at the end.
+        within_s: The seconds after the end in which commands may run.
+
+    Attributes:
+        until: The time by the monotonic clock; infinite before the end.
+    """
+
+    def __init__(self, is_over: Callable[[float], bool], within_s: float = _END_WITHIN_S) -> None:
+        self._is_over, self.within_s, self.until = is_over, within_s, math.inf
+
+    def is_over(self, timeout_s: float) -> bool:
+        """Waits for the end of the job; at the end, sets the deadline."""
+        if (over := self._is_over(timeout_s)) and self.until == math.inf:
+            self.until = time.monotonic() + self.within_s
+        return over
+
+
+class CommandRunner:
+    """Runs a command for events, one at a time; reports the first failure, and counts the others.
+
+    Args:
+        command: The command line, for ``sh``.
+        variables: The environment variables of an event.
+        end: The end of the job.
         report: Called with remarks.
         limit_s: The maximum number of seconds of a command.
-        end_within_s: The seconds after the end of the job in which commands may run.
     """
 
     def __init__(
-        self, asked: EventCommand, record: Path, *, is_over: Callable[[float], bool], report: Callable[[str], None],
-        limit_s: float = _LIMIT_S, end_within_s: float = _END_WITHIN_S,
+        self, command: str, variables: Callable[[LoggedEvent], Mapping[str, str]], end: EndDeadline, *,
+        report: Callable[[str], None], limit_s: float,
     ) -> None:  # fmt: skip
-        self._asked, self._record, self._report = asked, record, report
-        self._is_over, self._limit_s, self._end_within_s = is_over, limit_s, end_within_s
-        self._job, self._until = Job(), float("inf")
-        self._done = self._failed = self._left_out = 0
+        self._command, self._variables, self._end = command, variables, end
+        self._report, self._limit_s = report, limit_s
+        self._counts: Counter[Literal["done", "failed", "left out"]] = Counter()
 
-    def run(self) -> None:
-        """Runs the command for each event until the job is over; raises ``UsageError`` for an unsupported record."""
-        export_growing(
-            self._record, self._events_in, self._run_for, target="the command", later="kungfu why",
-            is_over=self.is_over, report=self._report,
-        )  # fmt: skip
-        if self._left_out:
-            within = f"did not fit into the {self._end_within_s:.0f} s after the end of the job"
-            self._report(f"the command did not run for the last {counted(self._left_out, 'event')}, which {within}")
-        if self._failed:
-            self._report(f"the command failed for {self._failed} of {counted(self._done, 'event')}")
-
-    def is_over(self, timeout_s: float) -> bool:
-        """Waits for the end of the job, and then sets the time limit of the last commands."""
-        if (over := self._is_over(timeout_s)) and self._until == float("inf"):
-            self._until = time.monotonic() + self._end_within_s
-        return over
-
-    def _events_in(self, new: NewRecords) -> Iterator[LoggedEvent]:
-        """The new events for the command: the selected ones, while the agent of this host leads the job."""
-        kinds = self._asked.kinds
-        for event in new.events:
-            self._job = self._job.after(event)
-            if (not kinds or event.kind in kinds or event.topic in kinds) and self._job.is_led_by(self._asked.host):
-                yield event
-
-    def _run_for(self, event: LoggedEvent) -> None:
-        if time.monotonic() > self._until:
-            self._left_out += 1
+    def run(self, event: LoggedEvent) -> None:
+        """Runs the command for an event, unless the job ended too long ago."""
+        if time.monotonic() > self._end.until:
+            self._counts["left out"] += 1
             return
-        self._done += 1
-        why = self._failure(event)
-        if not why:
-            return
-        self._failed += 1
-        if self._failed == 1:
-            said = f"the command failed for an event {event.kind!r} ({why})"
-            self._report(f"{said}; training continues, and further failures are counted at the end")
+        self._counts["done"] += 1
+        if why := self._failure(event):
+            self._counts["failed"] += 1
+            if self._counts["failed"] == 1:
+                said = f"the command failed for an event {event.kind!r} ({why})"
+                self._report(f"{said}; training continues, and further failures are counted at the end")
+
+    def report_counts(self) -> None:
+        """Reports how many events were left out, and for how many the command failed."""
+        done, failed, left_out = (self._counts[name] for name in ("done", "failed", "left out"))
+        if left_out:
+            within = f"did not fit into the {self._end.within_s:.0f} s after the end of the job"
+            self._report(f"the command did not run for the last {counted(left_out, 'event')}, which {within}")
+        if failed:
+            self._report(f"the command failed for {failed} of {counted(done, 'event')}")
 
     def _failure(self, event: LoggedEvent) -> str:
         """Runs the command for an event; returns the reason if the command failed."""
@@ -172,35 +203,27 @@ class EventCommandRunner:
                 line.write(f"{event_to_line(event)}\n".encode())
                 line.seek(0)
                 process = subprocess.Popen(
-                    ["sh", "-c", self._asked.command], stdin=line, stdout=output, stderr=output,
+                    ["sh", "-c", self._command], stdin=line, stdout=output, stderr=output,
                     env={**outer_environment(), **self._variables(event)}, process_group=0,
                 )  # fmt: skip
-                limit_s, last = self._wait_for(process), _last_line(output)
+                took_s, last = self._wait_for(process), _last_line(output)
         # No memory, no process or no room for the files is left.
         except OSError as error:
             return str(error)
-        if limit_s is not None:
-            return f"ended after {limit_s:.0f} s" + (f": {last}" if last else "")
-        return f"exit code {process.returncode}" + (f": {last}" if last else "") if process.returncode else ""
-
-    def _variables(self, event: LoggedEvent) -> Mapping[str, str]:
-        """The environment variables that describe an event in the words of ``kungfu why``."""
-        text = "\n".join([event.headline() or event.one_line() or event.kind, *event.details()])
-        return {
-            "KUNGFU_EVENT_TEXT": text.encode("utf-8", "replace").decode().replace("\0", " ")[:_LONGEST_TEXT],
-            "KUNGFU_EVENT_JOB": self._job.started.job if self._job.started else "",
-            "KUNGFU_EVENT_FOLDER": str(self._record),
-        }
+        said = f": {last}" if last else ""
+        if took_s is not None:
+            return f"ended after {took_s:.0f} s{said}"
+        return f"exit code {process.returncode}{said}" if process.returncode else ""
 
     def _wait_for(self, process: subprocess.Popen[bytes]) -> float | None:
-        """Waits for a command, and ends it with all its processes at its time limit; returns the limit if so."""
+        """Waits for a command; at its time limit, ends it with all its processes, and returns the time it took."""
         began = time.monotonic()
         while True:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
                 return None
-            self.is_over(0.0)
-            if (now := time.monotonic()) > min(began + self._limit_s, self._until):
+            self._end.is_over(0.0)
+            if (now := time.monotonic()) > min(began + self._limit_s, self._end.until):
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -214,11 +237,45 @@ def _last_line(output: IO[bytes]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")[:200]
 
 
+def run_for_events(
+    asked: EventCommand, record: Path, end: EndDeadline, *, report: Callable[[str], None], limit_s: float = _LIMIT_S
+) -> None:
+    """Runs a command for the events of a record until the job is over.
+
+    Args:
+        asked: The command, and its events.
+        record: The folder of the record.
+        end: The end of the job.
+        report: Called with remarks.
+        limit_s: The maximum number of seconds of a command.
+
+    Raises:
+        UsageError: The record is of another version, or cannot be read.
+    """
+    selector = EventSelector(asked.kinds, asked.host)
+
+    def variables(event: LoggedEvent) -> Mapping[str, str]:
+        """The environment variables that describe an event in the words of ``kungfu why``."""
+        text = "\n".join([event.headline() or event.one_line() or event.kind, *event.details()])
+        return {
+            "KUNGFU_EVENT_TEXT": text.encode("utf-8", "replace").decode().replace("\0", " ")[:_LONGEST_TEXT],
+            "KUNGFU_EVENT_JOB": selector.job.started.job if selector.job.started else "",
+            "KUNGFU_EVENT_FOLDER": str(record),
+        }
+
+    runner = CommandRunner(asked.command, variables, end, report=report, limit_s=limit_s)
+    export_growing(
+        record, selector.made_of, runner.run, target="the command", later="kungfu why", is_over=end.is_over,
+        report=report,
+    )  # fmt: skip
+    runner.report_counts()
+
+
 def main(record: Path, asked: EventCommand) -> int:
     """Runs the command until standard input closes; prints remarks on standard output."""
     begin_beside()
     try:
-        EventCommandRunner(asked, record, is_over=job_ends, report=lambda text: print(text, flush=True)).run()
+        run_for_events(asked, record, EndDeadline(job_ends), report=lambda text: print(text, flush=True))
     except KungfuError as error:
         print(error, flush=True)
         return 1

@@ -14,7 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from kungfu.cli.export.event_command import EventCommand, EventCommandRunner, event_command_process, parse_event_command
+from kungfu.cli.export.event_command import (
+    EndDeadline,
+    EventCommand,
+    event_command_process,
+    parse_event_command,
+    run_for_events,
+)
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from tests.cli.recorded import GROWN, Events, written
@@ -27,13 +33,13 @@ STARTED = made(event="started", time=1.0, job="ab12", size=2, command=["python",
 
 def ran(
     folder: Path, events: Events, command: str, *, kinds: tuple[str, ...] = (), host: int = 0,
-    is_over: Callable[[float], bool] = lambda timeout_s: True, **limits: float,
+    is_over: Callable[[float], bool] = lambda timeout_s: True, within_s: float = 25.0, limit_s: float = 60.0,
 ) -> list[str]:  # fmt: skip
     """The remarks of a command that runs for the events of a record in this folder; it runs there."""
     remarks = list[str]()
     asked = EventCommand(f"cd {folder}; {command}", kinds, host)
     record = written(folder, events)
-    EventCommandRunner(asked, record, is_over=is_over, report=remarks.append, **limits).run()
+    run_for_events(asked, record, EndDeadline(is_over, within_s), report=remarks.append, limit_s=limit_s)
     return remarks
 
 
@@ -108,7 +114,7 @@ def test_a_command_that_reads_nothing_or_leaves_a_process_delays_nothing(tmp_pat
 def test_what_does_not_fit_after_the_end_of_the_job_is_left_out_and_counted(tmp_path: Path) -> None:
     ends = iter([False])  # over at the second look, which is while the first command runs
     remarks = ran(
-        tmp_path, [STARTED] * 9, "echo >> all; sleep 60", is_over=lambda timeout_s: next(ends, True), end_within_s=0.2
+        tmp_path, [STARTED] * 9, "echo >> all; sleep 60", is_over=lambda timeout_s: next(ends, True), within_s=0.2
     )
     assert len(lines_in(tmp_path / "all")) == 1
     assert remarks[1:] == [
@@ -118,15 +124,15 @@ def test_what_does_not_fit_after_the_end_of_the_job_is_left_out_and_counted(tmp_
 
 
 def test_of_several_hosts_the_one_that_leads_runs_it(tmp_path: Path) -> None:
-    waits = made(event="host", time=0.5, host=0, name="a")
-    lost = made(event="host lost", time=3.0, host=0, name="a", why="silent")
-    events = [waits, STARTED, made(event="head", time=2.0, host=1, name="b", term=2), lost]
+    waits, grown = made(event="host", time=0.5, host=0, name="a"), made(event="view", time=15.0, version=2, peers=[0, 1])
+    lost = made(event="host lost", time=21.0, host=0, name="a", why="silent")
+    events = [waits, STARTED, grown, made(event="head", time=20.0, host=1, name="b", term=2), lost]
     handed = {}
     for host in (0, 1, 2):
         (folder := tmp_path / str(host)).mkdir()
         assert ran(folder, events, "cat >> all", host=host) == []
         handed[host] = [json.loads(one)["event"] for one in lines_in(folder / "all")]
-    assert handed == {0: ["host", "started"], 1: ["head", "host lost"], 2: []}
+    assert handed == {0: ["host", "started", "view"], 1: ["view", "head", "host lost"], 2: []}, "the last 10 s twice"
     (again := tmp_path / "again").mkdir()
     returned = [made(event="host", host=0, name="a"), made(event="view", version=7, peers=[1, 2])]
     ran(again, returned, "cat >> all", kinds=("view",))
