@@ -188,7 +188,7 @@ class CommandRunner:
 
     def report_counts(self) -> None:
         """Reports how many events were left out, and for how many the command failed."""
-        done, failed, left_out = (self._counts[name] for name in ("done", "failed", "left out"))
+        done, failed, left_out = self._counts["done"], self._counts["failed"], self._counts["left out"]
         if left_out:
             within = f"did not fit into the {self._end.within_s:.0f} s after the end of the job"
             self._report(f"the command did not run for the last {counted(left_out, 'event')}, which {within}")
