@@ -6,9 +6,9 @@ import json
 import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from rich.console import Console

@@ -83,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run a shell command for each event of the job, with the event's line of JSON as its standard input",
     )  # fmt: skip
     parser.add_argument(
-        "--on-event-kinds", metavar="KIND,...", help=f"the events of --on-event, {ALL} for all ({','.join(USUAL_KINDS)})"
+        "--on-event-kinds",
+        metavar="KIND,...",
+        help=f"the events of --on-event, {ALL} for all ({','.join(USUAL_KINDS)})",
     )
 
 

@@ -4,8 +4,8 @@ The server runs in the agent, whose descriptors and threads the job needs. There
 and per address, and the duration of each connection are limited. At a limit, a new connection replaces the oldest one,
 so a stranger's idle connections block nobody.
 
-Prometheus sees the end of a job only if it scrapes once more afterwards. So the server ends after the next scrape, if the
-interval between the last two scrapes lets it expect one soon.
+Prometheus sees the end of a job only if it scrapes once more afterwards. So the server ends after the next scrape, if
+the interval between the last two scrapes lets it expect one soon.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes a run's record to MLflow: one run for a job, with parameters, metrics by step, and decisions.
 
 During a job, a separate process follows the record's files, so that no peer or agent waits for the tracking server.
-Whatever is lost, the job keeps one run in MLflow: the run has the job's name as a tag, and if another host leads the job
-from now on, the process of that host finds the run by this tag and continues it.
+Whatever is lost, the job keeps one run in MLflow: the run has the job's name as a tag, and if another host leads the
+job from now on, the process of that host finds the run by this tag and continues it.
 
 | in MLflow | content |
 | --- | --- |
@@ -24,7 +24,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 

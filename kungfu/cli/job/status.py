@@ -18,8 +18,8 @@ from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json, as_whole
 from kungfu.event_log.progress import TrainingProgress
-from kungfu.event_log.values import UNKNOWN, counted, duration, figure, held_words, rough_duration
 from kungfu.event_log.record_follower import JobWatcher
+from kungfu.event_log.values import UNKNOWN, counted, duration, figure, held_words, rough_duration
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.job_api.client import JobOver, connected
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file

@@ -29,7 +29,10 @@ def test_the_data_are_those_of_the_picture(tmp_path: Path, printed: Printed) -> 
     assert [(one["event"], one["step"]) for one in given["events"]] == [
         ("decision", 50), ("rescale", 163), ("decision", 300), ("rescale", 301)
     ]  # fmt: skip
-    assert (given["signals"], given["not_drawn"]) == (["noise_scale", "gain", "other", "straggler_fractions"], ["other"])
+    assert (given["signals"], given["not_drawn"]) == (
+        ["noise_scale", "gain", "other", "straggler_fractions"],
+        ["other"],
+    )
 
 
 def test_a_long_run_is_given_in_groups_and_an_unknown_signal_is_refused(tmp_path: Path, printed: Printed) -> None:

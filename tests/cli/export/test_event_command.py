@@ -124,7 +124,10 @@ def test_what_does_not_fit_after_the_end_of_the_job_is_left_out_and_counted(tmp_
 
 
 def test_of_several_hosts_the_one_that_leads_runs_it(tmp_path: Path) -> None:
-    waits, grown = made(event="host", time=0.5, host=0, name="a"), made(event="view", time=15.0, version=2, peers=[0, 1])
+    waits, grown = (
+        made(event="host", time=0.5, host=0, name="a"),
+        made(event="view", time=15.0, version=2, peers=[0, 1]),
+    )
     lost = made(event="host lost", time=21.0, host=0, name="a", why="silent")
     events = [waits, STARTED, grown, made(event="head", time=20.0, host=1, name="b", term=2), lost]
     handed = {}
@@ -168,7 +171,7 @@ def test_the_recipe_for_slack_posts_the_words(tmp_path: Path) -> None:
     posted = list[tuple[str, Any]]()
 
     class Slack(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             posted.append((self.headers["Content-Type"], json.loads(body)))
             self.send_response(200)

@@ -143,7 +143,10 @@ def test_another_host_that_leads_continues_the_run(tmp_path: Path) -> None:
     head = made(event="head", time=112.0, host=1, name="b", term=2)
     hosts = [made(event="host", time=99.0, host=host, name="h") for host in (0, 1)]
     first, second = tmp_path / "first", tmp_path / "second"
-    for folder, events, rows in ((first, [*hosts, *NAMED[:6]], 12), (second, [*hosts, *NAMED[:6], head, *NAMED[6:]], 479)):
+    for folder, events, rows in (
+        (first, [*hosts, *NAMED[:6]], 12),
+        (second, [*hosts, *NAMED[:6], head, *NAMED[6:]], 479),
+    ):
         folder.mkdir()
         write_job_file(folder, JobFile("ab12", "", "", 1 << 30, 100.0, ended=131.0, code=0))
         written(folder, events, metrics=STEPS[:rows])
@@ -184,7 +187,9 @@ def test_a_uri_without_a_store_is_refused_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_mlflow_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch, printed: Printed, tmp_path: Path) -> None:
+def test_without_mlflow_what_to_install_is_said(
+    monkeypatch: pytest.MonkeyPatch, printed: Printed, tmp_path: Path
+) -> None:
     monkeypatch.setattr("kungfu.cli.export.mlflow.find_spec", lambda name: None)
     assert "pip install 'kungfu-training[mlflow]'" in printed("mlflow", tmp_path, "mlruns", code=2)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.export.plotted_numbers import is_kept
+from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.export.tensorboard_writer import export_record
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent

@@ -218,7 +218,11 @@ def test_the_status_after_the_end_is_a_summary(tmp_path: Path, printed: Printed)
         (GROWN[:9], None, r"over: its kungfu-run \(process \d+\) ended without a word"),
         (GROWN[:9], 130, "over since .*, with exit code 130: ended by Ctrl-C"),
         (GROWN, 7, "over since .*, with exit code 7: an exit code of the program"),
-        ((*GROWN[:9], *(made(event="host", host=host, name="h") for host in (0, 1))), 0, ".*: this host has left the job.*"),
+        (
+            (*GROWN[:9], *(made(event="host", host=host, name="h") for host in (0, 1))),
+            0,
+            ".*: this host has left the job.*",
+        ),
     ],
 )
 def test_the_status_of_a_job_that_failed_or_was_killed_is_no_error(

@@ -1,5 +1,5 @@
 """The error of the tracking client."""
 
 
-class MlflowException(Exception):
+class MlflowException(Exception):  # noqa: N818 - its name in MLflow
     pass
