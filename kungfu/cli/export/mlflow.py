@@ -77,16 +77,16 @@ def _refusal(uri: str) -> str:
     this is no URI; is http://tracking:5000 meant?
     this URI names no host, as in http://HOST:5000
     this URI names no file, as in sqlite:///mlflow.db
-    MLflow has no store for 'ftp'; give http://HOST:5000, sqlite:///FILE or a folder
+    MLflow has no store for 'ftp'; give http://HOST:5000 or sqlite:///FILE
     """
     parts, known = urlsplit(uri), {*_SCHEMES, *entry_points(group="mlflow.tracking_store").names}
     scheme = parts.scheme.partition("+")[0]
     if not uri.strip():
-        return "an empty URI names no store; give http://HOST:5000, sqlite:///FILE or a folder"
+        return "an empty URI names no store; give http://HOST:5000 or sqlite:///FILE"
     if scheme not in known and _HOST_AND_PORT.fullmatch(uri):
         return f"this is no URI; is http://{uri} meant?"
     if scheme and scheme not in known:
-        return f"MLflow has no store for {scheme!r}; give http://HOST:5000, sqlite:///FILE or a folder"
+        return f"MLflow has no store for {scheme!r}; give http://HOST:5000 or sqlite:///FILE"
     if scheme in ("http", "https") and not parts.netloc:
         return f"this URI names no host, as in {scheme}://HOST:5000"
     if scheme == "sqlite" and (parts.netloc or not parts.path.strip("/")):

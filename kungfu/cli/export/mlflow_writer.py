@@ -219,7 +219,7 @@ class MlflowRun:
             yield
         except Exception as error:
             said = " ".join(str(error).split()).replace(self._target.uri, str(self._target))
-            raise OSError(errno.EIO, f"{type(error).__name__}: {said[:300]}") from error
+            raise OSError(errno.EIO, f"{type(error).__name__}: {said[:200]}") from error
 
 
 def _status(job: Job, record: Path) -> Literal["FINISHED", "FAILED", "KILLED"] | None:
@@ -274,6 +274,8 @@ def export_record(
     Raises:
         UsageError: The record is of another version, or cannot be read.
     """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     job = _await_start(record, target.host, is_over)
     if job is None:
         if target.host is None:
@@ -309,8 +311,6 @@ def _await_start(record: Path, host: int | None, is_over: Callable[[float], bool
 def main(record: Path, target: MlflowTarget) -> int:
     """Follows a run until standard input closes; prints remarks on standard output."""
     begin_beside()
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     logging.disable()
     warnings.simplefilter("ignore")
     remarks = sys.stdout
