@@ -37,8 +37,8 @@ _NAME = "on-event"
 ALL = "all"
 # Neither every step of a policy nor every part of a stop: the events of which a person wants to know at once.
 USUAL_KINDS = (
-    "started", "rescale", "recovery", "refusal", "lost", "missing", "host lost", "failed", "trouble", "host",
-    "checkpoint", "ended",
+    "started", "rescale", "recovery", "refusal", "lost", "missing", "host noticed", "host left", "host lost", "head",
+    "failed", "trouble", "checkpoint", "ended",
 )  # fmt: skip
 # Seconds that a command may take, and seconds after the end of the job for the commands of the last events.
 _LIMIT_S, _END_WITHIN_S = 60.0, 25.0

@@ -19,7 +19,8 @@ from kungfu.cli.export.event_command import (
 )
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import MetricsServer
-from kungfu.cli.export.mlflow import MlflowTarget, mlflow_process, parse_target
+from kungfu.cli.export.mlflow import mlflow_process
+from kungfu.cli.export.mlflow_target import MlflowTarget, parse_target
 from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.hosting import Hosting
 from kungfu.cli.page.page_command import page_process

@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kungfu.cli.export.growing_export import LOOK_EVERY_S, export_growing
-from kungfu.cli.export.mlflow import MlflowTarget
+from kungfu.cli.export.mlflow_target import MlflowTarget
 from kungfu.cli.export.plotted_numbers import NumberReader, PlottedNumbers
 from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.report.reader import read_events

@@ -70,7 +70,7 @@ def test_kinds_and_groups_of_kinds_select_events(tmp_path: Path, given: str | No
     assert [json.loads(one)["event"] for one in lines_in(tmp_path / "some")] == kinds
 
 
-def test_a_kind_that_is_unknown_and_a_command_that_is_none_are_refused_with_a_way_out() -> None:
+def test_an_unknown_kind_and_what_is_no_command_are_refused() -> None:
     for command, kinds, said in (
         ("cat", "rescale,failure", "no event is of the kind 'failure'; did you mean 'failed'?"),
         ("cat", ",", "no event is of the kind ''; there are all, "),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.export.mlflow import MlflowTarget, mlflow_process
+from kungfu.cli.export.mlflow import mlflow_process
+from kungfu.cli.export.mlflow_target import MlflowTarget
 from kungfu.cli.export.mlflow_writer import export_record
 from kungfu.cli.run import main
 from kungfu.event_log.codec import event_to_line
@@ -190,7 +191,7 @@ def test_a_uri_without_a_store_is_refused_before_anything_starts(
 def test_without_mlflow_what_to_install_is_said(
     monkeypatch: pytest.MonkeyPatch, printed: Printed, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("kungfu.cli.export.mlflow.find_spec", lambda name: None)
+    monkeypatch.setattr("kungfu.cli.export.mlflow_target.find_spec", lambda name: None)
     assert "pip install 'kungfu-training[mlflow]'" in printed("mlflow", tmp_path, "mlruns", code=2)
 
 
