@@ -58,7 +58,7 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
     assert requests.count(("resize 3", "carried out")) == 1
     assert (read_job_file(job.folder).code, read_job_file(job.folder).secret) == (0, "")
     assert main(["status", str(job.folder)]) == 0
-    assert "the job is over; it ended with exit code 0" in capsys.readouterr().err
+    assert "with exit code 0: training ended, and every peer exited normally\n" in capsys.readouterr().out
 
 
 WANTS_4 = ("--max", 4, "--policy", "schedule({1: 4})")

@@ -26,7 +26,8 @@ class MlflowClient:
         return json.loads(path.read_text()) if path.exists() else []
 
     def _write(self, runs):
-        (self._folder / "runs.json").write_text(json.dumps(runs))
+        (written := self._folder / "runs.new").write_text(json.dumps(runs))
+        written.replace(self._folder / "runs.json")  # others read it meanwhile
 
     def search_runs(self, experiment_ids, filter_string):
         name, value = re.fullmatch(r"tags\.`(.*?)` = '(.*?)'", filter_string).groups()
