@@ -43,6 +43,7 @@ class SideProcess:
         self._name, self._command, self._subject = name, (module, *arguments), subject
         self._end_within_s, self._late, self._report = end_within_s, late, report
         self._process: subprocess.Popen[str] | None = None
+        self._is_late = False
         self._listener = threading.Thread(target=self._listen, name=f"kungfu-{name}", daemon=True)
 
     def __enter__(self) -> SideProcess:
@@ -70,6 +71,7 @@ class SideProcess:
         try:
             process.wait(self._end_within_s)
         except subprocess.TimeoutExpired:
+            self._is_late = True
             process.kill()
             process.wait()
             if self._late:
@@ -87,7 +89,7 @@ class SideProcess:
             last = line.strip() or last
             if not line.startswith((" ", "Traceback")):
                 self._report(f"{self._name}: {line.strip()}")
-        if self._process.wait() != 0:
+        if self._process.wait() != 0 and not self._is_late:
             why = last or "its process was killed"
             self._report(f"{self._name}: {self._subject} ends here ({why}); training continues")
 

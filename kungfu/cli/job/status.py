@@ -99,7 +99,7 @@ def _lines(status: JobStatus) -> Iterator[str]:
         yield f"{time.strftime('%H:%M:%S', time.localtime(trouble.time))} {trouble.text}"
 
 
-def _position(status: JobStatus) -> str:
+def _position(status: JobStatus | JobSummary) -> str:
     """The present step and epoch of the job, each with the last one that is planned, if known."""
     step, progress = status.figures.step, status.progress
     if step is None or progress.epochs is None or progress.steps_left is None:
@@ -164,8 +164,8 @@ def _final_lines(summary: JobSummary, job: Job, folder: Path) -> Iterator[str]:
     at = "" if summary.ended is None else time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(summary.ended))
     code = "" if summary.code is None else f", with exit code {summary.code}"
     yield f"{'failed' if summary.has_failed else 'over'}{at}{code}: {summary.reason}"
-    figures = summary.figures
-    yield f"step {figure(figures.step)} of epoch {figure(figures.epoch)}, loss {figure(figures.loss)}"
+    if summary.figures.step is not None:
+        yield f"{_position(summary)}, loss {figure(summary.figures.loss)}"
     whole = conclusion(job)
     yield from (whole.headline, *(f"  {detail}" for detail in whole.details))
     if summary.checkpoint:
