@@ -24,8 +24,8 @@ from typing import IO, Literal, get_args
 import msgspec
 
 from kungfu.cli.export.growing_export import export_growing
-from kungfu.cli.export.side_process import SideProcess, begin_beside, job_ends, outer_environment
-from kungfu.errors import KungfuError, UsageError
+from kungfu.cli.export.side_process import SideProcess, job_ends, outer_environment, run_beside
+from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import AnyEvent, LoggedEvent
 from kungfu.event_log.job import Job
@@ -271,16 +271,6 @@ def run_for_events(
     runner.report_counts()
 
 
-def main(record: Path, asked: EventCommand) -> int:
-    """Runs the command until standard input closes; prints remarks on standard output."""
-    begin_beside()
-    try:
-        run_for_events(asked, record, EndDeadline(job_ends), report=lambda text: print(text, flush=True))
-    except KungfuError as error:
-        print(error, flush=True)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=EventCommand)))
+    record, asked = Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=EventCommand)
+    sys.exit(run_beside(lambda report: run_for_events(asked, record, EndDeadline(job_ends), report=report)))

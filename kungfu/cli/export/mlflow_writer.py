@@ -33,10 +33,10 @@ import msgspec
 from kungfu.cli.export.growing_export import LOOK_EVERY_S, export_growing
 from kungfu.cli.export.mlflow_target import MlflowTarget
 from kungfu.cli.export.plotted_numbers import NumberReader, PlottedNumbers
-from kungfu.cli.export.side_process import begin_beside, job_ends
+from kungfu.cli.export.side_process import job_ends, run_beside
 from kungfu.cli.report.reader import read_events
 from kungfu.cli.why import why_text
-from kungfu.errors import KungfuError, UsageError
+from kungfu.errors import UsageError
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import JobWatcher, NewRecords
@@ -308,23 +308,14 @@ def _await_start(record: Path, host: int | None, is_over: Callable[[float], bool
     return job
 
 
-def main(record: Path, target: MlflowTarget) -> int:
-    """Follows a run until standard input closes; prints remarks on standard output."""
-    begin_beside()
+def _export_quietly(record: Path, target: MlflowTarget, report: Callable[[str], None]) -> None:
+    """Writes a record until standard input closes; what MLflow itself prints and logs is left out."""
     logging.disable()
     warnings.simplefilter("ignore")
-    remarks = sys.stdout
-    try:
-        # MLflow prints addresses of runs.
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            export_record(
-                record, target, is_over=job_ends, report=lambda text: print(text, file=remarks, flush=True)
-            )  # fmt: skip
-    except KungfuError as error:
-        print(error, file=remarks, flush=True)
-        return 1
-    return 0
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        export_record(record, target, is_over=job_ends, report=report)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=MlflowTarget)))
+    record, target = Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=MlflowTarget)
+    sys.exit(run_beside(lambda report: _export_quietly(record, target, report)))

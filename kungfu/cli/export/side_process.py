@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import kungfu
+from kungfu.errors import KungfuError
 
 # Training must not wait for a processor that draws curves.
 _NICENESS = 10
@@ -119,3 +120,19 @@ def outer_environment() -> dict[str, str]:
     path = os.environ.get("PYTHONPATH", "").removeprefix(_INSTALLED).removeprefix(os.pathsep)
     return {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             **({"PYTHONPATH": path} if path else {})}  # fmt: skip
+
+
+def run_beside(work: Callable[[Callable[[str], None]], object]) -> int:
+    """Runs the work of a side process, which is called with a function for remarks; returns the exit code."""
+    begin_beside()
+    remarks = sys.stdout
+
+    def report(text: str) -> None:
+        print(text, file=remarks, flush=True)
+
+    try:
+        work(report)
+    except KungfuError as error:
+        report(str(error))
+        return 1
+    return 0

@@ -26,9 +26,8 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from kungfu.cli.export.growing_export import export_growing
 from kungfu.cli.export.plotted_numbers import NumberReader
-from kungfu.cli.export.side_process import begin_beside, job_ends
+from kungfu.cli.export.side_process import job_ends, run_beside
 from kungfu.cli.run_folder import make_folder
-from kungfu.errors import KungfuError
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.logged_event import Topic
 from kungfu.event_log.record_follower import NewRecords
@@ -176,16 +175,6 @@ def export_record(
     return file.folder
 
 
-def main(record: Path, target: Path) -> int:
-    """Follows a run until standard input closes; prints remarks on standard output."""
-    begin_beside()
-    try:
-        export_record(record, target, is_over=job_ends, report=lambda text: print(text, flush=True))
-    except KungfuError as error:
-        print(error, flush=True)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    record, target = map(Path, sys.argv[1:])
+    sys.exit(run_beside(lambda report: export_record(record, target, is_over=job_ends, report=report)))
