@@ -173,7 +173,9 @@ def test_a_real_prometheus_sees_a_job_grow_and_answers_every_panel_of_the_dashbo
 
 @SOAK
 def test_a_real_prometheus_sees_that_a_job_has_vanished(tmp_path: Path) -> None:
-    with started(tmp_path, *WATCHED, 0, program="network.py", arguments=endless(tmp_path)) as job:
+    """A real Prometheus sees that a job has vanished, whose command for events hangs and is ended nevertheless."""
+    line = ("--on-event", "sleep 600", *WATCHED, 0)
+    with started(tmp_path, *line, program="network.py", arguments=endless(tmp_path)) as job:
         found = job.seen(lambda: re.search(r"http://(\S+)/metrics", job.console.read_text()), what="the address",
                          deadline_s=30.0)  # fmt: skip
         with prometheus(tmp_path, found[1]) as address:
