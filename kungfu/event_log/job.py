@@ -262,6 +262,16 @@ class Job(Struct, frozen=True):
         return as_float(self.newest.get("time")) or 0.0
 
     @property
+    def batch(self) -> float | None:
+        """The batch in force, in samples; a smaller last batch of an epoch does not count."""
+        return self.progress.batches.batch
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """The throughput of the last minute at the present size; that of one step before several were measured."""
+        return self.progress.recent.samples_per_s or self.known.get("samples_per_s")
+
+    @property
     def waiting(self) -> tuple[events.DecisionEvent, ...]:
         """The decisions that wait for joiners; none once the job has ended."""
         return () if self.ending else self.unmet

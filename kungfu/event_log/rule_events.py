@@ -107,8 +107,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return f"step {figure(self.step)}: {self.rule} wants {self.requested()}"
 
     def details(self) -> tuple[str, ...]:
-        shown = reasons(self.saw, without=("size", "target", *self.won, *self.lost))
-        target = self.saw.get("target")
+        shown, target = self.seen(), self.saw.get("target")
         makes = f", which makes {figure(target)}" if finite_number(target) not in (None, float(self.asked)) else ""
         saw = [f"it saw: {shown}{makes}"] if shown else []
         return *saw, *self.contest(), f"done: {self.done}"
@@ -134,6 +133,10 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         if self.asked == self.size:
             return f"to stay at {counted(self.size, 'peer')}"
         return f"{counted(self.asked, 'peer')} instead of {figure(self.size)}"
+
+    def seen(self) -> str:
+        """The values that the rule saw, without sizes."""
+        return reasons(self.saw, without=("size", "target", *self.won, *self.lost))
 
     def contest(self) -> list[str]:
         """The requests of a combined rule's policies, and the policies that won; empty for any other rule.

@@ -9,7 +9,7 @@ import pytest
 
 from kungfu.event_log.events import FinishedEvent, PhaseEvent, SetEvent, ViewEvent
 from kungfu.event_log.job import Job
-from kungfu.event_log.progress import Pace, ProgressSoFar, TrainingProgress
+from kungfu.event_log.progress import Pace, ProgressSoFar, TrainingProgress, WholeBatches
 
 
 def row(step: int, *, size: int = 2, left: int | None = 10_000, time: float | None = None) -> dict[str, Any]:
@@ -89,3 +89,47 @@ def test_lines_without_progress_leave_none(given: object) -> None:
     so_far = after({"time": 1.0, "step": 1, "size": 2, "progress": given})
     assert so_far.progress == TrainingProgress()
     assert after({"step": 1}).progress == TrainingProgress()
+
+
+# ---- the batch in force, the throughput and the fraction -------------------------------------------------------------
+
+
+def test_the_smaller_last_batch_of_an_epoch_is_no_batch_and_a_smaller_batch_is_one() -> None:
+    def told(*rows: tuple[int | None, object]) -> list[float | None]:
+        batches, found = WholeBatches(), list[float | None]()
+        for epoch, batch in rows:
+            batches = batches.after({"epoch": epoch, "batch": batch})
+            found.append(batches.batch)
+        return found
+
+    assert told((0, 256), (0, 157), (1, 256), (1, 157), (2, 128), (2, 128)) == [256, 256, 256, 256, 256, 128]
+    assert told((0, 256), (0, 256), (0, 64), (0, 64), (1, 64)) == [256, 256, 256, 64, 64], "a rule has set it"
+    assert told((0, 9), (1, 8), (2, 7)) == [9, 8, 7], "epochs of one step"
+    assert told((None, "many"), (None, 9), (None, "NaN"), (None, 5), (None, 9)) == [None, 9, 9, 9, 9]
+
+
+def job_after(*rows: dict[str, Any]) -> Job:
+    return reduce(Job.after_step, rows, Job())
+
+
+def test_the_throughput_is_that_of_the_last_minute_with_all_that_passed_in_it() -> None:
+    """A step takes half a second, and each tenth a validation of five; before that, another pace."""
+    slow = [{"time": 5.0 * step, "step": step, "size": 2, "batch": 64, "samples_per_s": 12.8} for step in range(100)]
+    times = [500.0 + step / 2 + 5.0 * (step // 10) for step in range(200)]
+    fast = [{**slow[0], "time": time, "step": 100 + step, "samples_per_s": 128.0} for step, time in enumerate(times)]
+    assert job_after(*slow).samples_per_s == pytest.approx(12.8)
+    assert job_after(*slow, *fast).samples_per_s == pytest.approx(64.0, rel=0.1), "half of what a step shows"
+    assert job_after(*fast[:2]).samples_per_s == 128.0, "of one step before several are known"
+    grown = {**fast[-1], "size": 3, "time": fast[-1]["time"] + 1.0, "samples_per_s": 200.0}
+    assert job_after(*fast, grown).samples_per_s == 200.0, "the pace of another size predicts nothing"
+
+
+def test_the_fraction_is_that_of_the_present_fit_and_unknown_without_a_plan() -> None:
+    def fit(number: int, samples: int, left: int | None) -> dict[str, Any]:
+        return {"time": 1.0, "step": 1, "progress": {"samples": samples, "samples_left": left, "fit": number}}
+
+    assert after(fit(1, 100, 300)).fraction == 0.25
+    assert after(fit(1, 400, 0)).fraction == 1.0
+    assert after(fit(1, 400, 0), fit(2, 450, 150)).fraction == 0.25
+    assert after(fit(1, 100, None)).fraction is None
+    assert after(fit(1, 100, 300)).ended().fraction is None, "the rest of the plan is void"

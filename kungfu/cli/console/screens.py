@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
+from kungfu.cli.report.present import decision_words, waiting_words
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress
@@ -113,11 +114,6 @@ def activity_words(job: Job) -> str:
     return "starting" if job.started is None else f"{counted(job.started.size, 'peer')} getting ready"
 
 
-def decision_words(job: Job) -> str:
-    """Describes the newest decision, refusal or membership change of a job; empty before the first."""
-    return job.change.brief() if job.change else ""
-
-
 def status_words(job: Job) -> tuple[tuple[str, str], ...]:
     """The newest figures of a job as pairs of a name and a value; ``-`` for an unknown value.
 
@@ -132,9 +128,9 @@ def status_words(job: Job) -> tuple[tuple[str, str], ...]:
     return (
         ("step", figure(step.get("step")) + _last_step(step.get("step"), progress)),
         *_progress_words(progress),
-        ("samples/s", figure(job.known.get("samples_per_s"))),
+        ("samples/s", figure(job.samples_per_s)),
         ("peers", figure(step.get("size"))),
-        ("batch", figure(step.get("batch"))),
+        ("batch", figure(job.batch)),
         ("loss", figure(step.get("loss")) + (f" since step {figure(lost.step)}" if lost else "")),
         *((label(str(name)), figure(value)) for name, value in monitors.items()),
         *_slowest(job.speeds),
@@ -195,10 +191,18 @@ def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = 
 
 
 class LiveScreen:
-    """A screen that paints on ``console`` only when `show` is called, so that the caller decides how often."""
+    """A screen that paints on ``console`` only when `show` is called, so that the caller decides how often.
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+    Args:
+        console: The console to paint on.
+        clock: Returns seconds since a fixed time.
+        now: Returns the seconds since 1970.
+    """
+
+    def __init__(
+        self, console: Console, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._console, self._clock, self._now = console, clock, now
         self._began = clock()
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
@@ -222,8 +226,9 @@ class LiveScreen:
         named = [_pair(name, value) for name, value in status_words(job)]
         pairs = packed(named, width=self._console.width, gap=_GAP)
         title = Text(f" {activity_words(job)}, {duration(round(self._clock() - self._began, 1))} ", "bold")
-        decision = Text(f"last decision: {decision_words(job) or 'none yet'}", "dim")
-        return Group(Rule(title, style="dim", characters="-"), pairs, decision)
+        waiting = waiting_words(job, now=self._now())
+        words = f"last decision: {decision_words(job) or 'none yet'}{f'; {waiting}' if waiting else ''}"
+        return Group(Rule(title, style="dim", characters="-"), pairs, Text(words, "dim"))
 
 
 def _pair(name: str, value: str) -> Text:
@@ -240,11 +245,20 @@ def _coloured_line(line: OutputLine) -> Text:
 
 
 class PlainScreen:
-    """A screen that writes lines to ``stream``, and the status after a new step, at most every five seconds, or every
-    thirty seconds while a `fit` trains that prints its progress itself."""
+    """A screen that writes lines to ``stream``, and from time to time the status after a new step.
 
-    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
+    The status is written at most every five seconds, or every thirty while a `fit` trains that prints its progress.
+
+    Args:
+        stream: The stream to write to.
+        clock: Returns seconds since a fixed time.
+        now: Returns the seconds since 1970.
+    """
+
+    def __init__(
+        self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._stream, self._clock, self._now = stream, clock, now
         self._written_at, self._written = clock(), Job()
         self._fit_prints = False
 
@@ -272,9 +286,10 @@ class PlainScreen:
         if not job.newest or job.newest == written.newest or now - self._written_at < every_s:
             return []
         decided = [f"last decision: {decision_words(job)}"] if job.change != written.change else []
+        waiting = waiting_words(job, now=self._now())
         words = (f"{name} {value}" for name, value in status_words(job))
         self._written_at, self._written = now, job
-        return [f"{KUNGFU}: {' | '.join([*words, *decided])}"]
+        return [f"{KUNGFU}: {' | '.join([*words, *decided, *([waiting] if waiting else [])])}"]
 
 
 def _plain_line(line: OutputLine) -> str:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kungfu.cli.report.step_groups import StepGroups, WholeBatches
+from kungfu.cli.report.step_groups import StepGroups
 from kungfu.event_log.numbers import as_whole
+from kungfu.event_log.progress import WholeBatches
 from kungfu.event_log.values import finite_number, number_or_nan
 
 MOST_GROUPS = 1024
@@ -46,9 +47,10 @@ class Curves:
             self.newest = {name: known for name, known in self.newest.items() if known[0] < step}
         self._step = step
         self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks may be set back
-        figures, batch = {"time": self._time}, self._batches.batch(row)
+        figures, self._batches = {"time": self._time}, self._batches.after(row)
         for name, value in row.items():
-            number = None if name in ("time", "step") else batch if name == "batch" else number_or_nan(value)
+            is_left_out = name == "batch" and (self._batches.is_left_out or finite_number(value) is None)
+            number = None if is_left_out or name in ("time", "step") else number_or_nan(value)
             if number is None or (math.isnan(number) and name not in self._names):
                 continue
             if name in self._names or self._has_room(name):

@@ -19,12 +19,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.event_log.values import finite_number, undefined_words
+from kungfu.event_log.values import undefined_words
 
 Figures = Mapping[str, float]
 Series = NDArray[np.float64]
@@ -322,35 +322,6 @@ class StepGroups:
         if self._lasts and self._lasts[-1] >= step:
             self._lasts[-1] = step - 1
             self._changed = min(self._changed, len(self._lasts) - 1)
-
-
-class WholeBatches:
-    """Filters out the smaller last batch of an epoch, since the size of that batch is not the usual batch size.
-
-    A batch that is smaller than the previous batch of the epoch is filtered out. If the epoch continues, the next batch
-    is kept, whatever its size: the smaller batch was not the last one of the epoch.
-
-    Examples:
-        >>> batches = WholeBatches()
-        >>> rows = (0, 8), (0, 5), (1, 8), (1, 4), (1, 4), (2, 3)
-        >>> [batches.batch({"epoch": epoch, "batch": batch}) for epoch, batch in rows]
-        [8.0, None, 8.0, None, 4.0, 3.0]
-    """
-
-    def __init__(self) -> None:
-        self._batch, self._epoch = -math.inf, object()
-        self._is_left_out = False
-
-    def batch(self, row: Mapping[str, Any]) -> float | None:
-        """The batch of a step; ``None`` if unknown, or if it is the smaller last batch of an epoch."""
-        batch, epoch = finite_number(row.get("batch")), row.get("epoch")
-        if batch is None:
-            return None
-        self._is_left_out = epoch == self._epoch and batch < self._batch and not self._is_left_out
-        if self._is_left_out:
-            return None
-        self._batch, self._epoch = batch, epoch
-        return batch
 
 
 def _known(values: Sequence[float]) -> list[float]:

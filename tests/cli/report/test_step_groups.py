@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.report.step_groups import StepGroups, WholeBatches
+from kungfu.cli.report.step_groups import StepGroups
 
 
 def grouped(steps: int, value: Callable[[int], float], *, most: int) -> StepGroups:
@@ -113,14 +113,3 @@ def test_steps_that_are_done_again_leave_groups_that_follow_each_other(bursts: l
         assert all(first <= last for first, last in zip(firsts, lasts, strict=True))
         assert all(last < first for last, first in zip(lasts, firsts[1:], strict=False))
         assert len(groups.curve("loss").values) == len(lasts)
-
-
-def test_the_smaller_last_batch_of_an_epoch_is_no_batch_and_a_smaller_batch_is_one() -> None:
-    def told(*rows: tuple[int | None, object]) -> list[float | None]:
-        batches = WholeBatches()
-        return [batches.batch({"epoch": epoch, "batch": batch}) for epoch, batch in rows]
-
-    assert told((0, 256), (0, 157), (1, 256), (1, 157), (2, 128), (2, 128)) == [256, None, 256, None, 128, 128]
-    assert told((0, 256), (0, 256), (0, 64), (0, 64), (1, 64)) == [256, 256, None, 64, 64], "a rule has set it"
-    assert told((0, 9), (1, 8), (2, 7)) == [9, 8, 7], "epochs of one step"
-    assert told((None, 9), (None, "NaN"), (None, 5), (None, 9)) == [9, None, None, 9]
