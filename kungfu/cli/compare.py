@@ -95,6 +95,20 @@ class RunFigures:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs with their figures, and the loss ``goal`` for which their costs are compared."""
+
+    runs: tuple[ComparedRun, ...]
+    figures: tuple[RunFigures, ...]
+    goal: float | None
+
+    def rows(self) -> dict[str, list[str]]:
+        """The cells of the table for each of its rows, by the name of the row."""
+        columns = [_column(one, f"to loss {figure(self.goal)}") for one in self.figures]
+        return {name: [column[name] for column in columns] for name in columns[0]}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu compare``."""
     add = parser.add_argument
@@ -111,19 +125,15 @@ def run(given: argparse.Namespace) -> int:
         raise UsageError(f"{given.folders[0]}: one run is compared with nothing; give two folders or more")
     if given.loss is not None and not math.isfinite(given.loss):
         raise UsageError(f"--loss {given.loss}: must be a number")
-    names = [folder.resolve().name for folder in given.folders]
-    # Runs with equal names could not be distinguished.
-    names = names if len(set(names)) == len(names) else [str(folder) for folder in given.folders]
-    runs = [read_run(folder, name=name) for folder, name in zip(given.folders, names, strict=True)]
-    goal = _common_loss(runs) if given.loss is None else given.loss
-    figures = [figures_of(one, goal=goal) for one in runs]
-    target = _plotted(runs, goal, given)
+    compared = compare_runs(given.folders, goal=given.loss)
+    goal, figures = compared.goal, compared.figures
+    target = _plotted(compared, given)
     if given.json:
         document = {"loss": goal, "runs": [asdict(one) for one in figures], "plot": target and str(target)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
         return 0
     console = ReportConsole(highlight=False)
-    console.print(_table(figures, goal))
+    console.print(_table(compared))
     for one in figures:
         if one.note:
             console.print(Text(f"note: {one.name}: {one.note}", style="yellow"), soft_wrap=True)
@@ -132,12 +142,30 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _plotted(runs: Sequence[ComparedRun], goal: float | None, given: argparse.Namespace) -> Path | None:
+def _plotted(compared: Comparison, given: argparse.Namespace) -> Path | None:
     """Draws the plot and returns its path; without matplotlib, returns ``None`` and says so, unless --to is given."""
     if given.to is None and (advice := missing("plots")):
         print(f"kungfu compare: no plot is drawn: it {advice}", file=sys.stderr)
         return None
-    return write_png(_drawn(runs, goal, over=given.over), given.to or Path("compare.png"))
+    return write_png(drawn(compared.runs, compared.goal, over=given.over), given.to or Path("compare.png"))
+
+
+def compare_runs(folders: Sequence[Path], *, goal: float | None = None) -> Comparison:
+    """Compares the runs in some folders.
+
+    Args:
+        folders: The folders of the runs.
+        goal: The loss for which to compare times; the lowest loss that all runs reach, if none is given.
+
+    Raises:
+        UsageError: A folder holds no record of this version, or no step.
+    """
+    names = [folder.resolve().name for folder in folders]
+    # Runs with equal names could not be distinguished.
+    names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    runs = tuple(read_run(folder, name=name) for folder, name in zip(folders, names, strict=True))
+    goal = _common_loss(runs) if goal is None else goal
+    return Comparison(runs, tuple(figures_of(one, goal=goal) for one in runs), goal)
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -220,11 +248,11 @@ def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
 # ---- as a table ------------------------------------------------------------------------------------------------------
 
 
-def _table(figures: Sequence[RunFigures], goal: float | None) -> Table:
-    columns = [_column(one, f"to loss {figure(goal)}") for one in figures]
-    table = Table("", *(Column(Text(one.name), justify="right", overflow="fold") for one in figures))
-    for name in columns[0]:
-        table.add_row(name, *(Text(column[name]) for column in columns))
+def _table(compared: Comparison) -> Table:
+    columns = (Column(Text(one.name), justify="right", overflow="fold") for one in compared.figures)
+    table = Table("", *columns)
+    for name, cells in compared.rows().items():
+        table.add_row(name, *map(Text, cells))
     return table
 
 
@@ -252,7 +280,7 @@ def _column(one: RunFigures, to: str) -> dict[str, str]:
 # ---- as a plot -------------------------------------------------------------------------------------------------------
 
 
-def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any:
+def drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any:
     """A figure of loss, size and throughput of the runs, in panels with a common axis."""
     canvas = blank_figure(9.0, 8.5)
     panels: Any = canvas.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (1.4, 1.0, 1.0)})

@@ -68,6 +68,8 @@ class RecordFollower:
 class JobWatcher:
     """Follows the files of a job's folder as they grow; ``job`` is the state of the job at the last call of `look`.
 
+    Of the metrics, the first look reads only the last ``newest_bytes``.
+
     >>> from tempfile import TemporaryDirectory
     >>> lines = '{"event": "record", "version": 4}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
     >>> with TemporaryDirectory() as folder:
@@ -76,10 +78,10 @@ class JobWatcher:
     (0,)
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, newest_bytes: int = _NEWEST_BYTES) -> None:
         self.folder, self.job = folder, Job()
         # Only the newest step matters: the steps of a week need not be read.
-        self._record = RecordFollower(folder, newest_bytes=_NEWEST_BYTES)
+        self._record = RecordFollower(folder, newest_bytes=newest_bytes)
 
     def look(self) -> Job:
         """Reads the new lines, and returns the state of the job. Raises ``UsageError`` for an unsupported version."""

@@ -80,7 +80,7 @@ def test_a_plot_draws_the_loss_that_is_typical_and_a_jump_where_it_is(tmp_path: 
     at = int(np.searchsorted(compared.over["steps"], third))
     assert compared.speed[: at - 1].max() < 1.5
     assert compared.speed[at + 2 :].min() > 2.4
-    figure = compare._drawn([compared], None, over="steps")
+    figure = compare.drawn([compared], None, over="steps")
     loss, size, _ = figure.axes
     assert loss.lines[0].get_ydata().tolist() == compared.loss.tolist()
     assert (len(loss.collections), len(size.lines)) == (1, 1), "a band behind the line"
@@ -93,7 +93,7 @@ def test_a_loss_that_is_no_number_in_most_steps_of_a_part_is_a_gap_and_noted(tmp
     ]
     compared = read_run(written(tmp_path, GROWN, metrics=rows), name="a")
     assert figures_of(compared, goal=None).note == "loss: no number in 38 % of the steps"
-    loss, size, _ = compare._drawn([compared], None, over="steps").axes
+    loss, size, _ = compare.drawn([compared], None, over="steps").axes
     line, half = loss.lines[-1], int(np.searchsorted(compared.over["steps"], 2_500))
     assert line.get_label() == "a (no number in 38 % of the steps)"
     assert not np.isnan(line.get_ydata()[: half + 1]).any()

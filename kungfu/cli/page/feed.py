@@ -17,6 +17,8 @@ from kungfu.cli.job.plan_forecast import MeasuredRun
 from kungfu.cli.page.event_stream import UpdateLog
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
+from kungfu.cli.report.present import waiting_words
+from kungfu.cli.top.row import UsageMeter
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import RecordFollower
@@ -30,6 +32,9 @@ from kungfu.trace import read_plan
 _LOOK_EVERY_S = 1.0
 # Seconds between updates that show the progress of reading an old record.
 _PUBLISH_EVERY_S = 0.5
+# Seconds between looks at the processes of the peers.
+_MEASURE_EVERY_S = 5.0
+_LARGEST_PID = 1 << 22
 _OF_A_CHANGED_PLAN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -46,6 +51,8 @@ class PageFeed:
         self._model = RunModel(folder.resolve().name)
         self._plan_is_read = False
         self._traced_bytes = 0
+        self._meter, self._measured_at = UsageMeter(), -_MEASURE_EVERY_S
+        self._usage: dict[int, tuple[int | None, int | None]] = {}
         self.log = UpdateLog(self._whole)
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
@@ -106,7 +113,8 @@ class PageFeed:
         """The job's state from the job file and from the answer to a status request, with remarks for the page."""
         remarks: list[str] = []
         job = self._job_file(remarks)
-        running = job is not None and is_running(job)
+        state = state_of(job)
+        running = state == "running"
         status = self._status(remarks) if running and self.log.viewers else None
         if self._follower.damaged:
             lines = counted(self._follower.damaged, "line")
@@ -114,9 +122,12 @@ class PageFeed:
         if self._follower.has_more:
             remarks.append("the record is being read")
         code = job.code if job is not None else None
-        state = "unknown" if job is None else "running" if running else "over"
-        run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder)}
-        return {"run": run, "membership": status and _membership(status, self.job), **self._plan()}
+        run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder.absolute())}
+        waiting = waiting_words(self.job, now=time.time()) if running else ""
+        if job is not None and running and self.log.viewers and time.monotonic() - self._measured_at >= _MEASURE_EVERY_S:
+            self._measured_at, self._usage = time.monotonic(), self._peer_usage(job)
+        return {"run": run, "waiting": waiting, "usage": self._usage if running else {},
+                "membership": status and _membership(status, self.job), **self._plan()}  # fmt: skip
 
     def _job_file(self, remarks: list[str]) -> JobFile | None:
         try:
@@ -135,6 +146,18 @@ class PageFeed:
         except KungfuError as error:
             remarks.append(f"the job does not answer now: {error}")
             return None
+
+    def _peer_usage(self, job: JobFile) -> dict[int, tuple[int | None, int | None]]:
+        """The processor time, in percent of a core, and the memory, in bytes, of each peer on this host, by id."""
+        hosts, found = self.job.hosts, dict[int, tuple[int | None, int | None]]()
+        # In a job of several hosts, the number of a process may belong to another host.
+        local = [host for host, one in hosts.items() if one.is_present and one.pid == job.pid] if hosts else [0]
+        for peer in self.job.peers.values():
+            pid = 0 if peer.pid is None or peer.state == "ended" else peer.pid
+            if local == [peer.host] and 0 < pid <= _LARGEST_PID:
+                cpu, memory = self._meter.look(pid)
+                found[peer.id] = None if cpu is None else round(cpu), memory
+        return found
 
     def _plan(self) -> dict[str, Any]:
         """The plan of the policies; empty at first, since the record contains a plan only after the first steps."""
@@ -155,6 +178,11 @@ class PageFeed:
             return {"plan": {"remark": f"the plan in the record cannot be shown: {error}"}}
         self._plan_is_read = drawing is not None
         return {} if drawing is None else {"plan": drawing}
+
+
+def state_of(job: JobFile | None) -> str:
+    """The state of a job by its file: "running", "over", or "unknown" without a file."""
+    return "unknown" if job is None else "running" if is_running(job) else "over"
 
 
 def _membership(status: JobStatus, job: Job) -> dict[str, Any]:

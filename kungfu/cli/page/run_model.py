@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from typing import Any
 
 from kungfu.cli.job.plan_forecast import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.decision_feed import DecisionFeed
 from kungfu.cli.report.curves import Curves
+from kungfu.cli.report.present import decision_words
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job, JobPeer
 from kungfu.event_log.numbers import as_json
@@ -18,16 +20,18 @@ from kungfu.slowness import STRAGGLER
 
 Document = dict[str, Any]
 
-_NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")
+_NEWEST = ("step", "epoch", "size", "loss", "learning_rate", "time")
 # The maximum number of ended processes that are shown, and of characters in a text.
 _MOST_ENDED, _LONGEST_TEXT = 8, 800
+# The keys of texts that stay whole.
+_WHOLE = ("plan", "plot")
 
 
 class RunModel:
     """A run as a document, built from the lines of the record; returns the whole document or its changes.
 
-    The keys of a document are ``run`` (name, state, newest step), ``curves`` (see `Curves`), ``items`` (see
-    `DecisionFeed`), ``peers``, and the keys passed to `put`. A document of changes has only the changed keys.
+    The keys of a document are ``run`` (name, state, newest figures and change), ``curves`` (see `Curves`), ``items``
+    (see `DecisionFeed`), ``peers``, and the keys passed to `put`. A document of changes has only the changed keys.
 
     Attributes:
         job: The job according to the record so far.
@@ -79,7 +83,9 @@ class RunModel:
         progress = asdict(self.job.progress.progress)
         seconds = progress.pop("seconds_left")
         progress["time_left"] = "" if seconds is None or self.job.ending else rough_duration(seconds)
-        run = {"name": self._name, **job_summary(self.job), "newest": self._newest(), "progress": progress,
+        fraction = self.job.progress.fraction
+        progress["fraction"] = None if fraction is None else round(fraction, 3)
+        run = {"name": self._name, **job_summary(self.job), "progress": progress,
                "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
         return {"run": run, "peers": peer_rows(self.job), **given}
 
@@ -92,28 +98,29 @@ class RunModel:
         changed, self._sent[key] = self._sent.get(key) != text, text
         return changed
 
-    def _newest(self) -> Document:
-        """The newest known value of each displayed figure; a figure that a step lacks keeps its earlier value."""
-        newest: Document = {name: self.job.known[name] for name in _NEWEST if name in self.job.known}
-        # The smaller last step of an epoch does not count as the batch.
-        if known := self._curves.newest.get("batch"):
-            newest["batch"] = known[1]
-        return newest
-
 
 def job_summary(job: Job) -> Document:
-    """The name, command, times and hosts of a job."""
+    """The name, command, times, newest figures and hosts of a job."""
     started, ending = job.started, job.ending
     return {
         "job": started.job if started else "",
-        "command": " ".join(started.command) if started else "",
+        "command": shlex.join(started.command) if started else "",
         "began": started.time if started else None,
         "ended": ending.time if ending else None,
         "how": "" if ending is None else ending.error if isinstance(ending, FailedEvent) else ending.reason,
+        "is_failed": isinstance(ending, FailedEvent),
+        "newest": newest_figures(job),
+        "why": decision_words(job),
         "leader": job.leader.name if job.leader else "",
         "view": job.view.version if job.view else 0,
         "hosts": [one.name for one in job.hosts.values() if one.is_present],
     }
+
+
+def newest_figures(job: Job) -> Document:
+    """The newest known figures of a job: the batch in force, and the throughput of the last minute."""
+    newest = {name: job.known[name] for name in _NEWEST if name in job.known}
+    return newest | {"batch": job.batch, "samples_per_s": job.samples_per_s}
 
 
 def peer_rows(job: Job) -> list[Document]:
@@ -143,9 +150,9 @@ def as_text(value: Any) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """Shortens very long texts in a value, since such texts would fill the page; the texts of a plan stay whole."""
+    """Shortens very long texts in a value, since such texts would fill the page; the texts of `_WHOLE` stay whole."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):
-        return {key: entry if key == "plan" else _shortened(entry) for key, entry in value.items()}
+        return {key: entry if key in _WHOLE else _shortened(entry) for key, entry in value.items()}
     return [_shortened(entry) for entry in value] if isinstance(value, list) else value

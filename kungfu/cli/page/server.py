@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from kungfu.cli.export.listen_address import BACKLOG, LOOPBACK, ListenAddress, is_known, listening
 from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.export.side_process import begin_beside, job_ends
-from kungfu.cli.page.app import PageApp, PageLimits
+from kungfu.cli.page.app import PageApp
 from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
+from kungfu.cli.page.guard import GuardedApp, PageLimits
+from kungfu.cli.page.peer_log import PeerLogs
+from kungfu.cli.page.runs import RunsApp
 from kungfu.errors import KungfuError, UsageError
 
 # Seconds for browsers to receive the last update.
@@ -62,6 +66,57 @@ def _address_of(connection: Any) -> str:
     return str(connection.client[0]) if connection.client else ""
 
 
+class WebServer:
+    """Serves an application on a listening socket, and closes the socket at the end.
+
+    Args:
+        app: The application.
+        printed_host: The name or the address in the URL that was printed for users.
+        limits: The limits for browsers that show the page.
+        quiet: The limits for connections without a request.
+
+    Attributes:
+        port: The port of the server.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        *,
+        printed_host: str = LOOPBACK,
+        limits: PageLimits,
+        quiet: ConnectionLimits | None = None,
+    ) -> None:
+        self._listener = listener
+        host, self.port = listener.getsockname()[:2]
+        guarded = GuardedApp(
+            app, limits=limits, is_known=lambda hosts: is_known(hosts, host, printed_host=printed_host)
+        )  # fmt: skip
+        config = uvicorn.Config(
+            guarded, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_WITHIN_S,
+            backlog=BACKLOG, timeout_notify=_LOOK_EVERY_S,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        connections = QuietConnections(self._server.server_state.connections, quiet or ConnectionLimits())
+        config.callback_notify = connections.look
+
+    def run(self) -> None:
+        """Serves until a signal, or until `end`."""
+        # An error in one browser's connection does not concern the job.
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
+        asyncio.run(self._server.serve(sockets=[self._listener]))
+
+    def end(self) -> None:
+        """Ends `run`; may be called from any thread."""
+        self._server.should_exit = True
+
+    def is_ending(self) -> bool:
+        """True once a signal, or `end`, ends `run`."""
+        return self._server.should_exit
+
+
 class PageServer:
     """Serves the page of the run in ``folder`` on a listening socket, and closes the socket at the end.
 
@@ -84,22 +139,12 @@ class PageServer:
         limits: PageLimits | None = None,
         quiet: ConnectionLimits | None = None,
     ) -> None:
-        self._listener = listener
-        host, self.port = listener.getsockname()[:2]
+        limits = limits or PageLimits()
         self.feed = PageFeed(folder)
         control = JobControl(folder, feed=self.feed)
-        app = PageApp(
-            self.feed.log, control, limits=limits or PageLimits(),
-            is_known=lambda hosts: is_known(hosts, host, printed_host=printed_host),
-        )  # fmt: skip
-        config = uvicorn.Config(
-            app, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
-            access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_WITHIN_S,
-            backlog=BACKLOG, timeout_notify=_LOOK_EVERY_S,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
-        connections = QuietConnections(self._server.server_state.connections, quiet or ConnectionLimits())
-        config.callback_notify = connections.look
+        app = PageApp(self.feed.log, control, peer_log=PeerLogs(folder).end, limits=limits)
+        self._web = WebServer(app, listener, printed_host=printed_host, limits=limits, quiet=quiet)
+        self.port = self._web.port
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
@@ -110,21 +155,27 @@ class PageServer:
         Raises:
             UsageError: The record is of another version, or cannot be read.
         """
-        # An error in one browser's connection does not concern the job.
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
         follower = threading.Thread(target=self._follow, args=(is_over,), name="kungfu-page", daemon=True)
         follower.start()
-        asyncio.run(self._server.serve(sockets=[self._listener]))
+        self._web.run()
         if self._error is not None:
             raise self._error
 
     def _follow(self, is_over: Callable[[float], bool]) -> None:
         try:
-            self.feed.follow(lambda timeout_s: is_over(timeout_s) or self._server.should_exit)
+            self.feed.follow(lambda timeout_s: is_over(timeout_s) or self._web.is_ending())
         except KungfuError as error:
             self._error = error
         finally:
-            self._server.should_exit = True
+            self._web.end()
+
+
+def runs_server(folder: Path, listener: socket.socket, *, printed_host: str = LOOPBACK) -> WebServer:
+    """A server of the list of the runs in the folders of ``folder``, and of their pages."""
+    limits = PageLimits()
+    app = RunsApp(folder, is_ending=lambda: server.is_ending(), limits=limits)
+    server = WebServer(app, listener, printed_host=printed_host, limits=limits)
+    return server
 
 
 def url_of(address: ListenAddress, port: int) -> str:

@@ -1,0 +1,179 @@
+"""The list of the runs in a folder, live and past, with a comparison of several, and the page of each run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from kungfu.cli.page.app import PageApp
+from kungfu.cli.page.control import JobControl
+from kungfu.cli.page.feed import PageFeed, state_of
+from kungfu.cli.page.files import broken, file_routes, missing, refused
+from kungfu.cli.page.guard import PageLimits
+from kungfu.cli.page.peer_log import PeerLogs
+from kungfu.cli.page.run_model import Document, as_text, job_summary
+from kungfu.cli.report.present import waiting_words
+from kungfu.errors import KungfuError, UsageError
+from kungfu.event_log.record_follower import JobWatcher
+from kungfu.runtime.job_api.job_file import read_job_file
+
+_MOST_RUNS, _MOST_COMPARED = 100, 8
+_NEWEST_BYTES = 1 << 17
+_LOOK_EVERY_S = 1.0
+
+
+class RunList:
+    """The newest runs in the folders of ``folder``; may be called from many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._watchers: dict[str, JobWatcher] = {}
+        self._document: Document = {}
+        self._looked_at = -_LOOK_EVERY_S
+
+    def look(self) -> Document:
+        """The newest runs, latest start first, and the number of all runs; reads their records once a second."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+                names, known = run_names(self._folder), self._watchers
+                self._watchers = {name: known.get(name) or self._watcher(name) for name in names[:_MOST_RUNS]}
+                rows = [_row(name, watcher) for name, watcher in self._watchers.items()]
+                rows.sort(key=lambda row: row["began"] or 0.0, reverse=True)
+                self._document = {"folder": str(self._folder.absolute()), "count": len(names), "runs": rows}
+                self._looked_at = time.monotonic()
+            return self._document
+
+    def _watcher(self, name: str) -> JobWatcher:
+        return JobWatcher(self._folder / name, newest_bytes=_NEWEST_BYTES)
+
+
+def run_names(folder: Path) -> list[str]:
+    """The names of the folders in ``folder`` that hold a record, the most recently written one first."""
+    written = dict[str, float]()
+    for record in folder.glob("*/events.jsonl"):
+        # The folder may be deleted meanwhile.
+        with suppress(OSError):
+            written[record.parent.name] = record.stat().st_mtime
+    return sorted(written, key=lambda name: -written[name])
+
+
+def _row(name: str, watcher: JobWatcher) -> Document:
+    """A run of the list: its summary, its state, and the reason why its record cannot be read."""
+    try:
+        job, remark = watcher.look(), ""
+    except UsageError as error:
+        job, remark = watcher.job, str(error)
+    file = None
+    with suppress(UsageError):
+        file = read_job_file(watcher.folder)
+    state, code = state_of(file), None if file is None else file.code
+    waiting = waiting_words(job, now=time.time()) if state == "running" else ""
+    return {"name": name, **job_summary(job), "state": state, "code": code, "waiting": waiting, "remark": remark}
+
+
+class RunsApp:
+    """The list of runs as an ASGI application; the page of a run is below ``run/NAME/``.
+
+    Args:
+        folder: The folder with the folders of the runs.
+        is_ending: Returns True once the server ends.
+        limits: The limits for browsers that show the page of a run.
+    """
+
+    def __init__(self, folder: Path, *, is_ending: Callable[[], bool], limits: PageLimits) -> None:
+        self._folder, self._is_ending, self._limits = folder, is_ending, limits
+        self._list = RunList(folder)
+        self._comparing, self._opening = threading.Lock(), threading.Lock()
+        self._pages: dict[str, PageApp] = {}
+        self._app = Starlette(
+            routes=[
+                *file_routes("runs.html"),
+                Route("/runs.json", self._runs),
+                Route("/compare.json", self._compared),
+                Mount("/run/{run}", self._page),
+            ],
+            exception_handlers={404: missing, Exception: broken},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one HTTP request."""
+        await self._app(scope, receive, send)
+
+    async def _runs(self, request: Request) -> Response:
+        text = as_text(await asyncio.to_thread(self._list.look))
+        return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
+
+    async def _compared(self, request: Request) -> Response:
+        """The comparison of the runs that the query names."""
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        unknown = {*names} - {*await asyncio.to_thread(run_names, self._folder)}
+        if unknown or not 2 <= len(names) <= _MOST_COMPARED:
+            what = f"there is no run {unknown.pop()!r}" if unknown else f"give 2 to {_MOST_COMPARED} runs"
+            return refused(400, f"{what} to compare in {self._folder.absolute()}")
+        try:
+            document = await asyncio.to_thread(self._comparison, names)
+        except UsageError as error:
+            return refused(400, str(error))
+        return Response(as_text(document), media_type="application/json", headers={"cache-control": "no-store"})
+
+    def _comparison(self, names: list[str]) -> Document:
+        # Imported here: matplotlib takes a second to load.
+        from kungfu.cli.compare import compare_runs, drawn
+        from kungfu.cli.png import png_of
+
+        # One at a time: a comparison reads all steps of its runs.
+        with self._comparing:
+            compared = compare_runs([self._folder / name for name in names])
+            plot = base64.b64encode(png_of(drawn(compared.runs, compared.goal, over="time"))).decode()
+        notes = [f"{one.name}: {one.note}" for one in compared.figures if one.note]
+        return {"names": names, "rows": [[name, *cells] for name, cells in compared.rows().items()],
+                "notes": notes, "plot": plot}  # fmt: skip
+
+    async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on to the page of the run that its path names."""
+        name = scope["path_params"]["run"]
+        if name not in self._pages and name in await asyncio.to_thread(run_names, self._folder):
+            try:
+                await asyncio.to_thread(self._open, name)
+            # The record is of another version, or cannot be read.
+            except UsageError as error:
+                await refused(409, str(error))(scope, receive, send)
+                return
+        page: Any = self._pages.get(name) or await missing(Request(scope))
+        await page(scope, receive, send)
+
+    def _open(self, name: str) -> None:
+        """Opens the page of a run, with a thread that follows the run until the server ends."""
+        folder = self._folder / name
+        with self._opening:
+            # Another browser has asked for the page at the same time.
+            if name in self._pages:
+                return
+            feed = PageFeed(folder)
+            feed.look()
+            control = JobControl(folder, feed=feed)
+            self._pages[name] = PageApp(feed.log, control, peer_log=PeerLogs(folder).end, limits=self._limits)
+            threading.Thread(target=self._follow, args=(name, feed), name="kungfu-page", daemon=True).start()
+
+    def _follow(self, name: str, feed: PageFeed) -> None:
+        def is_over(timeout_s: float) -> bool:
+            time.sleep(timeout_s)
+            return self._is_ending()
+
+        # The record was replaced or became unreadable: its page ends, and a reload opens it again.
+        with suppress(KungfuError):
+            feed.follow(is_over)
+        self._pages.pop(name, None)
+        feed.log.end()
