@@ -1,18 +1,20 @@
 // The curves, drawn by uPlot: one figure for each, with a sentence that says what it shows.
 
 import uPlot from "./vendor/uPlot.esm.js";
-import { captionOf, chartsOf, lonely, namesOf, pointsOf, range, readoutOf } from "./points.js";
-import { duration, element, short } from "./words.js";
+import { captionOf, chartsOf, isFlat, lonely, namesOf, pointsOf, range, readoutOf } from "./points.js";
+import { counted, duration, element, figure, setText, short } from "./words.js";
 
 const HEIGHT = 190;
 // Values that span more than this factor are drawn on a logarithmic axis.
 const DECADES = 30;
 const PALE = "4d"; // the opacity of a colour, in hexadecimal
+// What the marks on the first chart mean.
+const MARKS = [["change", "peers joined or left"], ["loss", "peers were lost"], ["asked", "size that was asked for"]];
 
 export class Charts {
-  constructor(run, container) {
+  constructor(run) {
     this.run = run;
-    this.container = container;
+    [this.container, this.folded] = ["charts", "flat-charts"].map((id) => document.getElementById(id));
     this.charts = new Map();
     this.over = "steps";
   }
@@ -29,21 +31,30 @@ export class Charts {
       this.charts.forEach((chart) => chart.redraw());
       this.paint();
     });
-    new ResizeObserver(() => this.charts.forEach((chart) => chart.resize())).observe(this.container);
+    const observer = new ResizeObserver(() => this.charts.forEach((chart) => chart.resize()));
+    [this.container, this.folded].forEach((container) => observer.observe(container));
   }
 
   paint() {
     document.getElementById("no-curves").hidden = this.run.steps.length > 0;
-    for (const shown of chartsOf(this.run)) {
-      let chart = this.charts.get(shown.key);
-      if (!chart) {
-        chart = new Chart(this.run, shown, this);
-        this.charts.set(shown.key, chart);
-        this.container.append(chart.figure);
-      }
-      chart.paint();
+    const [shown, flat] = [[], []];
+    for (const one of chartsOf(this.run)) {
+      if (!this.charts.has(one.key)) this.charts.set(one.key, new Chart(this.run, one, this));
+      (isFlat(this.run, one) ? flat : shown).push(this.charts.get(one.key));
     }
+    place(this.container, shown);
+    place(this.folded, flat);
+    document.getElementById("flat").hidden = flat.length === 0;
+    const names = flat.map(({ shown: { key, title } }) => `${title} ${figure(this.run.curves.get(key).newest?.[1])}`).join(", ");
+    setText("flat-names", `${counted(flat.length, "signal")} with one value all the time: ${names}`);
+    [...shown, ...flat].forEach((chart) => chart.paint());
   }
+}
+
+/** Shows charts in their order; those that are there already stay as they are. */
+function place(container, charts) {
+  const wanted = charts.map((chart) => chart.figure);
+  if (wanted.length !== container.children.length || wanted.some((one, at) => container.children[at] !== one)) container.replaceChildren(...wanted);
 }
 
 class Chart {
@@ -56,9 +67,10 @@ class Chart {
     this.readout = element("span", { class: "readout" });
     this.area = element("div", { class: "plot", tabindex: "0", role: "img" });
     this.caption = element("figcaption", {});
+    this.marks = shown.key === "size" ? element("p", { class: "marks" }, ...MARKS.map(([mark, word]) => element("span", { "data-mark": mark }, word))) : null;
     const words = (shown.words ?? []).map((word, at) => element("span", { class: "key", "data-nth": at }, word));
     const title = element("h3", {}, ...(words.length ? words : [shown.title]));
-    this.figure = element("figure", { class: "chart" }, element("div", { class: "bar" }, title, this.readout), this.area, this.caption);
+    this.figure = element("figure", { class: "chart" }, element("div", { class: "bar" }, title, this.readout), this.marks, this.area, this.caption);
     this.figure.dataset.curve = shown.key;
     this.area.addEventListener("keydown", (event) => this.move(event));
     this.area.addEventListener("focus", () => this.readout.setAttribute("aria-live", "polite"));
@@ -87,8 +99,8 @@ class Chart {
   }
 
   resize() {
-    if (this.plot) this.plot.setSize({ width: this.width(), height: HEIGHT });
-    else this.paint();
+    if (this.plot && this.width() > 0) this.plot.setSize({ width: this.width(), height: HEIGHT });
+    else if (!this.plot) this.paint();
   }
 
   width() {
@@ -133,7 +145,7 @@ class Chart {
       width: this.width(), height: HEIGHT, axes, series, bands, legend: { show: false },
       scales: { x: { time: false }, y, z: { range: lower } },
       cursor: { sync: { key: "run" }, drag: { x: true, y: false }, y: false },
-      hooks: { draw: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
+      hooks: { draw: this.marks ? [(plot) => this.drawMarks(plot, colour)] : [], setCursor: [(plot) => this.tell(plot)] },
     };
   }
 
@@ -161,7 +173,7 @@ class Chart {
       ctx.stroke();
     }
     ctx.restore();
-    if (this.shown.key === "size") this.drawDecisions(plot, colour);
+    this.drawDecisions(plot, colour);
   }
 
   /** A diamond at each size that was asked for. */

@@ -2,7 +2,7 @@
 
 import { element, setText } from "./words.js";
 
-const STORED = "kungfu-secret";
+const STORED = `kungfu-secret ${location.pathname}`; // the pages of several runs may have one origin
 const WORDS = {
   resize: { title: "Resize the job", act: (size) => `Resize to ${size}` },
   release: { title: "End the hold on the size", act: () => "Let policies decide again" },

@@ -2,17 +2,19 @@
 
 import { Charts } from "./charts.js";
 import { Control } from "./control.js";
+import { Log } from "./log.js";
 import { paintPlan } from "./plan.js";
 import { Run } from "./run.js";
 import { Sections } from "./sections.js";
-import { counted, duration, element, figure, moment, setText } from "./words.js";
+import { counted, duration, element, figure, moment, setText, stateOf } from "./words.js";
 
 const AGAIN_AFTER_MS = 30000;
 
 const run = new Run();
-const charts = new Charts(run, document.getElementById("charts"));
+const charts = new Charts(run);
 const control = new Control(run);
 const sections = new Sections(run);
+const log = new Log();
 const changed = new Set();
 let isOver = false;
 let announced = null;
@@ -27,7 +29,7 @@ function connect() {
   source.addEventListener("over", () => {
     isOver = true;
     source.close();
-    setText("connection", "This page has ended with its job. `kungfu page RUN` shows the record again.");
+    setText("connection", "This page has ended with its job.");
     control.close();
   });
   source.addEventListener("error", () => {
@@ -52,7 +54,7 @@ async function refused() {
 function take(event, apply, isWhole) {
   const data = JSON.parse(event.data);
   apply(data);
-  const keys = isWhole ? ["run", "peers", "membership", "plan", "curves", "items"] : Object.keys(data);
+  const keys = isWhole ? ["run", "peers", "membership", "waiting", "usage", "plan", "curves", "items"] : Object.keys(data);
   if (!changed.size) requestAnimationFrame(paint);
   keys.forEach((key) => changed.add(key));
 }
@@ -62,8 +64,9 @@ function take(event, apply, isWhole) {
 function paint() {
   const parts = new Set(changed);
   changed.clear();
-  if (parts.has("run") || parts.has("membership")) paintRun();
-  if (parts.has("peers") || parts.has("run")) sections.paintPeers();
+  if (["run", "membership", "waiting"].some((key) => parts.has(key))) paintRun();
+  if (parts.has("peers")) sections.paintPeers();
+  if (parts.has("usage")) sections.paintUsage();
   if (parts.has("items")) sections.paintItems();
   if (parts.has("plan")) paintPlan(run.parts.plan);
   if (parts.has("curves") || parts.has("items")) charts.paint();
@@ -71,7 +74,7 @@ function paint() {
 }
 
 function paintRun() {
-  const { run: facts, membership } = run.parts;
+  const { run: facts, membership, waiting } = run.parts;
   const newest = facts.newest ?? {};
   setText("title", facts.name ?? "kungfu");
   document.title = `${facts.name ?? ""} – kungfu`;
@@ -79,6 +82,8 @@ function paintRun() {
   setText("state", word);
   document.getElementById("state").dataset.tone = tone;
   setText("job-name", jobWords(facts));
+  setText("command", facts.command ?? "");
+  paintEnding(facts);
   const size = membership?.size ?? newest.size;
   for (const [id, value] of [["size", size], ["batch", newest.batch], ["loss", newest.loss],
     ["samples-per-s", newest.samples_per_s]]) setText(id, figure(value));
@@ -87,6 +92,8 @@ function paintRun() {
     if (announced !== null) setText("announcement", `${counted(size, "peer")} train now`);
     announced = size;
   }
+  setText("change", facts.why ? `newest change: ${facts.why}` : "");
+  setText("waiting", waiting ? `waits for peers: ${waiting}` : "");
   setText("target", targetWords(membership));
   setText("folder", `${facts.folder ?? ""}`);
   paintRemarks(facts);
@@ -94,6 +101,9 @@ function paintRun() {
 
 /** The step and the epoch, of how many where that is known, and about how long it goes on. */
 function paintProgress(newest, progress) {
+  const bar = document.getElementById("progress-bar");
+  bar.hidden = typeof progress.fraction !== "number";
+  bar.value = progress.fraction ?? 0;
   const knowsEnd = typeof progress.steps_left === "number" && newest.step !== undefined;
   setText("step", figure(newest.step));
   setText("last-step", knowsEnd ? ` of ${figure(newest.step + progress.steps_left)}` : "");
@@ -106,18 +116,23 @@ function paintProgress(newest, progress) {
   setText("progress", words.join(", "));
 }
 
-function stateOf(facts) {
-  if (facts.state === "running") return facts.ended ? ["training is over", "calm"] : ["running", "good"];
-  // A record that was copied without the job's file.
-  if (facts.state !== "over") return [facts.ended ? "over" : "state not known", "calm"];
-  if (facts.code === 0) return ["over", "calm"];
-  return [facts.code === null ? "ended without a word" : `ended with exit code ${facts.code}`, "bad"];
+/** At the end: how it came, and where the record is. */
+function paintEnding(facts) {
+  const target = document.getElementById("ending");
+  const [, tone] = stateOf(facts);
+  target.hidden = tone !== "good" && tone !== "bad";
+  target.dataset.tone = tone;
+  const lasting = facts.ended && facts.began ? ` after ${duration(facts.ended - facts.began)}` : "";
+  const how = facts.how || (tone === "bad" ? "its kungfu-run was killed, or its machine has stopped" : "");
+  const words = `${tone === "good" ? "Finished" : facts.is_failed ? "Failed" : "Ended"}${lasting}${how ? `: ${how}` : ""}. The record is in `;
+  const [folder, command] = [facts.folder ?? "", `kungfu why ${facts.folder ?? ""}`];
+  if (target.hidden || target.textContent === `${words}${folder}; ${command} tells what was decided, and why.`) return;
+  target.replaceChildren(words, element("code", {}, folder), "; ", element("code", {}, command), " tells what was decided, and why.");
 }
 
 function jobWords(facts) {
   const words = facts.job ? [`job ${facts.job}`] : [];
   if (facts.began) words.push(`since ${moment(facts.began)}`);
-  if (facts.ended) words.push(`for ${duration(facts.ended - facts.began)}: ${facts.how}`);
   if (facts.hosts?.length > 1) words.push(`on ${facts.hosts.join(", ")}`);
   if (facts.leader) words.push(`led by ${facts.leader}`);
   return words.join(" · ");
@@ -139,7 +154,10 @@ function paintRemarks(facts) {
   list.replaceChildren(...remarks.map((text) => element("li", {}, text)));
 }
 
+// A page in a list of runs leads back to the list.
+if (/\/run\/[^/]+\/$/.test(location.pathname)) document.getElementById("job").prepend(element("a", { href: "../../" }, "all runs"), " ");
 charts.listen();
 sections.listen();
+log.listen();
 control.listen();
 connect();

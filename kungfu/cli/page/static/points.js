@@ -20,6 +20,12 @@ export function* chartsOf({ curves }) {
   for (const name of curves.keys()) if (!taken.has(name)) yield { key: name, title: label(name), curves: [name] };
 }
 
+/** Whether a signal of a policy has had one value all the time: its chart is folded. */
+export function isFlat(run, shown) {
+  const { low, high } = run.curves.get(shown.key);
+  return !FIRST.includes(shown) && range(low)[0] >= range(high)[1];
+}
+
 /** The names of the curves of a chart that the run has. */
 export function namesOf(run, shown) {
   return shown.curves.filter((name) => run.curves.has(name));

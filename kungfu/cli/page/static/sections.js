@@ -1,8 +1,9 @@
 // Tables and lists of the page: who is where, decisions, changes, failures, and all that happened.
 
-import { duration, element, figure, moment } from "./words.js";
+import { bytes, duration, element, figure, moment } from "./words.js";
 
 const SHOWN_AT_ONCE = 30;
+const FOLDED = 10; // rows of a table or a list, until all of them are asked for
 
 export class Sections {
   constructor(run) {
@@ -10,6 +11,7 @@ export class Sections {
     this.shown = SHOWN_AT_ONCE;
     this.kind = "";
     this.painted = new Map(); // of each list, the elements by id, with the item that each one shows
+    this.unfolded = new Set(); // the lists of which all items are shown
   }
 
   listen() {
@@ -21,15 +23,34 @@ export class Sections {
       this.shown += SHOWN_AT_ONCE;
       this.paintStory();
     });
+    for (const button of document.querySelectorAll("button.more")) {
+      button.addEventListener("click", () => {
+        const list = button.getAttribute("aria-controls");
+        if (!this.unfolded.delete(list)) this.unfolded.add(list);
+        this.paintPeers();
+        this.paintItems();
+      });
+    }
   }
 
   paintPeers() {
     const rows = this.run.parts.peers ?? [];
-    const step = this.run.parts.run.newest?.step;
     document.getElementById("no-peers").hidden = rows.length > 0;
     document.getElementById("peers").hidden = rows.length === 0;
-    const items = rows.map((row) => ({ ...row, step: row.state === "training" ? step : undefined }));
-    this.list("peers-body", items, peerRow);
+    this.folded("peers-body", rows, peerRow);
+    this.paintUsage();
+  }
+
+  /** The usage of the processes changes every few seconds: rows stay, and so does a focus in them. */
+  paintUsage() {
+    for (const row of document.getElementById("peers-body").children) {
+      const [cpu, memory] = this.run.parts.usage?.[row.dataset.peer] ?? [null, null];
+      const words = memory === null ? "–" : `${cpu === null ? "" : `${figure(cpu)} %, `}${bytes(memory)}`;
+      const cell = row.querySelector("[data-usage]");
+      if (cell.textContent === words) continue;
+      cell.firstChild.textContent = words;
+      cell.toggleAttribute("data-unknown", memory === null);
+    }
   }
 
   paintItems() {
@@ -39,9 +60,9 @@ export class Sections {
     document.getElementById("decisions").hidden = decisions.length === 0;
     document.getElementById("no-changes").hidden = changes.length > 0;
     document.getElementById("failures").hidden = failures.length === 0;
-    this.list("decisions-body", decisions, decisionRow);
-    this.list("changes-list", changes, (item) => changeItem(item, run));
-    this.list("failures-list", failures, (item) => storyItem(item, run));
+    this.folded("decisions-body", decisions, decisionRow);
+    this.folded("changes-list", changes, (item) => changeItem(item, run));
+    this.folded("failures-list", failures, (item) => storyItem(item, run));
     this.paintStory();
   }
 
@@ -50,6 +71,16 @@ export class Sections {
     const items = this.run.ofKind(...kinds);
     document.getElementById("story-more").hidden = items.length <= this.shown;
     this.list("story-list", items.slice(0, this.shown), (item) => storyItem(item, this.run));
+  }
+
+  /** Shows the first items of a list, or all of them once its button was pressed. */
+  folded(id, items, make) {
+    const [isOpen, button] = [this.unfolded.has(id), document.querySelector(`button.more[aria-controls="${id}"]`)];
+    this.list(id, isOpen ? items : items.slice(0, FOLDED), make);
+    button.hidden = items.length <= FOLDED;
+    button.setAttribute("aria-expanded", String(isOpen));
+    const words = isOpen ? `Show ${FOLDED} only` : `Show all ${figure(items.length)}`;
+    if (button.textContent !== words) button.textContent = words;
   }
 
   /** Shows items in their order; elements of items that have not changed stay as they are. */
@@ -85,11 +116,14 @@ function row(cells, attributes = {}) {
 function peerRow(peer) {
   const speed = peer.speed === null ? "–" : `${figure(peer.speed)} of the median`;
   const slow = peer.is_slow ? element("span", { class: "badge", "data-tone": "bad" }, "slow") : null;
-  return row([
+  const made = row([
     ["peer", figure(peer.id)], ["rank", figure(peer.rank)], ["host", peer.host || "–"],
     ["process", peer.pid === null ? "–" : String(peer.pid)], ["state", peer.state], ["since", moment(peer.since)],
-    ["speed", speed, ...(slow ? [" ", slow] : [])], ["step", figure(peer.step)],
+    ["speed", speed, ...(slow ? [" ", slow] : [])], ["usage", "–"],
+    ["log", element("button", { type: "button", class: "small", "data-log": peer.id, "aria-label": `Log of peer ${figure(peer.id)}` }, "log")],
   ], { "data-peer": peer.id, "data-state": peer.state });
+  made.children[7].dataset.usage = "";
+  return made;
 }
 
 const TONES = { "carried out": "good", refused: "bad", superseded: "calm", held: "calm", decided: "calm", called: "calm" };

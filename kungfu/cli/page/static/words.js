@@ -46,6 +46,12 @@ export function moment(seconds) {
   return today ? clock : `${when.toLocaleDateString([], { day: "numeric", month: "short" })}, ${clock}`;
 }
 
+/** A number of bytes in the unit that a person would use. */
+export function bytes(value) {
+  const [unit, least] = value >= 1e9 ? ["GB", 1e9] : ["MB", 1e6];
+  return `${figure(Number((value / least).toPrecision(2)))} ${unit}`;
+}
+
 export function label(name) {
   return name === "samples_per_s" ? "samples/s" : name.replaceAll("_", " ");
 }
@@ -66,4 +72,13 @@ export function element(name, attributes = {}, ...children) {
 export function setText(id, text) {
   const target = document.getElementById(id);
   if (target.textContent !== text) target.textContent = text;
+}
+
+/** The state of a run in a few words, with its tone: green is for what has gone well to its end. */
+export function stateOf(run) {
+  if (run.state === "running") return [run.ended ? "training is over" : "running", "live"];
+  // A record that was copied without the job's file.
+  if (run.state !== "over") return run.ended ? ["over", run.is_failed ? "bad" : "good"] : ["state not known", "calm"];
+  if (run.code === 0) return ["over", "good"];
+  return [run.code === null ? "ended without a word" : `ended with exit code ${run.code}`, "bad"];
 }
