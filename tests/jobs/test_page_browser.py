@@ -253,9 +253,90 @@ def test_a_page_that_stays_open_keeps_the_newest_items_of_each_kind_and_no_more(
     with page_of(tmp_path) as address, browsing(tmp_path / "profile") as browser:
         marked(browser, address)
         newest = "#failures-list > li:first-child"
+        awaited(lambda: len(browser.texts("#failures-list > li")) == 10, what="ten failures", deadline_s=30)
+        browser.get("#failures .more").click()
+        assert browser.text("#failures .more") == "Show 10 only"
         browser.shows(newest, lambda text: f"step {MOST_ITEMS}" in text)
         with record.open("a") as file:
             file.write("".join(lines[MOST_ITEMS + 2 :]))
         browser.shows(newest, lambda text: f"step {MOST_ITEMS + 100}" in text)
         assert len(browser.texts("#failures-list > li")) == MOST_ITEMS
         assert browser.run("return window.isStillThere"), "without a reload"
+
+
+# ---- the end of a run, a log, and several runs -----------------------------------------------------------------------
+
+
+def recorded(folder: Path, *, is_failed: bool = False) -> None:
+    """A run of 60 steps in which a policy has asked for a third peer, with the logs of two peers."""
+    (folder / "peers").mkdir(parents=True)
+    ending = events.FailedEvent(peer=1, error=HOSTILE[1], code=1) if is_failed else events.EndedEvent(reason="it is over")
+    lines = record_lines([
+        events.RecordEvent(version=events.RECORD_VERSION),
+        events.StartedEvent(job="j", size=2, command=("python", "train.py", "--name", HOSTILE[0])),
+        *(events.SpawnedEvent(peer=peer, pid=peer + 10) for peer in range(12)),
+        events.ViewEvent(version=1, peers=tuple(range(12))),
+        events.DecisionEvent(step=9, rule="gns_batch", saw={"noise_scale": 116.0}, size=12, asked=13, done="x"),
+        ending,
+    ])  # fmt: skip
+    (folder / "events.jsonl").write_text("".join(lines))
+    rows = [
+        {"time": 100.0 + step, "step": step, "epoch": 0, "size": 12, "batch": 8, "loss": 1.0 / step, "rate": 0.125,
+         "samples_per_s": 8.0} for step in range(1, 60)
+    ]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "peers" / "peer-3.log").write_text("".join(f"line {number} {HOSTILE[1]}\n" for number in range(150)))
+
+
+def test_a_page_folds_what_is_long_or_flat_opens_a_log_by_its_keyboard_and_tells_the_end(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", is_failed=True)
+    with page_of(tmp_path / "run") as address, browsing(tmp_path / "profile") as browser:
+        browser.look_at(WIDE)
+        browser.open(address)
+        browser.shows("#change", "newest change: step 9, gns_batch: 12 -> 13 peers, under way (noise scale 116)")
+        assert browser.text("#command") == f"python train.py --name '{HOSTILE[0]}'"
+        ended = f"Failed after 16.0 s: {HOSTILE[1]}. The record is in {tmp_path / 'run'}; "
+        browser.shows("#ending", lambda text: text.startswith(ended))
+        assert browser.run("return document.querySelector('#ending').dataset.tone") == "bad"
+        assert browser.text("#flat-names") == "1 signal with one value all the time: rate 0.125"
+        assert len(browser.texts("#charts canvas")) == 3
+        assert browser.texts(".marks") == ["peers joined or leftpeers were lostsize that was asked for"]
+        browser.get("#flat-names").click()
+        awaited(lambda: browser.texts("#flat-charts canvas"), what="the chart of a flat signal", deadline_s=30)
+        assert len(browser.texts("#peers-body tr")) == 10
+        browser.get('button[aria-controls="peers-body"]').send_keys(Keys.ENTER)
+        assert len(browser.texts("#peers-body tr")) == 12
+        browser.get('button[data-log="3"]').send_keys(Keys.ENTER)
+        text = browser.shows("#log-text", lambda text: "line 149" in text)
+        assert (text.count("\n"), text.startswith(f"line 50 {HOSTILE[1]}")) == (99, True)
+        assert browser.focused == "log-text"
+        assert browser.run("const log = document.querySelector('#log-text'); return log.scrollTop > 0")
+        assert_in_order(browser)
+        browser.get('button[data-log="5"]').click()
+        browser.shows("#log-text", lambda text: "holds no log of peer 5" in text)
+        browser.get("#log-close").send_keys(Keys.ENTER)
+        assert browser.run("return document.activeElement.dataset.log") == "5"
+        assert browser.run("return window.isHit ?? null") is None
+
+
+def test_two_ticked_runs_are_compared_and_each_leads_to_its_page_and_back(tmp_path: Path) -> None:
+    recorded(tmp_path / "runs" / "a")
+    recorded(tmp_path / "runs" / HOSTILE[1].replace("/", ""), is_failed=True)
+    with page_of(tmp_path / "runs") as address, browsing(tmp_path / "profile") as browser:
+        browser.look_at(WIDE)
+        browser.open(address)
+        awaited(lambda: len(browser.texts("#runs-body tr")) == 2, what="two runs", deadline_s=60)
+        assert not browser.get("#compare").is_enabled()
+        for box in browser.driver.find_elements("css selector", "#runs-body input"):
+            box.send_keys(Keys.SPACE)
+        browser.get("#compare").click()
+        awaited(lambda: browser.texts("#comparison-table td"), what="the figures", deadline_s=120)
+        assert browser.run("return document.querySelector('#comparison-plot').naturalWidth") > 500
+        assert_in_order(browser)
+        browser.look_at(WIDE)
+        browser.driver.find_element("link text", "a").click()
+        browser.shows("#title", "a")
+        browser.shows("#ending", lambda text: text.startswith("Finished after 16.0 s: it is over."))
+        browser.driver.find_element("link text", "all runs").click()
+        awaited(lambda: len(browser.texts("#runs-body tr")) == 2, what="the list again", deadline_s=60)
+        assert browser.run("return window.isHit ?? null") is None

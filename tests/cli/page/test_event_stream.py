@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from unittest.mock import Mock
 
-from kungfu.cli.page.app import PageApp, PageLimits
+from kungfu.cli.page.app import PageApp
 from kungfu.cli.page.event_stream import Backlog, EventStream, UpdateLog, WakeUp
+from kungfu.cli.page.guard import PageLimits
 
 
 def missed(log: UpdateLog, since: int | None) -> Backlog:
@@ -72,7 +73,7 @@ def test_an_update_right_before_the_end_is_not_lost() -> None:
     assert b'data: "last"' in asyncio.run(streamed())
 
     async def whole() -> bytes:
-        app = PageApp(LateLog(lambda: '"whole"'), Mock(), is_known=bool, limits=PageLimits())
+        app = PageApp(LateLog(lambda: '"whole"'), Mock(), peer_log=str, limits=PageLimits())
         return (await app._whole(None)).body
 
     assert asyncio.run(whole()) == b'"whole"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 from kungfu.cli.export.listen_address import ListenAddress, listening
 from kungfu.cli.export.metrics_server import ConnectionLimits
-from kungfu.cli.page.app import PageLimits
+from kungfu.cli.page.guard import PageLimits
 from kungfu.cli.page.server import PageServer
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.record_follower import NewRecords
@@ -39,15 +40,10 @@ WITHIN_S = 60.0
 
 
 @dataclass
-class Page:
-    """A page at ``port``; ``stop`` ends it as the end of the job does."""
+class Client:
+    """A program that speaks HTTP to a page at ``port``."""
 
-    server: PageServer
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def port(self) -> int:
-        return self.server.port
+    port: int
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """The status, the headers and the body of an answer."""
@@ -68,6 +64,14 @@ class Page:
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
         finally:
             connection.close()
+
+
+@dataclass
+class Page(Client):
+    """A page; ``stop`` ends it as the end of the job does."""
+
+    server: PageServer
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def coming_back(self) -> Generator[tuple[str, str, Any], None, None]:
         """The events that a browser gets which comes back whenever it is dropped, as each browser does."""
@@ -129,7 +133,8 @@ def serve_page(
     look_every_s: float = 0.02,
 ) -> Iterator[Page]:
     """A page of the run in ``folder``; it looks at the record more often than a job's does."""
-    page = Page(PageServer(folder, listening(ListenAddress("127.0.0.1", 0)), limits=limits, quiet=quiet))
+    server = PageServer(folder, listening(ListenAddress("127.0.0.1", 0)), limits=limits, quiet=quiet)
+    page = Page(server.port, server)
     thread = threading.Thread(target=page.server.run, args=(lambda timeout_s: page.stop.wait(look_every_s),))
     thread.start()
     try:
@@ -410,3 +415,44 @@ def test_while_browsers_look_the_job_itself_tells_its_size_limits_and_end(job: P
         assert browser.until(lambda data: data.get("run", {}).get("state") == "over")["run"]["code"] == 0
         status, answer = page.post("/requests", {"action": "stop"}, kungfu_secret=SECRET)
         assert (status, "secret" in answer["error"]) == (403, True), "a job that is over has none"
+
+
+# ---- for whom it waits, what its processes use, and what they have printed -------------------------------------------
+
+
+def test_a_job_that_runs_tells_why_for_whom_it_waits_and_what_its_peers_use(tmp_path: Path) -> None:
+    known = made(event="spawned", peer=0, pid=os.getpid(), time=110.0)
+    hostile = [made(event="spawned", peer=9, pid=pid, time=101.0) for pid in (-1, 1 << 40)]
+    with serve_job(written(tmp_path, [*GROWN[:6], known, *hostile])), serve_page(tmp_path) as page, page.browser() as browser:
+        told = browser.until(lambda data: data.get("usage"))
+        assert told["usage"]["0"][1] > 1_000_000, "the memory of this process"
+        assert "9" not in told["usage"]
+        whole = json.loads(page.get("/run.json")[2])
+        assert whole["waiting"].startswith("2 starting for ")
+        assert whole["run"]["why"] == (
+            "step 50, gns_batch: 2 -> 3 peers, under way (noise scale 50.7, local batch size 16)"
+        )
+        assert whole["run"]["folder"] == str(tmp_path)
+        end_job_file(tmp_path, code=0, now=1.0)
+        told = browser.until(lambda data: data.get("run", {}).get("state") == "over")
+        assert (told["waiting"], told["usage"]) == ("", {})
+
+
+def test_processes_of_another_host_are_not_measured_here(tmp_path: Path) -> None:
+    hosts = [made(event="host", host=host, name=name, pid=pid) for host, name, pid in ((0, "a", os.getpid()), (1, "b", 1))]
+    peers = [made(event="spawned", peer=peer, pid=os.getpid(), host=peer) for peer in (0, 1)]
+    with serve_job(written(tmp_path, [*hosts, *peers])), serve_page(tmp_path) as page, page.browser() as browser:
+        assert [*browser.until(lambda data: data.get("usage"))["usage"]] == ["0"]
+
+
+def test_the_log_of_a_peer_is_plain_text_that_anyone_who_sees_the_page_may_read(job: Path) -> None:
+    (job / "peers").mkdir()
+    (job / "peers" / "peer-0.log").write_text(f"{HOSTILE}\nthe secret is {SECRET}\n")
+    with serve_job(job), serve_page(job) as page:
+        status, headers, body = page.get("/logs/0")
+        kind = headers["content-type"], headers["x-content-type-options"], headers["cache-control"]
+        assert (status, kind) == (200, ("text/plain; charset=utf-8", "nosniff", "no-store"))
+        assert body.decode() == f"{HOSTILE}\nthe secret is (the secret is not shown)"
+        for peer in ("1", "%2e%2e%2fjob.json", "9" * 5_000):
+            assert page.get(f"/logs/{peer}")[0] == 404
+        assert page.ask("POST", "/logs/0", b"", {})[0] == 405

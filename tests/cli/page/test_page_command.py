@@ -80,16 +80,20 @@ def test_beside_a_job_a_page_says_where_it_is_and_ends_with_it_and_not_by_a_sign
 
 
 @pytest.mark.slow
-def test_a_page_of_a_recorded_run_is_served_until_ctrl_c(tmp_path: Path) -> None:
-    written(tmp_path, GROWN, metrics=[measured(1)])
-    command = [sys.executable, "-m", "kungfu.cli.main", "page", str(tmp_path)]
+@pytest.mark.parametrize(("folder", "document"), [("runs/a", "run.json"), ("runs", "runs.json")])
+def test_a_page_of_a_recorded_run_or_of_several_is_served_until_ctrl_c(
+    tmp_path: Path, folder: str, document: str
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    written(tmp_path / "runs" / "a", GROWN, metrics=[measured(1)])
+    command = [sys.executable, "-m", "kungfu.cli.main", "page", str(tmp_path / folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         try:
             found = re.search(r"http://\S+/", line)
             assert found, line
-            with urllib.request.urlopen(f"{found[0]}run.json", timeout=60) as answer:
+            with urllib.request.urlopen(f"{found[0]}{document}", timeout=60) as answer:
                 assert answer.status == 200
         finally:
             process.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ from kungfu.cli.report.curves import Curves
 STATIC = Path(app.__file__).parent / "static"
 PROGRAM = """
 import { readFileSync } from "node:fs";
-import { captionOf, chartsOf, lonely, pointsOf, readoutOf } from "./points.js";
+import { captionOf, chartsOf, isFlat, lonely, pointsOf, readoutOf } from "./points.js";
 import { Run } from "./run.js";
 const told = JSON.parse(readFileSync(0)).map((updates) => {
   const run = new Run();
@@ -26,7 +26,7 @@ const told = JSON.parse(readFileSync(0)).map((updates) => {
   const newest = run.steps.length - 1;
   return Object.fromEntries([...chartsOf(run)].map((shown) => [shown.key, {
     points: pointsOf(run, shown, "steps"), lonely: lonely(pointsOf(run, shown, "steps")[3]),
-    caption: captionOf(run, shown), readout: readoutOf(run, shown, newest),
+    flat: isFlat(run, shown), caption: captionOf(run, shown), readout: readoutOf(run, shown, newest),
   }]));
 });
 console.log(JSON.stringify(told));
@@ -138,3 +138,9 @@ def test_a_noise_scale_that_is_no_number_in_many_steps_has_gaps_and_says_so(tmp_
     assert lone["points"][3] == [known.get(step) for step in range(1, 10)]
     assert [lone["points"][0][at] for at in lone["lonely"]] == [6, 9]
     assert lone["caption"] == "13 at step 9, from 10 to 13 so far, no number in 50 % of the steps"
+
+
+def test_a_signal_with_one_value_or_none_is_folded_and_what_every_job_has_is_not(tmp_path: Path) -> None:
+    run = run_of(9, size=lambda _: 2, loss=lambda _: 1.0, rate=lambda _: 0.1, mine=lambda step: step // 9)
+    [drawn] = charts(tmp_path, run)
+    assert {key: one["flat"] for key, one in drawn.items()} == {"size": False, "loss": False, "rate": True, "mine": False}

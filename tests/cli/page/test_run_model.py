@@ -24,7 +24,7 @@ def test_how_far_the_job_is_is_told_with_the_time_left_as_long_as_it_runs() -> N
         left = {"samples_left": 32 * (100 - step), "steps_left": 100 - step}
         progress = {"samples": 32 * step, "epoch": 2, "epochs": 5, **left}
         model.add(NewRecords(rows=(measured(step, progress=progress),), events=GROWN[:1] if step == 1 else ()))
-    assert model.whole()["run"]["progress"] == {**progress, "fit": None, "time_left": "2 min"}
+    assert model.whole()["run"]["progress"] == {**progress, "fit": None, "time_left": "2 min", "fraction": 0.1}
     model.add(NewRecords(rows=(), events=(EndedEvent(time=200.0, reason="training is over"),)))
     assert model.changes()["run"]["progress"]["time_left"] == ""
 

@@ -1,0 +1,129 @@
+"""The list of the runs in a folder: what came of each, their pages below it, and their comparison."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from kungfu.cli.export.listen_address import ListenAddress, listening
+from kungfu.cli.page import runs
+from kungfu.cli.page.runs import RunList
+from kungfu.cli.page.server import runs_server
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import RECORD_VERSION, RecordEvent
+from tests.cli.page.test_page import WITHIN_S, Client
+from tests.cli.recorded import FAILED, GROWN, measured, written
+from tests.runtime.job_api.served_job import SECRET, serve_job
+
+HOSTILE = "<img src=x onerror=alert(1)> & ü?#"
+
+
+@contextmanager
+def serve_runs(folder: Path) -> Iterator[Client]:
+    server = runs_server(folder, listening(ListenAddress("127.0.0.1", 0)))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield Client(server.port)
+    finally:
+        server.end()
+        thread.join(WITHIN_S)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs that are over, one of a later version, and a folder that is no run."""
+    for name in ("grown", "failed", "later", "other"):
+        (tmp_path / name).mkdir()
+    written(tmp_path / "grown", GROWN, metrics=[measured(step) for step in range(1, 41)])
+    written(tmp_path / "failed", FAILED)
+    (tmp_path / "later" / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
+    return tmp_path
+
+
+def listed(page: Client) -> dict[str, dict[str, Any]]:
+    status, headers, body = page.get("/runs.json")
+    assert (status, headers["content-type"], headers["cache-control"]) == (200, "application/json", "no-store")
+    return {row["name"]: row for row in json.loads(body)["runs"]}
+
+
+def test_the_runs_are_listed_with_what_came_of_each(folder: Path) -> None:
+    live = folder / HOSTILE
+    live.mkdir()
+    written(live, GROWN[:6], metrics=[measured(1)])
+    with serve_job(live), serve_runs(folder) as page:
+        rows = listed(page)
+        assert [*rows][-2:] == ["failed", "later"], "those that began last come first"
+        grown, failed = rows["grown"], rows["failed"]
+        assert (grown["state"], grown["is_failed"], grown["how"]) == ("unknown", False, "training is over")
+        assert (grown["newest"]["step"], grown["newest"]["batch"]) == (40, 32)
+        assert grown["why"].endswith("(noise scale 83.1)")
+        assert (failed["is_failed"], failed["how"]) == (True, "rank 1 (peer 1): killed by SIGKILL")
+        assert f"version {RECORD_VERSION + 1}" in rows["later"]["remark"]
+        assert (rows[HOSTILE]["state"], rows[HOSTILE]["command"]) == ("running", "python digits.py")
+        assert rows[HOSTILE]["waiting"].startswith("1 starting for ")
+        assert page.get(f"/run/{quote(HOSTILE)}/")[0] == 200
+        assert SECRET not in json.dumps(rows)
+
+
+def test_the_list_reads_what_is_new_and_says_how_many_runs_it_leaves_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_LOOK_EVERY_S", 0.0)
+    known = RunList(folder)
+    assert {row["name"]: row["newest"].get("step") for row in known.look()["runs"]}["grown"] == 40
+    with (folder / "grown" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(measured(41)) + "\n")
+    assert {row["name"]: row["newest"].get("step") for row in known.look()["runs"]}["grown"] == 41
+    monkeypatch.setattr(runs, "_MOST_RUNS", 1)
+    told = known.look()
+    assert (len(told["runs"]), told["count"]) == (1, 3)
+
+
+def test_each_run_has_its_page_below_the_list_and_nothing_else_has(folder: Path) -> None:
+    with serve_runs(folder) as page:
+        _, headers, html = page.get("/")
+        assert b'<table id="runs"' in html
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert page.get("/static/runs.js")[0] == 200
+        status, headers, html = page.get("/run/grown/")
+        assert (status, b'<h1 id="title">' in html) == (200, True)
+        assert headers["content-security-policy"].count("default-src") == 1
+        assert page.get("/run/grown/static/main.js")[0] == 200
+        assert json.loads(page.get("/run/grown/run.json")[2])["run"]["newest"]["step"] == 40
+        assert page.post("/run/grown/requests", {"action": "stop"}, kungfu_secret="x")[0] == 409
+        status, headers, _ = page.get("/run/grown")
+        assert (status, headers["location"].endswith("/run/grown/")) == (307, True)
+        status, _, text = page.get("/run/later/")
+        assert (status, f"version {RECORD_VERSION + 1}" in text.decode()) == (409, True)
+        for name in ("other", "nothing", "..", "%2e%2e", "grown%2f..", quote(str(folder / "grown"), safe="")):
+            assert page.get(f"/run/{name}/")[0] == 404, name
+        assert page.get("/", host="evil.example")[0] == 421
+        assert page.get("/run/grown/", host="evil.example")[0] == 421
+
+
+def test_runs_are_compared_as_by_the_command_and_what_cannot_be_is_told(folder: Path) -> None:
+    with serve_runs(folder) as page:
+        for query, why in (
+            ("", "give 2 to 8 runs"), ("run=grown", "give 2 to 8 runs"), ("run=grown&run=grown", "give 2 to 8 runs"),
+            ("run=grown&run=../x", "there is no run '../x'"), ("run=grown&run=failed", "no step of the run"),
+        ):  # fmt: skip
+            status, _, body = page.get(f"/compare.json?{query}")
+            assert (status, why in json.loads(body)["error"]) == (400, True), query
+        (folder / "again").mkdir()
+        written(folder / "again", GROWN, metrics=[measured(step, loss=3.0 / step) for step in range(2, 31)])
+        status, _, body = page.get("/compare.json?run=grown&run=again")
+        told = json.loads(body)
+        assert (status, told["names"]) == (200, ["grown", "again"])
+        assert ["steps", "40", "29"] in told["rows"]
+        assert told["notes"] == ["again: its record begins with step 2: what came before, in another run, is not counted"]
+        assert base64.b64decode(told["plot"]).startswith(b"\x89PNG")
