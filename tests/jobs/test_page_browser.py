@@ -295,7 +295,7 @@ def test_a_page_folds_what_is_long_or_flat_opens_a_log_by_its_keyboard_and_tells
         browser.open(address)
         browser.shows("#change", "newest change: step 9, gns_batch: 12 -> 13 peers, under way (noise scale 116)")
         assert browser.text("#command") == f"python train.py --name '{HOSTILE[0]}'"
-        ended = f"Failed after 16.0 s: {HOSTILE[1]}. The record is in {tmp_path / 'run'}; "
+        ended = f"Failed after 15.0 s: {HOSTILE[1]}. The record is in {tmp_path / 'run'}; "
         browser.shows("#ending", lambda text: text.startswith(ended))
         assert browser.run("return document.querySelector('#ending').dataset.tone") == "bad"
         assert browser.text("#flat-names") == "1 signal with one value all the time: rate 0.125"
@@ -336,7 +336,7 @@ def test_two_ticked_runs_are_compared_and_each_leads_to_its_page_and_back(tmp_pa
         browser.look_at(WIDE)
         browser.driver.find_element("link text", "a").click()
         browser.shows("#title", "a")
-        browser.shows("#ending", lambda text: text.startswith("Finished after 16.0 s: it is over."))
+        browser.shows("#ending", lambda text: text.startswith("Finished after 15.0 s: it is over."))
         browser.driver.find_element("link text", "all runs").click()
         awaited(lambda: len(browser.texts("#runs-body tr")) == 2, what="the list again", deadline_s=60)
         assert browser.run("return window.isHit ?? null") is None
