@@ -112,7 +112,7 @@ class WholeBatches:
     def after(self, fields: Mapping[str, Any]) -> WholeBatches:
         """The batches updated by a step, whose line of metrics is ``fields``."""
         batch, epoch = _batch_in(fields), fields.get("epoch")
-        if batch is None:
+        if batch is None or (batch == self.batch and epoch == self.epoch and not self.is_left_out):
             return self
         is_smaller = self.batch is not None and epoch == self.epoch and batch < self.batch
         return replace(self, is_left_out=True) if is_smaller and not self.is_left_out else WholeBatches(batch, epoch)

@@ -47,9 +47,11 @@ class RunList:
         """The newest runs, latest start first, and the number of all runs; reads their records once a second."""
         with self._lock:
             if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
-                names, known = run_names(self._folder), self._watchers
-                self._watchers = {name: known.get(name) or self._watcher(name) for name in names[:_MOST_RUNS]}
-                rows = [_row(name, watcher) for name, watcher in self._watchers.items()]
+                names = run_names(self._folder)
+                watchers = {name: self._watchers.get(name) or self._watcher(name) for name in names[:_MOST_RUNS]}
+                rows = [_row(name, watcher) for name, watcher in watchers.items()]
+                # A record that could not be read is read anew.
+                self._watchers = {row["name"]: watchers[row["name"]] for row in rows if not row["remark"]}
                 rows.sort(key=lambda row: row["began"] or 0.0, reverse=True)
                 self._document = {"folder": str(self._folder.absolute()), "count": len(names), "runs": rows}
                 self._looked_at = time.monotonic()

@@ -80,6 +80,8 @@ def test_the_list_reads_what_is_new_and_says_how_many_runs_it_leaves_out(
 ) -> None:
     monkeypatch.setattr(runs, "_LOOK_EVERY_S", 0.0)
     known = RunList(folder)
+    assert [row["name"] for row in known.look()["runs"] if row["remark"]] == ["later"]
+    assert [row["name"] for row in known.look()["runs"] if row["remark"]] == ["later"], "again"
     assert {row["name"]: row["newest"].get("step") for row in known.look()["runs"]}["grown"] == 40
     with (folder / "grown" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(measured(41)) + "\n")
