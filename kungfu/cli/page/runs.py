@@ -174,8 +174,11 @@ class RunsApp:
             time.sleep(timeout_s)
             return self._is_ending()
 
-        # The record was replaced or became unreadable: its page ends, and a reload opens it again.
-        with suppress(KungfuError):
+        try:
             feed.follow(is_over)
-        self._pages.pop(name, None)
-        feed.log.end()
+        # The record was replaced or became unreadable: its page ends, and a reload opens it again.
+        except KungfuError:
+            pass
+        finally:
+            self._pages.pop(name, None)
+            feed.log.end()
