@@ -15,8 +15,8 @@ from kungfu.event_log.values import finite_number
 
 # The steps and seconds at one size after which a pace is known.
 _KNOWN_STEPS, _KNOWN_S = 4, 1.0
-# The seconds over which the pace is measured, and the seconds between two marks.
-_WINDOW_S, _MARK_EVERY_S = 600.0, 10.0
+# The seconds over which the pace behind the time left and the throughput are measured, in this many marks.
+_WINDOW_S, _THROUGHPUT_S, _MARKS = 600.0, 60.0, 60
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def brief(self) -> str:
         """The decision in a few words, for a status line."""
         asked = f"{figure(self.size)} -> {counted(self.asked, 'peer')}"
-        return f"step {figure(self.step)}, {self.rule}: {asked}, under way"
+        return f"step {figure(self.step)}, {self.rule}: {asked}"
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):

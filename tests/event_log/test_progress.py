@@ -102,7 +102,7 @@ def test_the_smaller_last_batch_of_an_epoch_is_no_batch_and_a_smaller_batch_is_o
             found.append(batches.batch)
         return found
 
-    assert told((0, 256), (0, 157), (1, 256), (1, 157), (2, 128), (2, 128)) == [256, 256, 256, 256, 256, 128]
+    assert told((0, 256), (0, 157), (1, 256), (1, 157), (2, 128), (2, 128)) == [256, 256, 256, 256, 128, 128]
     assert told((0, 256), (0, 256), (0, 64), (0, 64), (1, 64)) == [256, 256, 256, 64, 64], "a rule has set it"
     assert told((0, 9), (1, 8), (2, 7)) == [9, 8, 7], "epochs of one step"
     assert told((None, "many"), (None, 9), (None, "NaN"), (None, 5), (None, 9)) == [None, 9, 9, 9, 9]

@@ -270,7 +270,9 @@ def test_a_page_that_stays_open_keeps_the_newest_items_of_each_kind_and_no_more(
 def recorded(folder: Path, *, is_failed: bool = False) -> None:
     """A run of 60 steps in which a policy has asked for a third peer, with the logs of two peers."""
     (folder / "peers").mkdir(parents=True)
-    ending = events.FailedEvent(peer=1, error=HOSTILE[1], code=1) if is_failed else events.EndedEvent(reason="it is over")
+    ending = (
+        events.FailedEvent(peer=1, error=HOSTILE[1], code=1) if is_failed else events.EndedEvent(reason="it is over")
+    )
     lines = record_lines([
         events.RecordEvent(version=events.RECORD_VERSION),
         events.StartedEvent(job="j", size=2, command=("python", "train.py", "--name", HOSTILE[0])),
@@ -293,7 +295,7 @@ def test_a_page_folds_what_is_long_or_flat_opens_a_log_by_its_keyboard_and_tells
     with page_of(tmp_path / "run") as address, browsing(tmp_path / "profile") as browser:
         browser.look_at(WIDE)
         browser.open(address)
-        browser.shows("#change", "newest change: step 9, gns_batch: 12 -> 13 peers, under way (noise scale 116)")
+        browser.shows("#change", "newest change: step 9, gns_batch: 12 -> 13 peers (noise scale 116)")
         assert browser.text("#command") == f"python train.py --name '{HOSTILE[0]}'"
         ended = f"Failed after 15.0 s: {HOSTILE[1]}. The record is in {tmp_path / 'run'}; "
         browser.shows("#ending", lambda text: text.startswith(ended))

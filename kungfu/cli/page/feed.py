@@ -124,7 +124,8 @@ class PageFeed:
         code = job.code if job is not None else None
         run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder.absolute())}
         waiting = waiting_words(self.job, now=time.time()) if running else ""
-        if job is not None and running and self.log.viewers and time.monotonic() - self._measured_at >= _MEASURE_EVERY_S:
+        is_due = time.monotonic() - self._measured_at >= _MEASURE_EVERY_S
+        if job is not None and running and self.log.viewers and is_due:
             self._measured_at, self._usage = time.monotonic(), self._peer_usage(job)
         return {"run": run, "waiting": waiting, "usage": self._usage if running else {},
                 "membership": status and _membership(status, self.job), **self._plan()}  # fmt: skip

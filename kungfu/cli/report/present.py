@@ -18,9 +18,12 @@ def decision_words(job: Job) -> str:
     change = job.change
     if change is None:
         return ""
-    closed = (one.event for one in reversed(job.decisions) if change is one.event or change is one.outcome)
-    saw = next((event.seen() for event in closed), "")
-    return change.brief() + (f" ({saw})" if saw else "")
+    behind = (one for one in reversed(job.decisions) if change is one.event or change is one.outcome)
+    decision = next(behind, None)
+    if decision is None:
+        return change.brief()
+    saw, is_open = decision.event.seen(), decision.is_open and job.ending is None
+    return change.brief() + (", under way" if is_open else "") + (f" ({saw})" if saw else "")
 
 
 def waiting_words(job: Job, *, now: float) -> str:

@@ -147,7 +147,7 @@ def test_the_status_shows_every_figure_and_what_is_unknown_as_such() -> None:
     screen = bare(painted([ScreenUpdate((), 0, JOB)]))
     for words in ("step 1,204", "samples/s 700", "peers 2", "batch 32", "loss -", "noise scale 3,612", " training, "):
         assert words in screen
-    assert f"last decision: {DECIDED}; 1 starting for 40 s" in screen.replace("\n", " ")
+    assert f"last decision: {DECIDED}; 1 starting for 40 s" in " ".join(screen.split())
 
 
 def test_lines_stand_above_the_status_with_who_said_them() -> None:

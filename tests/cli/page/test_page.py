@@ -423,7 +423,11 @@ def test_while_browsers_look_the_job_itself_tells_its_size_limits_and_end(job: P
 def test_a_job_that_runs_tells_why_for_whom_it_waits_and_what_its_peers_use(tmp_path: Path) -> None:
     known = made(event="spawned", peer=0, pid=os.getpid(), time=110.0)
     hostile = [made(event="spawned", peer=9, pid=pid, time=101.0) for pid in (-1, 1 << 40)]
-    with serve_job(written(tmp_path, [*GROWN[:6], known, *hostile])), serve_page(tmp_path) as page, page.browser() as browser:
+    with (
+        serve_job(written(tmp_path, [*GROWN[:6], known, *hostile])),
+        serve_page(tmp_path) as page,
+        page.browser() as browser,
+    ):
         told = browser.until(lambda data: data.get("usage"))
         assert told["usage"]["0"][1] > 1_000_000, "the memory of this process"
         assert "9" not in told["usage"]
@@ -439,7 +443,9 @@ def test_a_job_that_runs_tells_why_for_whom_it_waits_and_what_its_peers_use(tmp_
 
 
 def test_processes_of_another_host_are_not_measured_here(tmp_path: Path) -> None:
-    hosts = [made(event="host", host=host, name=name, pid=pid) for host, name, pid in ((0, "a", os.getpid()), (1, "b", 1))]
+    hosts = [
+        made(event="host", host=host, name=name, pid=pid) for host, name, pid in ((0, "a", os.getpid()), (1, "b", 1))
+    ]
     peers = [made(event="spawned", peer=peer, pid=os.getpid(), host=peer) for peer in (0, 1)]
     with serve_job(written(tmp_path, [*hosts, *peers])), serve_page(tmp_path) as page, page.browser() as browser:
         assert [*browser.until(lambda data: data.get("usage"))["usage"]] == ["0"]

@@ -143,4 +143,4 @@ def test_a_noise_scale_that_is_no_number_in_many_steps_has_gaps_and_says_so(tmp_
 def test_a_signal_with_one_value_or_none_is_folded_and_what_every_job_has_is_not(tmp_path: Path) -> None:
     run = run_of(9, size=lambda _: 2, loss=lambda _: 1.0, rate=lambda _: 0.1, mine=lambda step: step // 9)
     [drawn] = charts(tmp_path, run)
-    assert {key: one["flat"] for key, one in drawn.items()} == {"size": False, "loss": False, "rate": True, "mine": False}
+    assert [key for key, one in drawn.items() if one["flat"]] == ["rate"]

@@ -117,7 +117,7 @@ def test_runs_are_compared_as_by_the_command_and_what_cannot_be_is_told(folder: 
     with serve_runs(folder) as page:
         for query, why in (
             ("", "give 2 to 8 runs"), ("run=grown", "give 2 to 8 runs"), ("run=grown&run=grown", "give 2 to 8 runs"),
-            ("run=grown&run=../x", "there is no run '../x'"), ("run=grown&run=failed", "no step of the run"),
+            ("run=grown&run=../x", "there is no run '../x'"), ("run=grown&run=failed", "failed/metrics.jsonl: no line"),
         ):  # fmt: skip
             status, _, body = page.get(f"/compare.json?{query}")
             assert (status, why in json.loads(body)["error"]) == (400, True), query
@@ -127,5 +127,7 @@ def test_runs_are_compared_as_by_the_command_and_what_cannot_be_is_told(folder: 
         told = json.loads(body)
         assert (status, told["names"]) == (200, ["grown", "again"])
         assert ["steps", "40", "29"] in told["rows"]
-        assert told["notes"] == ["again: its record begins with step 2: what came before, in another run, is not counted"]
+        assert told["notes"] == [
+            "again: its record begins with step 2: what came before, in another run, is not counted"
+        ]
         assert base64.b64decode(told["plot"]).startswith(b"\x89PNG")

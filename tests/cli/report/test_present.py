@@ -22,6 +22,7 @@ SAW = "(noise scale 50.7, local batch size 16)"
     ("events", "words"),
     [
         ([GROWN[5]], f"step 50, gns_batch: 2 -> 3 peers, under way {SAW}"),
+        ([GROWN[5], GROWN[-1]], f"step 50, gns_batch: 2 -> 3 peers {SAW}"),
         (GROWN[5:8], f"step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms {SAW}"),
         (GROWN[:12], "step 301, at_most(gns_batch, schedule): 3 -> 2 peers, stood still for 65 ms (noise scale 83.1)"),
         ([GROWN[5], made(event="refused", rule="gns_batch", asked=3, reason="x")], f"gns_batch: 3 peers refused {SAW}"),

@@ -49,7 +49,7 @@ function makeRow(name) {
   const head = element("th", { role: "rowheader", scope: "row" }, element("div", {}, box, " ", link, element("div", { class: "command" }, command)));
   head.dataset.label = "run";
   const cells = CELLS.map((label) => {
-    const cell = element("td", { role: "cell" }, element("div", {}));
+    const cell = element("td", { role: "cell", class: label === "newest change" ? "" : "number" }, element("div", {}));
     cell.dataset.label = label;
     return cell;
   });

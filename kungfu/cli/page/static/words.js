@@ -49,7 +49,7 @@ export function moment(seconds) {
 /** A number of bytes in the unit that a person would use. */
 export function bytes(value) {
   const [unit, least] = value >= 1e9 ? ["GB", 1e9] : ["MB", 1e6];
-  return `${figure(Number((value / least).toPrecision(2)))} ${unit}`;
+  return `${Number((value / least).toPrecision(2))} ${unit}`;
 }
 
 export function label(name) {
@@ -78,7 +78,7 @@ export function setText(id, text) {
 export function stateOf(run) {
   if (run.state === "running") return [run.ended ? "training is over" : "running", "live"];
   // A record that was copied without the job's file.
-  if (run.state !== "over") return run.ended ? ["over", run.is_failed ? "bad" : "good"] : ["state not known", "calm"];
+  if (run.state !== "over") return run.is_failed ? ["failed", "bad"] : run.ended ? ["over", "good"] : ["state not known", "calm"];
   if (run.code === 0) return ["over", "good"];
   return [run.code === null ? "ended without a word" : `ended with exit code ${run.code}`, "bad"];
 }
