@@ -134,9 +134,9 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
             return f"to stay at {counted(self.size, 'peer')}"
         return f"{counted(self.asked, 'peer')} instead of {figure(self.size)}"
 
-    def seen(self) -> str:
-        """The values that the rule saw, without sizes."""
-        return reasons(self.saw, without=("size", "target", *self.won, *self.lost))
+    def seen(self, *without: str) -> str:
+        """The values that the rule saw, as text, without sizes and the named values."""
+        return reasons(self.saw, without=("size", "target", *self.won, *self.lost, *without))
 
     def contest(self) -> list[str]:
         """The requests of a combined rule's policies, and the policies that won; empty for any other rule.

@@ -22,7 +22,7 @@ def decision_words(job: Job) -> str:
     decision = next(behind, None)
     if decision is None:
         return change.brief()
-    saw, is_open = decision.event.seen(), decision.is_open and job.ending is None
+    saw, is_open = decision.event.seen("step"), decision.is_open and job.ending is None
     return change.brief() + (", under way" if is_open else "") + (f" ({saw})" if saw else "")
 
 
