@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from kungfu.cli.console.log_filter import sanitize
+from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 from kungfu.errors import UsageError
 from kungfu.event_log.growing_file import open_regular
 from kungfu.runtime.job_api.job_file import read_job_file
@@ -29,7 +29,7 @@ class PeerLogs:
         self._folder, self._secret = folder, ""
 
     def end(self, peer: str) -> str:
-        """The last `LINES` lines of the log of a peer; long lines may leave fewer.
+        """The last `LINES` lines of the log of a peer, without TensorFlow's start-up noise; long lines may leave fewer.
 
         Raises:
             UsageError: There is no such log on this host.
@@ -48,7 +48,7 @@ class PeerLogs:
             where = "it has printed nothing yet, or its log is on the host that it ran on"
             raise UsageError(f"{peers.absolute()} holds no log of peer {peer[:20]}: {where}") from error
         # The first line is cut, except if it is the only one.
-        whole = lines[1:] if start and len(lines) > 1 else lines
+        whole = [line for line in lines[start > 0 and len(lines) > 1 :] if not is_startup_noise(line)]
         return self._without_secret("\n".join(sanitize(line, encoding="utf-8") for line in whole[-LINES:]))
 
     def _without_secret(self, text: str) -> str:

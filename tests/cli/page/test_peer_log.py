@@ -29,6 +29,8 @@ def test_the_end_is_a_hundred_lines_as_a_terminal_shows_them(tmp_path: Path) -> 
     )
     assert logged(tmp_path, b"\xff\xfe broken\n").end("0") == "�� broken"
     assert logged(tmp_path, "").end("0") == ""
+    noise = "2026-01-31 12:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.\n"
+    assert logged(tmp_path, f"{noise}mine\n{noise}").end("0") == "mine"
 
 
 def test_of_long_lines_the_end_is_whole_lines_and_of_one_its_end(tmp_path: Path) -> None:

@@ -17,7 +17,12 @@ export class Log {
       if (button) this.open(button.dataset.log);
     });
     byId("log-close").addEventListener("click", () => this.close());
-    setInterval(() => this.peer !== null && !document.hidden && this.read(), AGAIN_AFTER_MS);
+    this.timer = setInterval(() => this.peer !== null && !document.hidden && this.read(), AGAIN_AFTER_MS);
+  }
+
+  /** The page has ended, and nobody answers any more. */
+  end() {
+    clearInterval(this.timer);
   }
 
   async open(peer) {

@@ -31,6 +31,7 @@ function connect() {
     source.close();
     setText("connection", "This page has ended with its job.");
     control.close();
+    log.end();
   });
   source.addEventListener("error", () => {
     if (isOver) return;
