@@ -48,8 +48,9 @@ class PeerLogs:
             where = "it has printed nothing yet, or its log is on the host that it ran on"
             raise UsageError(f"{peers.absolute()} holds no log of peer {peer[:20]}: {where}") from error
         # The first line is cut, except if it is the only one.
-        whole = [line for line in lines[start > 0 and len(lines) > 1 :] if not is_startup_noise(line)]
-        return self._without_secret("\n".join(sanitize(line, encoding="utf-8") for line in whole[-LINES:]))
+        whole = lines[1:] if start and len(lines) > 1 else lines
+        shown = [sanitize(line, encoding="utf-8") for line in whole if not is_startup_noise(line)]
+        return self._without_secret("\n".join(shown[-LINES:]))
 
     def _without_secret(self, text: str) -> str:
         # A job that is over has no secret in its file any more, but an earlier call may have read it.
