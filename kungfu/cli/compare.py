@@ -96,7 +96,7 @@ class RunFigures:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedRuns:
     """Several runs with their figures, and the loss ``goal`` for which their costs are compared."""
 
     runs: tuple[ComparedRun, ...]
@@ -142,7 +142,7 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _plotted(compared: Comparison, given: argparse.Namespace) -> Path | None:
+def _plotted(compared: ComparedRuns, given: argparse.Namespace) -> Path | None:
     """Draws the plot and returns its path; without matplotlib, returns ``None`` and says so, unless --to is given."""
     if given.to is None and (advice := missing("plots")):
         print(f"kungfu compare: no plot is drawn: it {advice}", file=sys.stderr)
@@ -150,7 +150,7 @@ def _plotted(compared: Comparison, given: argparse.Namespace) -> Path | None:
     return write_png(drawn(compared.runs, compared.goal, over=given.over), given.to or Path("compare.png"))
 
 
-def compare_runs(folders: Sequence[Path], *, goal: float | None = None) -> Comparison:
+def compare_runs(folders: Sequence[Path], *, goal: float | None = None) -> ComparedRuns:
     """Compares the runs in some folders.
 
     Args:
@@ -165,7 +165,7 @@ def compare_runs(folders: Sequence[Path], *, goal: float | None = None) -> Compa
     names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
     runs = tuple(read_run(folder, name=name) for folder, name in zip(folders, names, strict=True))
     goal = _common_loss(runs) if goal is None else goal
-    return Comparison(runs, tuple(figures_of(one, goal=goal) for one in runs), goal)
+    return ComparedRuns(runs, tuple(figures_of(one, goal=goal) for one in runs), goal)
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
 # ---- as a table ------------------------------------------------------------------------------------------------------
 
 
-def _table(compared: Comparison) -> Table:
+def _table(compared: ComparedRuns) -> Table:
     columns = (Column(Text(one.name), justify="right", overflow="fold") for one in compared.figures)
     table = Table("", *columns)
     for name, cells in compared.rows().items():

@@ -41,7 +41,7 @@ def waits(*events: dict[str, Any]) -> str:
     return waiting_words(fold(made(time=float(time), **one) for time, one in enumerate((*begun, *events))), now=43.0)
 
 
-def test_a_job_waits_for_those_that_start_are_ready_or_will_replace_others_and_at_its_end_for_nobody() -> None:
+def test_a_job_waits_for_joiners_and_replacements_and_at_its_end_for_nobody() -> None:
     spawned = [{"event": "spawned", "peer": peer, "pid": 9} for peer in (1, 2, 3)]
     assert waits() == ""
     assert waits(*spawned) == "3 starting for 40 s"
