@@ -290,7 +290,7 @@ def recorded(folder: Path, *, is_failed: bool = False) -> None:
     (folder / "peers" / "peer-3.log").write_text("".join(f"line {number} {HOSTILE[1]}\n" for number in range(150)))
 
 
-def test_a_page_folds_what_is_long_or_flat_opens_a_log_by_its_keyboard_and_tells_the_end(tmp_path: Path) -> None:
+def test_a_page_folds_what_is_long_opens_a_log_by_its_keyboard_and_tells_the_end(tmp_path: Path) -> None:
     recorded(tmp_path / "run", is_failed=True)
     with page_of(tmp_path / "run") as address, browsing(tmp_path / "profile") as browser:
         browser.look_at(WIDE)
