@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import socket
@@ -76,17 +77,21 @@ def launcher(folder: Path) -> list[str]:
     """The command line of the job, with all observers."""
     options = ["-np", "2", "--max", "4", "--logdir", str(folder / "digits"), "--tensorboard", str(folder / "board")]
     program = ["-m", "examples.digits", "--epochs", str(EPOCHS), "--device-ms", str(DEVICE_MS)]
-    more = ["--three-from", str(THREE_FROM), "--results", str(folder / "results")]
+    # The page shows this command: without the paths of this machine.
+    more = ["--three-from", str(THREE_FROM), "--results", "results"]
     (folder / "results").mkdir()
     return [sys.executable, "-m", "kungfu.cli.run", *options, "--page", "0", "--metrics-port", "0",
-            sys.executable, *program, *more]  # fmt: skip
+            Path(sys.executable).name, *program, *more]  # fmt: skip
 
 
 @contextmanager
 def running(command: Sequence[str], console: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a program, and ends it after the block."""
+    """Starts a program in the folder of its output, and ends it after the block."""
+    paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     with console.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=console.parent, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **paths}
+        )
     try:
         yield process
     finally:
