@@ -65,7 +65,7 @@ class Pace:
         return Pace(size, self.steps + 1, (*marks, mark), self.window_s)
 
     def after_batch(self, fields: Mapping[str, Any]) -> Pace:
-        """The pace updated by a step, whose line of metrics is ``fields``; the samples so far are the sum of batches."""
+        """The pace updated by a step, whose line of metrics is ``fields``; the samples are the sum of the batches."""
         now, size, batch = finite_number(fields.get("time")), as_whole(fields.get("size")), _batch_in(fields)
         if now is None or size is None or batch is None:
             return self

@@ -1,4 +1,4 @@
-"""Serves the page of a run, or of a folder of runs: ``kungfu page RUN``, and the side process of ``kungfu-run --page``."""
+"""Serves the page of a run, or of several: ``kungfu page RUN``, and the side process of ``kungfu-run --page``."""
 
 from __future__ import annotations
 
