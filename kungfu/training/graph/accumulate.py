@@ -122,7 +122,7 @@ class Accumulation:
         return asking
 
     def _fit(self, gradients: Sequence[Any]) -> None:
-        """Creates the sums in the first trace, when the gradients become known."""
+        """Creates the sums in the first trace, when the shapes and dtypes of the gradients become known."""
         kinds = [(gradient.shape, _wide(gradient.dtype)) for gradient in gradients]
         if [(total.shape, total.dtype) for total in self._sums] == kinds:  # a retrace of the function
             return
@@ -145,7 +145,7 @@ class Accumulation:
 
 
 def _wide(dtype: Any) -> Any:
-    """The dtype of a sum: sums over samples overflow half precision, and a mean of integers needs fractions."""
+    """The dtype for summing values of ``dtype``: half precision would overflow; a mean of integers needs fractions."""
     if dtype in (tf.float16, tf.bfloat16):
         return tf.float32
     return dtype if dtype.is_floating or dtype.is_complex else tf.float64

@@ -22,7 +22,7 @@ DENSE_LIMIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class SummedTotals:
-    """Tensors that a step sums over the peers by its gradient message; ``conclude`` receives the sums."""
+    """Tensors that a step's message sums over the peers along with the gradients; ``conclude`` receives the sums."""
 
     totals: Sequence[Any]
     conclude: Callable[[Sequence[Any]], object]
@@ -140,13 +140,13 @@ def _per_sample(total: Any, samples: tf.Variable) -> Any:
 
 
 def _of_share(mean: Any, total: Any, samples: tf.Variable) -> Any:
-    """The total over this peer's share, in the dtype of one micro-batch's ``total``."""
+    """The sum over this peer's share, computed from the ``mean`` per sample, in the dtype of ``total``."""
     whole = mean * tf.cast(samples.read_value(), tf.float64)
     return tf.cast(whole if total.dtype.is_floating else tf.round(whole), total.dtype)
 
 
 def _dense_leaves(gradients: Any) -> list[Any]:
-    """The gradients other than ``None``, as dense tensors; ``UsageError`` without any, or if XLA compiles the step."""
+    """The gradients that are not ``None``, as dense tensors; ``UsageError`` if all are ``None``, or under XLA."""
     refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]

@@ -51,8 +51,8 @@ class PeerShare:
 
 
 class _Vector:
-    """States of one dtype that are all summed over the peers, or all averaged with samples as weights. One vector
-    holds their totals. ``states``: the metrics' variables, each with its value at the beginning of an epoch."""
+    """States of one dtype: all summed over the peers, or all averaged, weighted by the peers' sample counts. One vector
+    holds the states' totals. ``states``: the metrics' variables, each with its value at the beginning of an epoch."""
 
     def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
@@ -67,7 +67,7 @@ class _Vector:
         )
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: the vector to sum over the peers; for means, states times samples, followed by the samples."""
+        """Graph: this peer's states as one vector; for means, multiplied by the sample count, which comes last."""
         vector = tf.concat([tf.reshape(one, [-1]) for one in after], axis=0)
         if not self._is_mean:
             return [vector]
@@ -99,7 +99,7 @@ class _Gathered:
         return self._before
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: each state in this peer's row, and a row that marks whether this peer had samples."""
+        """Graph: arrays with one row per peer, zero except in this peer's row: its states, and 1 if it had samples."""
         return [_in_row(one, peer) for one in (*after, tf.cast(peer.samples > 0, tf.float32))]
 
     def conclude(self, sums: Sequence[Any]) -> None:
@@ -160,7 +160,7 @@ class CombinedMetrics:
         per_step: The metrics that receive one number of the whole batch per step; they are combined by "mean".
 
     Raises:
-        UsageError: A metric's state does not add up and has no declared combination, or the combination does not fit.
+        UsageError: A metric whose state is not a sum has no declared combination, or a combination does not fit.
     """
 
     def __init__(
@@ -311,13 +311,13 @@ class LoopMetrics:
 
 
 def peer_share(graph_state: GraphState) -> PeerShare:
-    """Graph: this peer's part in the step."""
+    """Graph: this peer's number of samples in the step, its rank, and the size of its view."""
     view, samples = graph_state.view, graph_state.metrics.samples
     return PeerShare(samples.read_value(), view.rank.read_value(), view.size.read_value())
 
 
 def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
-    """Raises ``UsageError`` for metrics whose states do not add up, if there are micro-batches."""
+    """Raises ``UsageError`` for metrics whose states are not summed over the peers, if there are micro-batches."""
     if metrics is not None and accumulation is not None and not metrics.job.only_adds:
         raise UsageError(
             "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
@@ -401,7 +401,7 @@ def _not_additive(metric: Any) -> str:
 
 
 def _is_of_keras(kind: type, method: str) -> bool:
-    """True if Keras defines this method of a metric: a custom method may keep values other than sums."""
+    """True if a metric has this method from Keras; a custom method may keep values other than sums."""
     owner = next(one for one in kind.__mro__ if method in vars(one))
     is_public = getattr(keras.metrics, owner.__name__, None) is owner
     return is_public or any(issubclass(one, owner) for one in _ADDITIVE)

@@ -28,7 +28,7 @@ _HEADER = 4  # samples, loss times samples, posts, and the number of posts that 
 
 @dataclass(frozen=True)
 class Averaging:
-    """The inputs of ``average``. ``loss_scale`` returns the factor of a loss-scaling optimizer."""
+    """The parts of a run that ``average`` uses; ``loss_scale`` returns the optimizer's factor on the loss."""
 
     graph_state: GraphState
     program: Program
@@ -38,7 +38,7 @@ class Averaging:
 
 
 def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-    """Functions for the graph that read the learning rate, and the loss scale (``None`` for other optimizers)."""
+    """Functions to read learning rate and loss scale in the graph; the second is ``None`` if the loss is not scaled."""
     scale = getattr(optimizer, "dynamic_scale", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return lambda: tf.convert_to_tensor(inner.learning_rate), None if scale is None else lambda: scale
@@ -46,7 +46,7 @@ def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], A
 
 @dataclass(frozen=True)
 class GradientMessage:
-    """A received message: the means, the sums of totals, and ``conclude``, which evaluates folds and rules."""
+    """A received message: the means, the sums over the peers, and ``conclude``, which evaluates folds and rules."""
 
     means: Sequence[Any]
     sums: Sequence[Any]
@@ -155,7 +155,7 @@ def _gradient_norms(
     Args:
         program: The policies, as functions that build ops.
         gradients: This peer's dense tensors, before they are averaged.
-        sources: The sources known before the message; the gates of the norms are evaluated with them.
+        sources: The sources known before the message; they determine if this step needs a norm.
         samples: The number of this peer's samples; if 0, its gradients belong to another peer's sample, and their norm
             is set to NaN.
         loss_scale: The factor on the gradients, float32; ``None`` for 1.
@@ -199,7 +199,7 @@ def _exact(count: Any) -> Any:
 
 
 def _time_after(gradients: Sequence[Any]) -> Any:
-    """The time at which the last gradient is computed, in seconds, float64; the busy time ends there."""
+    """The end of this peer's busy time in the step: the time when the last gradient is computed, float64 seconds."""
     with tf.control_dependencies(list(gradients)):
         return tf.timestamp()
 
@@ -245,7 +245,8 @@ def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
 
 
 def _corrected(sums: Sequence[Any], corrected: Callable[[], list[Any]], expected: Any, total: Any) -> list[Any]:
-    """The means of the gradients and other values, from sums that were weighted by the expected samples."""
+    """The means of the gradients and other values. ``sums`` were weighted by the peers' ``expected`` samples; they are
+    corrected if the actual number of samples, ``total``, differs."""
     # Usually the actual samples equal the expected ones, and the gradients are not touched again. Otherwise the means
     # are reweighted by the actual samples; without any samples the mean is zero, so that no variable becomes NaN.
     return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in sums], corrected))
@@ -270,7 +271,7 @@ def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
 
 
 def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
-    """Graph: removes the checksums from the message; if they differ, counts a request in the message's header."""
+    """Graph: removes the checksums from the message; if they differ, adds a barrier request to the message's header."""
     header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
     # Peers whose states differ hold a barrier, as if one of them had requested it.
     unlike = _float(checksum.compared(checksums, size))

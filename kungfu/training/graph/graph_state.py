@@ -93,8 +93,8 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """This peer's rank in its view, and the view's sizes and batch for the graph. ``exchanged``: the number of peers
-    that leave as soon as their replacements have joined, or have received the state. ``host_joiners``: the number of
+    """This peer's rank in its view, and the view's sizes and batch size for the graph. ``exchanged``: the number of
+    peers that leave once their replacements have joined, or have received the state. ``host_joiners``: the number of
     joiners starting on this host."""
 
     version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
@@ -112,7 +112,7 @@ class ViewVariables:
     max_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/max_size", value=1))
 
     def assign(self, *, version: int, size: int, rank: int) -> None:
-        """Enters a new view, whose steps are counted from 0."""
+        """Stores the version, size and rank of a new view, and sets the number of its steps to 0."""
         for variable, value in ((self.version, version), (self.size, size), (self.rank, rank), (self.steps, 0)):
             write_variable(variable, value)
 
@@ -145,11 +145,11 @@ class PostCount:
         return cls(*(_integer(f"kungfu/{name}_{one.name}") for one in fields(cls)))
 
     def ask(self) -> None:
-        """Host: adds one request, which rides on the next message."""
+        """Host: counts one more request of this peer for a barrier; the request rides on the next message."""
         self.asked.assign_add(1)
 
     def post(self, count: Any) -> None:
-        """Graph: adds the requests of rules that fired in this step."""
+        """Graph: adds ``count`` requests for a barrier, made by rules that fired in this step."""
         self.asked.assign_add(count)
         self.carried.assign_add(count)
 
@@ -255,7 +255,7 @@ class Outcomes:
         )
 
     def fetched(self) -> Outcome:
-        """Host: the outcomes as arrays, without the watched values."""
+        """Host: the outcomes as arrays, without the values of signals for status lines."""
         nothing = np.zeros(0, np.float32)
         fired, targets, masks, inputs = (
             read_variable(one) for one in (self.fired, self.targets, self.masks, self.inputs)
@@ -263,7 +263,7 @@ class Outcomes:
         return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing, nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
-        """Graph: stores an outcome; ``standing`` (bool, one per rule) is True for each rule that may count as fired."""
+        """Graph: stores an outcome; only rules whose entry in ``standing`` (bool) is True may count as fired."""
         self.fired.assign(tf.logical_and(outcome.fired, standing))
         self.targets.assign(outcome.targets)
         if self.masks.shape[0]:
@@ -276,7 +276,8 @@ class Outcomes:
 @dataclass(frozen=True)
 class RuleOutcomes:
     """The outcomes of the acting rules, for the barrier, and of the shadow rules in the last step. A rule that fires in
-    one step causes the barrier at the end of the next step. Rules may fire in both steps, so both are kept."""
+    one step causes the barrier at the end of the next step. Rules may fire in both steps, so the outcomes of both steps
+    are kept."""
 
     standing: tf.Variable  # bool, one per rule: True for an acting rule, unless a hold has stopped its requests
     posted: tuple[Outcomes, Outcomes]  # of the rules that fired since the last barrier, by step number modulo 2
@@ -290,15 +291,8 @@ class RuleOutcomes:
         rules.put_in_force(plan, held=())
         return rules
 
-    def put_in_force(self, plan: CompiledPolicies, *, held: Collection[str]) -> None:
-        """Host: lets the acting rules request barriers, except those for another size that a hold has stopped."""
-        stopped = [one for one in plan.rules if one.name in held and isinstance(one.action, (Rescale, Evict))]
-        standing = [one.mode == "acting" and one not in stopped for one in plan.rules]
-        write_variable(self.standing, standing)
-
-    def post(self, outcome: Any, *, step: Any) -> None:
-        """Graph: keeps the outcome of step ``step`` for the barrier, for the rules that may request one."""
-        standing = self.standing.read_value()
+    def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
+        """Graph: keeps the outcome of step ``step`` for the barrier; for ``standing`` see `Outcomes.assign`."""
 
         def kept(place: Outcomes) -> Any:
             place.assign(outcome, standing=standing)
@@ -364,7 +358,7 @@ class GraphState:
         return [self.order, metrics.step_record.packed, *_variables_in(parts)]
 
     def in_share(self) -> list[tf.Variable]:
-        """This peer's position in its share of a step, and the program's values; no barrier reads these variables."""
+        """The variables that no barrier reads: this peer's position in its share, and the values published and fed."""
         metrics = self.metrics
         return [*_variables_in(metrics.micro), *metrics.published.all(), *metrics.fed.variables()]
 

@@ -119,18 +119,18 @@ class LayerMemory:
         trace.undone = self.undone
 
     def knows(self, variables: Iterable[tf.Variable]) -> None:
-        """Adds variables to the known ones of `share`, because they are replicated with the training state."""
+        """Adds variables that are replicated with the training state to the ``known`` variables of `share`."""
         if self.known is not None:
             self.known |= {id(one.handle) for one in variables}
 
     @property
     def reductions(self) -> dict[int, LayerReduction]:
-        """The program's declarations, by the ids of Keras' variables."""
+        """The combinations that the program declares for variables, by the ``id`` of Keras' variable."""
         return {id(one.variable): one.reduction for one in self.remembered if one.reduction is not None}
 
     @property
     def described(self) -> list[str]:
-        """The declarations, with the indices of their variables; the same on all peers."""
+        """The declared combinations as texts, each with the index of its variable; equal on all peers."""
         return [f"{one.reduction} of variable {index}" for index, one in enumerate(self.remembered) if one.reduction]
 
     @property
@@ -213,7 +213,7 @@ def _refuse_reduction(one: _Remembered) -> None:
 
 
 def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
-    """The error message for variables without a declaration, with the line that declares them."""
+    """The error message for variables without a declaration; it suggests the line of code that declares them."""
     first = unsaid[0]
     where = line_of(flow.written[id(first.value.handle)])
     names = ", ".join(f'"{"/".join(one.variable.path.split("/")[-2:])}": "sum"' for one in unsaid)

@@ -50,7 +50,7 @@ class LearningRateControl:
         self._ramp = tf.Variable(tf.zeros([5], tf.float64), trainable=False, name="kungfu/rate_ramp")
 
     def first_ramp(self, *, steps: int) -> Ramp | None:
-        """A constant ramp from step ``steps`` on, with the factor left by the previous run; ``None`` if it is 1."""
+        """A ramp from step ``steps`` on that keeps the factor left by the previous run; ``None`` if the factor is 1."""
         # A rate persists by itself, as a variable of the optimizer. A factor does not: peers that join or resume later
         # receive the factor only with the terms of the view.
         return None if self._left == 1.0 else Ramp(self._left, self._left, since=steps, over=0.0)
@@ -66,7 +66,7 @@ class LearningRateControl:
         return float(self._ramp.numpy()[1]) * self._base()
 
     def ramp_start(self) -> float:
-        """The start of a ramp that begins now: the learning rate in force, or with a schedule the factor on it."""
+        """The first value of a ramp that begins now: the learning rate; with a schedule, the factor on the schedule."""
         return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
 
     def on_scale(self, rate: float) -> float:

@@ -44,7 +44,7 @@ class _DeclaredValues:
         self._policies = {name: plan.rules_reading(name)[0] for name in self._declared}
 
     def refuse(self, name: str, what: str, *, where: str = "") -> NoReturn:
-        """Raises ``PolicyError`` with the policy that declares the name, the line of the declaration, and ``where``."""
+        """Raises ``PolicyError`` for a declared name, with its policy and line, and the user's line ``where``."""
         raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
 
 
@@ -121,7 +121,8 @@ class PublishedValues(_DeclaredValues):
         return [one.read_value() for one in self.variables.values() if one.dtype.is_floating]
 
     def offered(self, floats: list[Any], samples: Any) -> dict[str, Any]:
-        """Graph: the published values by name; NaN, 0 or False without samples. ``floats``: means over the share."""
+        """Graph: the published values by name; NaN, 0 or False on a peer without samples. ``floats``: the floats as
+        means over the peer's share of the step."""
         averaged = iter(floats)
         values = {
             name: next(averaged) if one.dtype.is_floating else one.read_value() for name, one in self.variables.items()
@@ -212,7 +213,7 @@ class FedValues(_DeclaredValues):
             write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:
-        """Graph: the fed numbers for the next message by name, NaN if there is no new one; and `carry`'s argument."""
+        """Graph: the fed numbers by name, NaN if none were fed since the last message; and the argument of `carry`."""
         # No policy is fed: the step needs no op.
         if not self._names:
             return {}, None
@@ -224,7 +225,7 @@ class FedValues(_DeclaredValues):
         return {name: newest[index] for index, name in enumerate(self._names)}, offers
 
     def carry(self, offers: Any) -> None:
-        """Graph: marks these offers as carried, on every rank, after a successful message."""
+        """Graph, on every rank: records that a message has carried the fed numbers up to the count ``offers``."""
         if self._names:
             self._carried.assign(offers)
 

@@ -59,11 +59,11 @@ class BatchRollback:
             self._before = []
 
     def remembered(self, samples: Any) -> None:
-        """Graph: calls ``remember`` if there are no samples."""
+        """Graph: saves the variables' values (see `remember`) if this peer has no samples."""
         self._on_host(self.remember, samples)
 
     def restored(self, samples: Any) -> None:
-        """Graph: calls ``restore`` if there are no samples; later ops of the step see the restored values."""
+        """Graph: restores the saved values if there are no samples; later ops of the step see the restored values."""
         self._on_host(self.restore, samples)
 
     def _on_host(self, act: Callable[[], None], samples: Any) -> None:
@@ -141,7 +141,7 @@ class CompiledStep:
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
-        """The result of the user's function, and the report of the step; ``micro`` has the form of `WHOLE`."""
+        """Runs one micro-batch; returns the user function's result and the step's report. For ``micro`` see `WHOLE`."""
         rollback = self._parts.rollback
         # The sample belongs to another peer: this peer's local variables must not count it.
         is_undone = rollback.is_needed and (micro[2] or not sample_count(tensors))
@@ -307,7 +307,7 @@ def _begin(parts: StepParts, samples: Any) -> None:
 
 
 def _is_offered(graph_state: GraphState, *, every: int) -> tf.Tensor:
-    """Graph: True before every N-th step, and before the step that follows each of these steps."""
+    """Graph: True if ``offer`` (see `inside`) is due: before every N-th step, and before the step that follows it."""
     return tf.less(graph_state.progress.step.read_value() % every, 2)
 
 

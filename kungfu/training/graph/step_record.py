@@ -30,7 +30,7 @@ from kungfu.signal.sources import ONLY_AT_RESCALE
 
 
 class MessageNumbers(NamedTuple):
-    """The inputs of a step's derived sources: variables and tensors in the graph, numbers on the host."""
+    """The numbers from which other sources of a step are computed; in the graph they are tensors or variables."""
 
     steps: Any  # the number of steps before this one
     size: Any  # of the view
@@ -55,7 +55,7 @@ _STEPS, _SAMPLES, _LOSS = 0, _INPUTS - 4, _INPUTS - 3
 
 
 def given_numbers(packed: Sequence[float]) -> MessageNumbers:
-    """Host: the inputs of the derived sources, read from the front of a packed record."""
+    """Host: the numbers from which other sources are computed, read from the front of a packed record."""
     return MessageNumbers(*[*packed[:_SAMPLES], packed[_SAMPLES:_INPUTS]])
 
 
@@ -183,7 +183,7 @@ class StepRecord:
         return list(packed[_INPUTS + len(self._packed_indices) :])
 
     def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
-        """The fields of a line of the metrics: the common fields of every step, and the values of the named signals.
+        """The fields of a line of ``metrics.jsonl``: those common to every step, and the values of the named signals.
 
         Args:
             packed: The packed record of the step.
@@ -218,7 +218,7 @@ class StepRecord:
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
-        """Name, index and type of each watched value; an integer has a second entry that keeps all digits."""
+        """Name, index and type of each signal for status lines; an integer has a second entry that keeps all digits."""
         kinds: Mapping[str, type] = {"watched": float, "watched_whole": int}
         return [(one.name, at, kinds[one.group]) for at, one in enumerate(self.columns) if one.group in kinds]
 
@@ -234,7 +234,7 @@ class StepRecord:
 
     @cached_property
     def _in_columns(self) -> Callable[[Sequence[float]], Sequence[float]]:
-        """A function from the packed record to the columns; the derived columns are computed afterwards."""
+        """A function that reads all columns from a packed record; derived columns get placeholders, replaced later."""
         indices = self._packed_indices
         return itemgetter(*(indices.get((one.group, one.name), 0) for one in self.columns))
 
@@ -244,8 +244,8 @@ class StepRecord:
 
 
 def make_step_record(plan: CompiledPolicies) -> StepRecord:
-    """The record of a plan's steps: the scalar sources, the reductions of the gradients, and the rules. A source given
-    by the program is included only if a rule uses it."""
+    """The record of a plan's steps: the scalar sources, the reductions of the gradients, and the rules. A value that
+    the program publishes or feeds is included only if a rule uses the value."""
     columns = _columns(plan)
     # With a fraction for each peer, the length depends on the size of the view.
     nothing = np.full(_INPUTS + sum(not _is_derived(one) for one in columns), np.nan)
