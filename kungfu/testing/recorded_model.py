@@ -28,7 +28,7 @@ _OFTEN = 20  # the maximum number of steps, as a multiple of the recorded ones: 
 
 @dataclass(frozen=True)
 class SizeMeasured:
-    """The measurements at one size."""
+    """The measurements of the steps that a recorded job did with one number of peers."""
 
     size: int
     steps: int  # the number of steps with a known time: all but the first two of each view
@@ -185,7 +185,7 @@ def _peers(sizes: Sequence[int]) -> str:
 
 
 def _samples(step: RecordedStep) -> int:
-    """The samples of a step."""
+    """The number of samples of all peers in a step; 0 if unknown."""
     total = step.agreed.get("total_samples")
     if total is None:
         total = sum(one.get("samples", 0.0) for one in step.local)
@@ -193,7 +193,7 @@ def _samples(step: RecordedStep) -> int:
 
 
 def _timed(steps: Sequence[RecordedStep]) -> Iterator[tuple[RecordedStep, float, int]]:
-    """Yields each step with a known time, its seconds and its samples; the view's next step records the time."""
+    """Yields each step, its seconds and its samples; omits a step if the view's next step recorded no seconds."""
     for one, after in itertools.pairwise(steps):
         seconds = _finite(after.local[0].get("step_seconds"), 0.0)
         if after.view == one.view and after.step == one.step + 1 and seconds > 0:
@@ -233,7 +233,7 @@ def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, 
 
 
 def usual_times(rescales: Iterable[RescaleEvent]) -> tuple[float | None, float | None]:
-    """The median seconds of a stop and of a joiner's preparation; ``None`` if unknown."""
+    """The median seconds for which a rescale stops training, and of a joiner's preparation; ``None`` if unknown."""
     stops = [one.stop_s for one in rescales if one.stop_s >= 0]
     joining = [one.parts.get("spawn_s", 0.0) + one.parts.get("ready_s", 0.0) for one in rescales if one.joined]
     joining = [one for one in joining if one > 0]
@@ -269,7 +269,7 @@ def _least_speed(steps: Sequence[RecordedStep]) -> float:
 
 
 def _slowest(jitter: float, size: int) -> float:
-    """The step time of the slowest of ``size`` peers, relative to the mean; recorded steps include this factor."""
+    """The step time of the slowest of ``size`` peers, relative to the mean; recorded step times include this factor."""
     return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 
@@ -284,7 +284,7 @@ def _largest_draw(peers: int) -> float:
 
 
 def _noise(steps: Sequence[RecordedStep]) -> Iterator[tuple[float, float]]:
-    """Yields the samples done and the gradient noise scale, averaged over `_WINDOW` steps, where norms are recorded."""
+    """Yields the samples done and the gradient noise scale, averaged over `_WINDOW` of the steps that record norms."""
     local, mean = _NORMS
     pairs = []
     for one in steps:

@@ -78,9 +78,12 @@ def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iter
     """Yields the sources of each step: the local ones by rank, and the agreed ones, which are equal on all peers.
 
     Agreed sources are sequences with one value per step. Local sources have, for each step, one value per peer or one
-    value for all peers; the names `declared` by policies are local. Defaults: steps are counted from 1, nothing is
-    pending or was refused, a step has as many peers as its longest local source, the maximum size is the largest of
-    all sizes, and the samples per epoch are unknown. Raises `UsageError` for sequences whose lengths do not match.
+    value for all peers; the names in `declared`, which policies declare, are local. Defaults of missing sources: steps
+    are counted from 1; nothing is pending or was refused; a step has as many peers as its longest local source has
+    values; the maximum size is the largest of all sizes; the samples per epoch are unknown.
+
+    Raises:
+        UsageError: The lengths of the sequences do not match.
     """
     steps, own = _steps(arrays), {name for name in arrays if _is_local(name, declared)}
     sizes = [_size(arrays, index, own) for index in range(steps)]
@@ -100,7 +103,7 @@ def _steps(arrays: Mapping[str, Any]) -> int:
 
 
 def _size(arrays: Mapping[str, Any], index: int, own: set[str]) -> int:
-    """The number of peers of a step: as given by ``size``, else the most values of a local source in this step."""
+    """The number of peers of a step: as given by ``size``, else the length of the longest local source in this step."""
     if "size" in arrays:
         return int(arrays["size"][index])
     rows = [len(values[index]) for name, values in arrays.items() if name in own and _is_row(values[index])]

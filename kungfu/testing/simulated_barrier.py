@@ -109,7 +109,7 @@ class SimulatedBarrier:
         return JoinerOffer(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
     def _adjusted(self, before: View, decision: Decision) -> Terms:
-        """The terms of a decision, with the settings that on-rescale rules and other rules request."""
+        """The settings of the job after a decision, including those that on-rescale rules and other rules request."""
         job = self.job
         return with_settings(
             decision,

@@ -31,7 +31,7 @@ class Clocks:
     peer_s: float = 0.0  # summed over all peers, each from the barrier where it joined to the one where it left
 
     def stand(self, seconds: float, *, size: int) -> None:
-        """Adds a time during which ``size`` peers are in the job, training or not."""
+        """Advances the clocks by ``seconds``, during which ``size`` peers are in the job, training or not."""
         self.total_s += seconds
         self.peer_s += seconds * size
 
@@ -140,7 +140,7 @@ class SimulatedJob:
 
     @classmethod
     def started(cls, model: ClusterModel) -> SimulatedJob:
-        """The job before its first step."""
+        """Creates the job as it is before its first step."""
         start, peers = model.start, list(range(model.start.size))
         terms = Terms(start.global_batch_size, start.global_batch_size / start.size)
         return cls(model, peers, terms, SimulatedHosts.filled(model.hosts, peers), SpeedSampler(model.speeds))
@@ -185,7 +185,7 @@ class SimulatedJob:
 
     @property
     def position(self) -> SimulatedStep:
-        """The next step, as the argument of the model's functions."""
+        """The next step (number, size, samples, time and others), in the form that the model's functions receive."""
         return SimulatedStep(
             self.step,
             size=self.size,

@@ -110,7 +110,7 @@ def simulate(
 
 
 def _as_carried_out(fired: FiredRule, barrier: SimulatedBarrier) -> FiredRule:
-    """The fired rule, with the peers that its budget allowed it to replace, and the reason if it had no effect."""
+    """The fired rule, with the ranks that its budget of replacements covered, and the reason if it had no effect."""
     key = fired.rule, fired.step
     return replace(fired, ranks=barrier.ranks.get(key, fired.ranks), unmet=barrier.unmet.get(key, ""))
 

@@ -1,8 +1,8 @@
 """Replays a plan over a recorded trace, and compares the replayed decisions with the run's decisions.
 
-The run's own plan is replayed with the run's membership: local folds follow their peers from view to view, and every
-snapshot of the record is compared with the replayed states. After missing steps the states are *lost*, and the replay
-resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not compared.
+The run's own plan is replayed with the run's membership: in a new view, peers that stay keep the states of their local
+folds. Every recorded snapshot is compared with the replayed states. After missing steps the states are *lost*, and the
+replay resumes at the next snapshot. Any other plan starts with fresh folds, and its decisions are not compared.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _beginning(
 
 
 def _enter(playing: _Playing, step: RecordedStep) -> None:
-    """Enters the view of a step; local folds follow their peers, as identified by the snapshots around the change."""
+    """Enters the view of a step; peers that stay, known from snapshots, keep the states of their local folds."""
     before, replaying = playing.previous, playing.replay
     if before is None or before.view == step.view:
         return
@@ -173,7 +173,7 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
 
 
 def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
-    """True if the states of the folds before `step` are unknown because the record lacks earlier steps."""
+    """True if the states of folds are unknown as steps before `step` are missing; a snapshot restores the states."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
     # After a gap, the states are unknown until a snapshot restores them.
@@ -220,7 +220,7 @@ def _restore(replaying: Replay, snapshot: Snapshot) -> None:
 
 
 def _held(snapshot: Snapshot, name: str) -> list[Any]:
-    """A field of a fold's state on every peer; a field that is equal on all peers is recorded by rank 0 only."""
+    """A field of a fold's state for each rank; if the field is equal on all peers, only rank 0 records the field."""
     agreed = snapshot.folds[0].get(name, math.nan)
     return [one.get(name, agreed) for one in snapshot.folds]
 

@@ -1,4 +1,4 @@
-"""``attach``: the compiled step and its calls in a loop."""
+"""``attach``, and the `Training` that it returns: the compiled step, and its calls in a loop."""
 
 from kungfu.training.loop.attach import attach
 from kungfu.training.loop.training import Training

@@ -142,7 +142,7 @@ class _Injector:
         return self.hit_until.get(peer, 0.0) > now
 
     def _is_calm(self, job: Job, now: float) -> bool:
-        """True if the job is whole (see `Job`), no member is still hit, and a step ended after the last fault did."""
+        """True if the job is whole (see `Job`), no fault still affects a member, and a step ended after all faults."""
         # Steps reach the record late: a step recorded after a fault may have ended before the fault.
         is_hit = any(self._is_hit(peer, now) for peer in job.members)
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
@@ -220,7 +220,7 @@ def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collectio
 
 
 def why_gone(what: What, job: Job, peers: Collection[int]) -> str:
-    """The reason why a process of a fault cannot be signalled; empty if all of them can be signalled."""
+    """The reason why a fault cannot signal one of its processes; empty if it can signal all of them."""
     processes = processes_of(what, job, peers)
     return next(filter(None, (why_out_of_reach(one.pid, started_at=one.started_at) for one in processes)), "")
 
@@ -269,7 +269,7 @@ def seconds_held(what: What, *, longest_s: float) -> float:
 def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[str, int]) -> bool:
     """True if the moment of a fault has come, apart from the seconds to wait after it. The job is ``calm`` once it has
     recovered from the previous faults. ``begun`` is the number of recorded steps when the schedule began, and
-    ``before`` the number of events by kind after the previous fault."""
+    ``before`` the number of events of each kind when the wait for this moment began."""
     match when.moment:
         case "step":
             return job.steps >= when.number + begun * when.relative and (calm or not when.calm)
@@ -289,7 +289,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     Args:
         what: The action of the fault.
         job: The job according to its record.
-        coming: The joiners on their way when the moment came; they count as joiners even after they have joined.
+        coming: The joiners under way at the moment of the fault; they count as joiners even after they have joined.
 
     Raises:
         UsageError: There is no such peer or host.

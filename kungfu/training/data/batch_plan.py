@@ -30,7 +30,7 @@ class KeptRows:
     its missing rows are loaded.
 
     Cost:
-        The memory of four batches (two exist anyway, being loaded ahead), and some microseconds to compare indices.
+        The memory of four batches (loading ahead keeps two of them anyway), and some microseconds to compare indices.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class BatchPlan:
         return share if most is None else share[micro_batch.micro * most : (micro_batch.micro + 1) * most]
 
     def stamp(self, micro_batch: MicroBatch) -> Stamp:
-        """The stamp that the step compares with the run's position."""
+        """The position, view and micro-batch of a batch, which the step compares with the run's position."""
         position, empty = micro_batch.step_slice.position, not len(self.indices(micro_batch))
         version = micro_batch.step_slice.version
         return Stamp(position.epoch, position.offset, version, micro_batch.micro, micro_batch.micros, empty)

@@ -58,7 +58,7 @@ def catch_up(
         stream: Data that must be read from their start.
         newest: Returns the position of the peers that train; ``None`` if no peer trains.
         meanwhile: Called after each batch.
-        allowed_s: The maximum time for reading the remaining distance in the view, while the other peers wait.
+        allowed_s: The most seconds for which this peer may read after it has joined, while the other peers wait.
         clock: A monotonic clock, in seconds.
 
     Returns:
@@ -142,7 +142,7 @@ class DataCursor:
         self._recorded = 0  # the number of passed samples that need no event: recorded already, or read at once
 
     def follow(self, source: SampleSource) -> None:
-        """Tracks the run's position in this source from now on, unless its samples are loaded by index."""
+        """Tracks the run's position in a source from now on; does nothing if the source loads samples by index."""
         if isinstance(source, Stream):
             self._stream = source
         if isinstance(source, SequentialSource):

@@ -65,14 +65,15 @@ def spread_rows(shape: Any) -> NDArray[np.int64]:
 
 
 def _spread(arrays: Any) -> list[NDArray[Any]]:
-    """The same rows of each array; the array with the largest rows limits the number of rows."""
+    """The same rows of each array; the array with the most values per row limits the number of rows."""
     leaves = [np.asarray(one) for one in tf.nest.flatten(arrays) if one is not None]
     rows = min((spread_rows(one.shape) for one in leaves), key=len, default=np.zeros(0, np.int64))
     return [one[rows] for one in leaves]
 
 
 def _order_bits(targets: Any) -> float:
-    """The binary logarithm of the number of distinguishable orders of these targets: n! / (c_1! c_2! ...)."""
+    """The binary logarithm of the number of distinguishable orders of n targets, of which c_i have the i-th value:
+    n! / (c_1! c_2! ...)."""
     columns = _contents(targets)
     counts = Counter(b"".join(one[row].tobytes() for one in columns) for row in range(len(columns[0])))
     return (lgamma(counts.total() + 1) - sum(lgamma(one + 1) for one in counts.values())) / log(2)

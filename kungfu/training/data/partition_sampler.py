@@ -93,7 +93,7 @@ class Assignment:
     # ---- as numbers, for a variable of the replicated state ----------------------------------------------------------
 
     def to_row(self, room: int) -> NDArray[np.int64]:
-        """The assignment as ``room`` integers."""
+        """Encodes the assignment as ``room`` integers, padded with zeros; see `from_row`."""
         parts = [*(Part(-1, 0, 0) if one is None else one for one in self.held), *self.returned]
         lengths = [len(self.members), len(self.returned)]
         numbers = [self.position.epoch, self.position.offset, self.handed_out, *lengths, *self.members]

@@ -96,7 +96,7 @@ class PassSampler:
 
     Args:
         samples: The number of samples in an epoch.
-        pass_samples: The number of samples in the data. A step may use samples of two passes, where one ends.
+        pass_samples: The number of samples in the data. At the end of a pass, a step may use samples of two passes.
         seed: The seed that determines, with the pass's number, the order; ``None`` for the order of the data.
     """
 

@@ -35,7 +35,7 @@ class DataEndedError(UsageError):
 
 @dataclass(frozen=True)
 class StreamSampler:
-    """Selects the samples of a stream in their order, by number."""
+    """Selects the samples of a stream in the order of their numbers."""
 
     samples: int
 
@@ -152,7 +152,7 @@ class Stream:
         """The checksum of an epoch's first batch; ``None`` if the checksum is unknown on this peer.
 
         Cost:
-            None on a peer that has read that batch; otherwise, if the data can be read from any position, one reading.
+            None on a peer that has read that batch; else the batch is read, if the data can be read from any position.
         """
         with self._lock:
             if self._checksum is None:
