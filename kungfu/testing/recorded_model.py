@@ -134,7 +134,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
-    """Describes the guesses of a job's model, for the ``sizes`` and ``batches`` that occurred when the model ran."""
+    """Describes what a job's model guessed, for the ``sizes`` and ``batches`` that occurred when the model ran."""
     seen = sorted(job.sizes)
     between = sorted({one for one in sizes if one not in seen and seen[0] < one < seen[-1]})
     above, below = sorted({one for one in sizes if one > seen[-1]}), sorted({one for one in sizes if one < seen[0]})

@@ -74,7 +74,7 @@ class SimulatedBarrier:
         return self.brought
 
     def finish(self) -> None:
-        """Calls the hooks that fired in the last step, since no barrier follows that step."""
+        """Calls the hooks of the rules that fired in the last step, since no barrier follows that step."""
         for fired in self.posted:
             if isinstance(fired.action, Call):
                 self._answered(fired, rule_requests.call_last_hook(fired, fired.action, size=self.job.size))
@@ -128,7 +128,7 @@ class SimulatedBarrier:
         return [rule_requests.asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
-        """Applies the decision: its settings, the new view if there is one, and the start of missing peers."""
+        """Applies the decision: stores its settings, enters the new view if there is one, and starts missing peers."""
         job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
         changed = view.version != before.version
         job.terms = terms
@@ -145,7 +145,7 @@ class SimulatedBarrier:
             self._prepare(count, tuple((one.by, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
-        """Prepares this many joiners: keeps joiners that are on their way, and starts more where slots are free."""
+        """Prepares ``count`` joiners: keeps joiners that are on their way, and starts more where slots are free."""
         job, now, before = self.job, self.job.clocks.total_s, self.joining
         # Once some joiners have joined, the remaining ones are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]

@@ -70,14 +70,14 @@ class SimulatedHosts:
 
     @classmethod
     def filled(cls, hosts: HostSlots, peers: Iterable[int]) -> SimulatedHosts:
-        """Places the first peers of a job, host by host."""
+        """Creates the hosts, with the first peers of a job placed on them."""
         made = cls(hosts)
         for peer in peers:
             made.start(peer, 0.0)
         return made
 
     def start(self, peer: int, now: float, *, leaving: Iterable[int] = ()) -> bool:
-        """Places a peer by the rule of a real job, which avoids hosts with recently removed peers.
+        """Places a peer on a host by the rule of a real job, which avoids hosts with recently removed peers.
 
         Args:
             peer: The id of the peer.

@@ -34,7 +34,7 @@ _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": sig
 
 
 class InjectedJob(Protocol):
-    """The job that faults are injected into."""
+    """The job that receives the faults: it accepts requests, and tells if it has ended."""
 
     def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
         """Submits a request to the job; raises ``KungfuError`` if it is refused or cannot be submitted."""
@@ -148,7 +148,7 @@ class _Injector:
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
 
     def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
-        """Waits for the moment of a fault; returns the obstacle, empty if there is none, and the joiners under way. The
+        """Waits for the moment of a fault; returns the obstacle to it, empty if none, and the joiners under way. The
         schedule began after ``begun`` recorded steps, and the previous fault ended at time ``since``."""
         limits = self.limits
         before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s

@@ -93,7 +93,7 @@ class SignalPeers:
 
 @dataclass(frozen=True)
 class SlowPeers:
-    """Lets the members with these ``ranks``, or the newest joiner, run ``percent`` of the time for ``for_s`` s."""
+    """Lets the members with these ``ranks``, or the newest joiner, run ``percent`` % of ``for_s`` seconds."""
 
     ranks: tuple[int, ...]
     percent: int
@@ -131,7 +131,7 @@ class Fault:
 
     @property
     def action(self) -> str:
-        """The action, in the language of the schedule."""
+        """The fault's action, in the language of the schedule."""
         return in_words(self.what) if isinstance(self.what, Resize | SaveCheckpoint) else str(self.what)
 
 
@@ -160,7 +160,7 @@ def _fault(words: str) -> Fault:
 
 
 def _contradiction(part: dict[str, Any]) -> str | None:
-    """The contradiction between the verb of a fault and another part; ``None`` if there is none."""
+    """The contradiction between a fault's verb and another part of the fault; ``None`` if there is none."""
     if part["verb"] == "slow":
         percent = int(part["percent"] or 0)
         if part["hosts"] or not part["seconds"] or not 1 <= percent <= 99:

@@ -213,7 +213,7 @@ class SequentialSource(SampleSource, Protocol):
     passed: int
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> Any:
-        """Makes the sampler that suits these partitions."""
+        """Makes the sampler that selects the samples of each step from these partitions."""
         ...
 
     def read_to(self, indices: NDArray[np.int64]) -> None:

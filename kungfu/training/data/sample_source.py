@@ -43,7 +43,7 @@ class SampleSource(Protocol):
 
 
 def is_source(data: Any) -> TypeGuard[SampleSource]:
-    """True if an object's class derives from `SampleSource`; equal names of attributes (as in pandas) are not enough."""
+    """True if an object's class derives from `SampleSource`; equal attribute names (as in pandas) are not enough."""
     return SampleSource in type(data).__mro__
 
 

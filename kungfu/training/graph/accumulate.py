@@ -83,7 +83,7 @@ class Accumulation:
         return tf.cond(micro.last.read_value(), end, count)
 
     def _whole(self, gradients: Sequence[Any], loss: Any) -> list[Any]:
-        """The means over the share's samples; from here on, the share counts as this peer's batch."""
+        """The means over the share's samples; sets this peer's number of samples in the step to that of the share."""
         self._add(gradients, loss)
         micro = self._micro
         samples = micro.samples.read_value()
@@ -113,7 +113,7 @@ class Accumulation:
         run_where(samples > 0, add)  # the mean of an empty micro-batch is NaN
 
     def _asking(self, apply: Callable[..., None]) -> Callable[..., None]:
-        """An optimizer's ``apply`` that updates on the last micro-batch only."""
+        """A replacement for an optimizer's ``apply``, which updates on the last micro-batch only."""
 
         @tf.autograph.experimental.do_not_convert
         def asking(*args: Any, **kwargs: Any) -> None:

@@ -89,7 +89,7 @@ def average(
 def average_to_conclude(
     averaging: Averaging, gradients: Any, *, loss: Any, waited: Sequence[Any] = ()
 ) -> tuple[Any, Callable[[], Any]]:
-    """Averages like `average`, but the caller evaluates the policies' folds and rules, after a further message.
+    """Averages like `average`; the caller evaluates the policies' folds and rules later, after a further message.
 
     Returns:
         The means in a nest like ``gradients``; and the function that evaluates the folds and rules, to be called after

@@ -190,7 +190,7 @@ class CombinedMetrics:
 
     @property
     def variables(self) -> list[Any]:
-        """The variables of the metrics, in the order of ``start`` and of the argument of ``outgoing``."""
+        """The variables of the metrics, in the order of the result of `start` and of the argument of `outgoing`."""
         return [one for group in self._groups for one in group.variables]
 
     # ---- in a step -------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class CombinedMetrics:
             group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
-        """Assigns ``totals`` to the metrics, by default the epoch's totals: validation may have changed the metrics."""
+        """Assigns ``totals``, by default the epoch's, to the metrics, which validation may have changed."""
         given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
         self.assign([one for group in self._groups for one in group.cut([next(given) for _ in group.totals])])
 

@@ -237,7 +237,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
 
 
 def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
-    """The gradients without the factor of a loss-scaling optimizer, for the norms of a monitor."""
+    """The gradients without the factor of a loss-scaling optimizer; policies measure the norms of such gradients."""
     if loss_scale is None:
         return list(gradients)
     inverse = 1.0 / _float(loss_scale)
@@ -329,7 +329,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
-    """Graph: stores the inputs of the rules that fired, and requests a barrier if one of them acts."""
+    """Graph: stores the inputs of the rules that fired, and requests a barrier if an acting rule fired."""
     graph_state, rules = averaging.graph_state, averaging.program.plan.rules
     acting = [rule.mode == "acting" for rule in rules]
     # Shadow rules do not act: the host reports them, without a barrier.

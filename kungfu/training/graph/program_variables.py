@@ -49,8 +49,8 @@ class _DeclaredValues:
 
 
 class PublishedValues(_DeclaredValues):
-    """The variables of the published names that a plan's rules use. ``_held`` keeps values other than floats from the
-    share's last micro-batch with samples."""
+    """The variables of the published names that a plan's rules use. ``_held`` keeps the values, other than floats, that
+    the share's last micro-batch with samples has published."""
 
     def __init__(self, plan: CompiledPolicies) -> None:
         super().__init__(plan, "publish")
@@ -97,7 +97,8 @@ class PublishedValues(_DeclaredValues):
 
     def refuse_missing(self, given: Collection[str], captured: Collection[int]) -> None:
         """Tracing, before the message: raises ``PolicyError`` for a name that this trace of the step has not published.
-        For a function traced earlier, the only evidence is ``captured``: the ids of the handles used by the graph."""
+        If a function that publishes was traced earlier, the only evidence is ``captured``: the ids of the handles that
+        the graph uses."""
         for name, variable in self.variables.items():
             # Neither the step nor a function called by it writes the variable.
             if name not in given and id(variable.handle) not in captured:
@@ -109,7 +110,7 @@ class PublishedValues(_DeclaredValues):
                 )
 
     def hold(self, samples: Any, done: Any) -> None:
-        """Graph: restores values other than floats if the micro-batch with index ``done`` has no samples."""
+        """Graph: restores earlier values, except floats, if the micro-batch with index ``done`` has no samples."""
         # A micro-batch without samples ran on another peer's sample.
         for name, held in self._held.items():
             before = tf.where(done > 0, held.read_value(), _nothing(held.dtype))
@@ -185,7 +186,7 @@ class FedValues(_DeclaredValues):
         self._carried = tf.Variable(self._counts, trainable=False, name="kungfu/fed_carried")
 
     def variables(self) -> list[tf.Variable]:
-        """The variables that a step reads; none without declared names."""
+        """The variables that a step reads; none if the plan's rules read no fed number."""
         return [self._values, self._offers, self._carried] if self._names else []
 
     def feed(self, name: str, value: Any, *, where: str) -> None:

@@ -45,7 +45,7 @@ class BatchRollback:
         return bool(self._handles)
 
     def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
-        """Tracing: selects the handles of variables to restore; omits variables assigned ``alike`` on all peers."""
+        """Tracing: selects the handles of variables to restore; omits ``alike``, assigned equal values on all peers."""
         self._handles = [one for one in handles if id(one) not in self.kept and id(one) not in alike]
 
     def remember(self) -> None:
@@ -137,7 +137,7 @@ class CompiledStep:
         return [one for one in self._traced.captured_inputs if is_variable(one)]
 
     def traces(self) -> int:
-        """The number of times that the step or the user's function in it was traced, whichever is larger."""
+        """The number of traces of the step, or of the user's function in the step if that number is larger."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
@@ -239,7 +239,7 @@ class CompiledStep:
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     def _step(self, micro: Any, *tensors: Any) -> list[Any]:
-        """Graph: the whole step, traced once: learning rate, user's function, end of the step, report."""
+        """Graph: the whole step, traced once; sets the learning rate, calls the user's function, ends and reports."""
         parts, accumulation = self._parts, self._parts.accumulation
         # If the share is empty, the batch holds another peer's sample, which has no weight in the mean.
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
