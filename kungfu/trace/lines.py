@@ -28,7 +28,7 @@ _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 def header_line(
     plan: LineFields | None, *, policies: Sequence[str], every: int, phase: int = 1, first: int = 1
 ) -> dict[str, Any]:
-    """The header line of a phase; from phase 2 on, the line contains the phase and its first step, ``first``.
+    """The header line of a phase; from phase 2 on, the line contains the phase's number and first step, ``first``.
 
     ``every`` is the number of steps between two snapshots, and ``policies`` are the values of ``--policy``."""
     header = {"trace": TRACE_SCHEMA, "policies": list(policies), "snapshot_every": every, "plan": plan}

@@ -173,7 +173,7 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
 
 
 def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
-    """True if the states of folds are unknown as steps before `step` are missing; a snapshot restores the states."""
+    """True if the folds' states are unknown because steps before `step` are missing; a snapshot restores the states."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
     # After a gap, the states are unknown until a snapshot restores them.

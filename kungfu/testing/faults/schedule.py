@@ -93,7 +93,7 @@ class SignalPeers:
 
 @dataclass(frozen=True)
 class SlowPeers:
-    """Lets the members with these ``ranks``, or the newest joiner, run ``percent`` % of ``for_s`` seconds."""
+    """Lets members, by their ``ranks``, or the newest joiner run ``percent`` % of the time for ``for_s`` seconds."""
 
     ranks: tuple[int, ...]
     percent: int

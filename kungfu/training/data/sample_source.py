@@ -170,7 +170,7 @@ def _refuse_samples(samples: int | None) -> None:
 
 
 def _is_records(data: Any) -> bool:
-    """True for a sequence class of the user; lists, tuples and mappings are nests of arrays, as in TensorFlow."""
+    """True for a sequence of a user's class; lists, tuples and mappings are nests of arrays, as in TensorFlow."""
     array = hasattr(data, "__array__") or hasattr(data, "shape")
     has_items = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     return has_items and not array and not isinstance(data, list | tuple | Mapping | str | bytes)

@@ -99,7 +99,7 @@ class _Gathered:
         return self._before
 
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
-        """Graph: arrays with one row per peer, zero except in this peer's row: its states, and 1 if it had samples."""
+        """Graph: arrays with one row per peer, zero except in this peer's: states, and 1 if the peer had samples."""
         return [_in_row(one, peer) for one in (*after, tf.cast(peer.samples > 0, tf.float32))]
 
     def conclude(self, sums: Sequence[Any]) -> None:

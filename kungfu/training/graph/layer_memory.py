@@ -85,7 +85,7 @@ class _Remembered:
 
 @dataclass
 class LayerMemory:
-    """The non-trainable variables of a model's layers, with the program's declarations."""
+    """The non-trainable variables of a model's layers, and how the program declares to combine them over the peers."""
 
     remembered: Sequence[_Remembered] = ()  # in Keras' order
     sums: AddedSums = field(default_factory=AddedSums)  # empty in a program that runs alone
@@ -96,7 +96,7 @@ class LayerMemory:
 
     @classmethod
     def of(cls, model: Any, combine: Mapping[str, Any]) -> LayerMemory:
-        """Creates the memory of a built model; ``combine``: the declarations by the end of the variable's path,
+        """Creates the memory of a built model; ``combine``: declared combinations by the end of the variable's path,
         layer/name. ``UsageError`` if a name matches no variable, or a declaration is unknown or does not fit."""
         found = [*{id(variable): (layer, variable) for layer, variable in layers_with_statistics(model)}.values()]
         _refuse_names(combine, [variable for _, variable in found])
