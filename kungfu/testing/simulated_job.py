@@ -70,7 +70,7 @@ class SimulatedHosts:
 
     @classmethod
     def filled(cls, hosts: HostSlots, peers: Iterable[int]) -> SimulatedHosts:
-        """Creates the hosts, with the first peers of a job placed on them."""
+        """Creates the hosts, and places the first peers of a job on them, host by host."""
         made = cls(hosts)
         for peer in peers:
             made.start(peer, 0.0)

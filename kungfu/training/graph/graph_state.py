@@ -263,7 +263,7 @@ class Outcomes:
         return Outcome(fired, targets, masks, inputs, nothing, read_variable(self.inputs_whole), nothing, nothing)
 
     def assign(self, outcome: Any, *, standing: Any) -> None:
-        """Graph: stores an outcome; only rules whose entry in ``standing`` (bool) is True may count as fired."""
+        """Graph: stores an outcome; only rules that have True in ``standing`` (bool, by rule) may count as fired."""
         self.fired.assign(tf.logical_and(outcome.fired, standing))
         self.targets.assign(outcome.targets)
         if self.masks.shape[0]:

@@ -85,7 +85,7 @@ class _Remembered:
 
 @dataclass
 class LayerMemory:
-    """The non-trainable variables of a model's layers, and how the program declares to combine them over the peers."""
+    """The non-trainable variables of a model's layers, with the program's declarations of how peers combine them."""
 
     remembered: Sequence[_Remembered] = ()  # in Keras' order
     sums: AddedSums = field(default_factory=AddedSums)  # empty in a program that runs alone

@@ -110,7 +110,7 @@ class PublishedValues(_DeclaredValues):
                 )
 
     def hold(self, samples: Any, done: Any) -> None:
-        """Graph: restores earlier values, except floats, if the micro-batch with index ``done`` has no samples."""
+        """Graph: restores published values, except floats, if the micro-batch with index ``done`` has no samples."""
         # A micro-batch without samples ran on another peer's sample.
         for name, held in self._held.items():
             before = tf.where(done > 0, held.read_value(), _nothing(held.dtype))
