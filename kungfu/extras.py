@@ -11,6 +11,7 @@ __all__ = ["EXTRAS", "advice_for", "distribution", "install_command", "missing"]
 # The modules of each extra in pyproject.toml that kungfu imports.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "metrics": ("prometheus_client",),
+    "mlflow": ("mlflow",),
     "page": ("starlette", "uvicorn"),
     "plan": ("pydantic", "yaml"),
     "plots": ("matplotlib",),

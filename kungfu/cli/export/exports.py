@@ -117,6 +117,7 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
         ("--tensorboard", given.tensorboard, "tensorboard"),
         ("--metrics-port", given.metrics_port, "metrics"),
         ("--page", given.page, "page"),
+        ("--mlflow", given.mlflow, "mlflow"),
     ):
         if value is not None and (advice := missing(extra)):
             raise UsageError(f"{option} {advice}")

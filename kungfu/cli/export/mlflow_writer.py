@@ -40,7 +40,6 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import JobWatcher, NewRecords
-from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
 # MLflow's limits: 1,000 metrics and tags in a call, 500 characters in a value (6,000 from 2.8 on), 250 in a name.
@@ -183,7 +182,7 @@ class MlflowRun:
             self._after_s = float(run.data.tags.get("kungfu.until", "-inf")) - _OVERLAP_S
         else:
             tags = {
-                "kungfu.job": started.job, "kungfu.version": installed_version(),
+                "kungfu.job": started.job, "kungfu.version": __version__,
                 "kungfu.record": _cut(str(self._record.absolute())), "mlflow.user": os.environ.get("USER", ""),
                 "mlflow.source.name": _cut(" ".join(started.command)),
             }  # fmt: skip

@@ -20,7 +20,6 @@ from kungfu.cli.report.narrative import rescale_count
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
-from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.core.requests.request_log import RequestState
 
 # A metric: its help, and its value in a job; None if unknown.
@@ -100,7 +99,7 @@ class PrometheusMetrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._lock, self._job, self._began, self._version = threading.Lock(), Job(), time.time(), installed_version()
+        self._lock, self._job, self._began, self._version = threading.Lock(), Job(), time.time(), __version__
         self.registry.register(self)
         counted = {
             "steps": "Steps that were done, those that were done again counted again.",
