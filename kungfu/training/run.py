@@ -89,7 +89,7 @@ class Declared:
 
 @dataclass
 class Standing:
-    """The standing of this peer in its job, written by the barrier and the recovery.
+    """The state of this peer in its job, such as its rank; written by the barrier and by the recovery from a loss.
 
     Args:
         rank: This peer's rank in its view; ``None`` once a decision has removed this peer.
@@ -97,7 +97,7 @@ class Standing:
         source: The rank from whose state all peers in this view continued.
         terms: The values in force in the view besides its members, such as the batch size.
         is_in_job: True once this peer has entered a view; from then on, a step's message may carry a request.
-        stage: 0 in a failed barrier, 1 after a step; each exchange since adds 1 at its start and 1 at its end.
+        stage: 0 in a failed barrier, 1 after a step; each exchange between steps adds 1 at its start, 1 at its end.
         barrier_failure: The failure of the last barrier, kept until this peer has recovered from the failure.
     """
 
@@ -150,7 +150,7 @@ class Run:
         timer: Measures the pace of the steps.
         hooks: The functions called after a change of the membership.
         declared: The program's declarations about its loop.
-        standing: The standing of this peer in its job.
+        standing: The state of this peer in its job, such as its rank.
         pending: The work that waits for a barrier or for the next step.
     """
 

@@ -221,7 +221,7 @@ def _policies(arguments: argparse.Namespace) -> list[str]:
 def _simulated(
     arguments: argparse.Namespace, *, skip: Callable[[UsageError], None]
 ) -> tuple[list[SimulationResult], list[SweepRun]]:
-    """The results for the last cluster and load, and the figures for all clusters and loads."""
+    """The results for the last cluster and load, and a summary of each simulation for any cluster and load."""
     jobs = _jobs(arguments, skip=skip if arguments.skip_bad_rows else None)
     if arguments.by != "size" and not any(getattr(job, arguments.by) for job in jobs):
         raise UsageError(f"--by {arguments.by}: no job of {arguments.trace} names its {arguments.by}; name the column")
@@ -330,7 +330,7 @@ def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
 
 
 def _completed(words: list[str]) -> list[str]:
-    """The jobs, seed and load of a generated trace, with defaults for omitted words at the end."""
+    """The words for the jobs, seed and load of a generated trace; defaults replace those omitted at the end."""
     return [*words, *("", "0", "0.8")[len(words) :]]
 
 
@@ -345,7 +345,7 @@ def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry, gpus: int) 
 
 
 def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
-    """The pauses of the command line, by default those of the policy's paper; rigid policies have none."""
+    """The pauses of jobs whose GPUs change: as the options say, else as in the policy's paper; rigid policies: none."""
     pauses = entry.pauses
     if pauses is None:
         return Pauses()
@@ -378,7 +378,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reported(arguments: argparse.Namespace) -> set[str]:
-    """The names of the options, without the program's internal entries."""
+    """The names of the command's options, without the entries that the program added to ``arguments``."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return {action.dest for action in parser._actions} & vars(arguments).keys()

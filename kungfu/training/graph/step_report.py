@@ -18,7 +18,8 @@ from kungfu.training.graph.variable_io import read_variable
 
 
 class StepPosition(NamedTuple):
-    """The position of a run after a step: steps done, epoch and offset, micro-batches done of the next step, view."""
+    """The position of a run after a step: steps, epoch and offset in it (in samples), view, and the number of finished
+    micro-batches of the next step."""
 
     step: int
     epoch: int
@@ -43,7 +44,7 @@ _WHOLE = 1 + len(StepPosition._fields)  # the numbers before the record
 
 
 def write_report(graph_state: GraphState, code: Any) -> Any:
-    """Graph, at the end of a step: float64 [code, position, step record]; exact for integers up to 2 ** 53."""
+    """Graph: the row that reports a step, float64 [code, position, step record]; exact for integers up to 2 ** 53."""
     return pack_scalars([code, *_variables(graph_state), graph_state.metrics.step_record.packed])
 
 
@@ -94,7 +95,7 @@ class PlannedEpochs:
 
         Returns:
             ``epoch``, from 1, and ``epochs``, as the program counts them; ``samples_left``; ``steps_left``, if the
-            batch size does not change; and ``fit``.
+            batch size does not change; and ``fit``, unless the attribute ``fit`` is 0.
 
         >>> after = StepPosition(step=0, epoch=1, offset=64, micro=0, version=1, size=2, rank=0, global_batch_size=32)
         >>> PlannedEpochs(samples=100, epochs=3).progress(after, epoch=1)

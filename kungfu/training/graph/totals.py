@@ -36,8 +36,8 @@ class SentTotals:
 
     @staticmethod
     def sent(attachment: Attachment, totals: Sequence[Any], *, order: tf.Variable, samples: Any) -> SentTotals:
-        """Graph: packs the float32 totals into one vector, and sends the other totals. The totals of a peer without
-        ``samples`` stem from another peer's sample, and count as 0."""
+        """Graph: packs the float32 totals into one vector, and sends the other totals. A peer without ``samples``
+        contributes zeros, since its totals stem from a sample of another peer."""
         sent = _by_type([tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)])
         if not sent.others:
             return sent
@@ -45,7 +45,7 @@ class SentTotals:
         return replace(sent, others=attachment.all_reduce(given, prescale=whole, order=order, tag="totals")[:-1])
 
     def received(self, extras: Any) -> tuple[Any, list[Any]]:
-        """Graph: splits values received with the gradients: returns those before the totals, and the totals' sums."""
+        """Graph: splits the values received with the gradients into those before the totals, and the sums of totals."""
         if not self.shapes:
             return extras, list(self.others)
         at = tf.size(extras) - sum(map(_elements, self.shapes))
@@ -58,7 +58,7 @@ class SentTotals:
 
 
 def _by_type(given: Sequence[Any]) -> SentTotals:
-    """Graph: the tensors as totals not yet sent, with the float32 ones packed into one vector."""
+    """Graph: sorts tensors before sending: packs the float32 tensors into one vector, and keeps other types apart."""
     rides = [one.dtype == tf.float32 for one in given]
     floats = [one for one, does in zip(given, rides, strict=True) if does]
     vector = tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)
@@ -79,5 +79,5 @@ def _elements(shape: Any) -> Any:
 
 
 def _shape(tensor: Any) -> Any:
-    """The shape as a list if it is known, else as a tensor: a total may have one row per peer of the view."""
+    """The shape as a list if it is known, else as a tensor, since a total may have one row per peer of the view."""
     return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)

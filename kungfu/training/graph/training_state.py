@@ -1,10 +1,10 @@
 """The variables of a training run, grouped by how peers share their values.
 
-*Shared*: weights, optimizer slots, progress, folds (memories of policies) that are equal on all peers; in the digest,
-and sent to a joiner. *Averaged*: floating-point statistics of the data in a layer (BatchNorm); local between barriers,
-averaged at barriers. *Of rank 0*: layers' variables declared as such (`kungfu.training.graph.layer_memory`); local
-between barriers, which assign rank 0's values. *Local*: the states of seed generators, derived from the job's seed and
-the peer; with equal states all peers would drop the same units.
+*Shared*: weights, optimizer slots, progress, and folds (memories of policies) that are equal on all peers; covered
+by the digest, and sent to a joiner. *Averaged*: floating-point statistics of the data in a layer (BatchNorm); local
+between barriers, averaged at barriers. *Of rank 0*: layers' variables that are declared to be those of rank 0 (see
+`kungfu.training.graph.layer_memory`); local between barriers, which assign rank 0's values. *Local*: the states of seed
+generators, derived from the job's seed and the peer's number; with equal states all peers would drop the same units.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def classify(
     *,
     reductions: Mapping[int, LayerReduction] = MappingProxyType({}),
 ) -> StateClasses:
-    """Sorts the variables of a Keras model and its optimizers, and kungfu's shared ones (``agreed``), into classes;
+    """Sorts variables of a Keras model and its optimizers, and kungfu's shared variables (``agreed``), into classes;
     ``reductions`` maps the ids of layers' variables to their declared aggregation."""
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
@@ -167,7 +167,7 @@ class TrainingState:
             write_variable(shared[index], value)
 
     def rescaled(self) -> None:
-        """Resets the policies' folds that declare a reset on rescale; called in a new view, before the digests."""
+        """Resets folds (policies' memories) that declare a reset on rescale; called before digests in a new view."""
         self._on_rescaled()
 
     def _shared_memory(self) -> Buffers:

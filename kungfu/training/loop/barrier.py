@@ -66,7 +66,7 @@ def join(run: Run) -> None:
 
 
 def hold(run: Run) -> None:
-    """Runs the barrier of a running job: averages, calls hooks, decides, and enters the resulting view.
+    """Runs the barrier of a running job: averages statistics, calls hooks, decides, and enters the resulting view.
 
     Raises:
         KungfuError: A peer is lost or late, or the replicated state differs.
@@ -135,13 +135,13 @@ def finish(run: Run) -> None:
 
 
 def ask(run: Run) -> None:
-    """Requests, on rank 0, a barrier after the next step; before this peer is in a view, `join` does this later."""
+    """Requests a barrier after the next step, on rank 0; if this peer is in no view yet, `join` calls it later."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
 
 def _restore_registered(run: Run, step: int) -> None:
-    """Passes registered values received with the state to a joiner's program; newer values follow before a step."""
+    """Sets a joiner's registered values to those received with the state; they are synchronised again before a step."""
     registry, state = run.registry, run.state
     # The values are valid only if the senders read them before the step whose barrier admitted this peer.
     if not registry.has_agreed_values or state.registered_before() != step or step == 0:
@@ -199,7 +199,7 @@ def ask_for_departures(run: Run) -> None:
 
 
 def _put_in_force(run: Run, terms: Terms) -> None:
-    """Applies terms on this peer: the batch size, the ramp of the learning rate, and the terms that the graph reads."""
+    """Applies the settings ``terms`` on this peer: batch size, learning rate's ramp, and variables of the graph."""
     rate, progress = run.rate, run.graph_state.progress
     # A rule has set the learning rate: begins a new ramp, counted in its unit.
     if rate is not None and terms.ramp != run.terms.ramp:
@@ -245,7 +245,7 @@ def _last_requests(run: Run) -> list[Asked]:
 
 
 def _set_values(run: Run, requests: Sequence[Asked]) -> Sequence[Asked]:
-    """Schedules values to be set before the next step or the end of training; returns the superseded requests."""
+    """Keeps the registered values that hooks set, until the next step or the end; returns the superseded requests."""
     merged = merge(one for one in requests if isinstance(one.what, SetValue))
     for one in merged:
         if isinstance(one.what, SetValue) and not one.superseded_by:
@@ -295,7 +295,7 @@ def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action:
 
 
 def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
-    """The terms of a decision, on the coordinator, with the settings that on-rescale rules and other rules request."""
+    """The settings after a decision, on the coordinator; includes those that rules, also on-rescale rules, request."""
     graph_state, rate = run.graph_state, run.rate
     position = RunPosition(
         steps=run.steps(),
@@ -327,7 +327,7 @@ def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Deci
 
 
 def _on_scale(run: Run, asked: Asked) -> Asked:
-    """A learning rate converted to the scale of the user's schedule, if there is one; other settings unchanged."""
+    """The request; a learning rate is divided by the current value of the user's schedule, if there is one."""
     rate = run.rate
     if not isinstance(asked.what, SetRate) or rate is None:
         return asked
@@ -335,7 +335,7 @@ def _on_scale(run: Run, asked: Asked) -> Asked:
 
 
 def _first_terms(run: Run, size: int) -> Terms:
-    """The terms of the first view; the batch size comes from rank 0's state, so that it is the same on all peers."""
+    """The settings with which the first view starts; all peers take the batch size from rank 0's state."""
     # Without a loader each peer has as many samples as rank 0; a resumed checkpoint contains a batch size in force.
     batch, checkpoints, rate = int(read_variable(run.graph_state.progress.batch)), run.checkpoints, run.rate
     whole = batch * size if run.declared.batch is None else checkpoints.batch_in_force(batch)
@@ -346,7 +346,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first terms of a phase: batch size, ramp and target size start anew; others continue from ``before``."""
+    """The first settings of a phase: new batch size, ramp and target size; limits and the like as in ``before``."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

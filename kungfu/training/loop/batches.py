@@ -1,7 +1,8 @@
 """The loader: declares the data of a run's loop, then yields one batch for each call of the step.
 
-A batch is this peer's share of a step, cut at the job's position and stamped with it. The step checks this stamp, and
-refuses a batch that was cut for another position. A separate thread loads the predicted next batches while a step runs.
+A batch is this peer's share of a step, cut at the job's position and stamped with this position. The step checks the
+stamp, and refuses a batch that was cut for another position. A separate thread loads the predicted next batches while a
+step runs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _Wanted = SimpleQueue[tuple[Any, "Future[Any]"] | None]
 
 
 def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
-    """Declares that this run's batches come from the loader, in micro-batches if the plan limits a peer's share."""
+    """Declares that the run's batches come from the loader; as micro-batches if ``plan`` limits the local batch."""
     run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
     if declared.batch is not None:
         raise UsageError(

@@ -30,7 +30,7 @@ BETWEEN_STEPS = "the exchange of values"
 
 
 def random_streams(run: Run) -> RandomStreams:
-    """The random streams of this peer's steps; after a resume the streams differ from those before."""
+    """The random streams of this peer's steps; a resumed run has other streams than the run that saved its state."""
     trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
     # Peer 0 has restored its local registered values from the checkpoint; other peers draw new states.
     is_restored = resumed > 0 and trained.peer == 0
@@ -149,7 +149,7 @@ class HostNotes:
         self._compares = False  # True if the current step compares checksums
 
     def before_step(self, here: StepPosition, *, looped: bool) -> None:
-        """Writes the values for the step at this position; ``looped`` is True if a loop in the graph calls the step."""
+        """Updates the graph for the step at this position; ``looped`` is True if a loop in the graph calls the step."""
         self._read_registered(compared=self._is_compared(here))
         self.offer_checksum(here)
         self.note_joiners(looped=looped)
@@ -167,7 +167,7 @@ class HostNotes:
             run.state.registered_read(step=run.steps() + 1)
 
     def note_joiners(self, *, looped: bool) -> None:
-        """Writes the number of joiners that are getting ready on this host."""
+        """Writes to the graph the number of joiners that are getting ready on this host."""
         run = self._run
         # A loop in the graph runs steps without Python, so there the number is updated at barriers only.
         known = None if looped else run.membership.host_joiners()
@@ -189,5 +189,5 @@ class HostNotes:
         self._compares = compares
 
     def _is_compared(self, here: StepPosition) -> bool:
-        """True if the step that begins here should send a checksum."""
+        """True if a step that begins at this position should send a checksum of the shared variables."""
         return self._every > 0 and here.size > 1 and not here.micro and here.step % self._every == 0

@@ -84,7 +84,7 @@ class JobConnection:
 
     @cached_property
     def membership(self) -> Membership:
-        """This peer's part in the job; when the program ends, the records are flushed to the agent."""
+        """This peer's part in the job; closed when the program ends, which sends the remaining records to the agent."""
         if self.settings is None:
             alone = StandaloneMembership()
             atexit.register(alone.close)
@@ -101,7 +101,7 @@ class JobConnection:
         return membership
 
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
-        """Begins a run; ``on_offer`` requests a barrier in the run's graph.
+        """Begins a run; ``on_offer``, called when a barrier is needed, requests the barrier in the graph.
 
         Raises:
             UsageError: This process has already begun a run, and the job is not divided into phases.
@@ -125,7 +125,7 @@ class JobConnection:
 
     @cached_property
     def resumed(self) -> tuple[Path, Manifest] | None:
-        """The checkpoint of ``kungfu-run --resume``, on a peer that starts the job."""
+        """The path and manifest of the checkpoint of ``kungfu-run --resume``; ``None`` on a joiner, or without any."""
         settings = self.settings
         if settings is None or not settings.checkpoints.resume or not settings.checkpoints.founders:
             return None
@@ -134,7 +134,7 @@ class JobConnection:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """The checkpoint settings of the current phase; phases after the resumed checkpoint's phase do not resume."""
+        """The checkpoint settings of the current phase; phases later than the resumed checkpoint's do not load it."""
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints

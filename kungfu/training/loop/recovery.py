@@ -138,14 +138,14 @@ def _regroup(run: Run, failure: KungfuError) -> None:
 
 
 def _registered_before(run: Run, *, gives: bool) -> int | None:
-    """If all peers continue with a new joiner's values, the step before which its registered values were read."""
+    """The step before which registered values were read, if this peer is a source but newly joined; else ``None``."""
     pending = run.pending.sync
     is_new = pending is not None and pending.loads_values and run.registry.has_agreed_values
     return run.state.registered_before() if is_new and gives else None
 
 
 def _digest(run: Run) -> int:
-    """The digest of the state; 0 before an exchange has begun. Peers with equal digests may all send the state."""
+    """The state's digest, or 0 before an exchange between steps. Peers with equal digests may all send the state."""
     return 0 if run.standing.stage <= AFTER_STEP else checksum_of(run.state.shared())
 
 

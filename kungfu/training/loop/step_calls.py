@@ -54,20 +54,20 @@ _UNMARKED = (None, _UNSTAMPED)
 
 
 class Stamps:
-    """The stamps of one run. A batch's tensors carry a stamp; for tensors without it, the most recent stamp applies."""
+    """The stamps of one run: the position for which each batch was cut. Tensors without a stamp have the last one."""
 
     def __init__(self) -> None:
         self._last: Stamp | None = None
 
     def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
-        """Attaches a stamp to these tensors, for as long as they exist."""
+        """Attaches ``stamp``, the position for which a batch was cut, to its tensors for as long as these exist."""
         mark = (self, stamp)
         for tensor in tensors:
             tensor._kungfu_stamp = mark
         self._last = stamp
 
     def of(self, tensors: Sequence[Any]) -> Stamp:
-        """The stamp of a step's arguments; if they have no stamp, the last stamp that `put` attached."""
+        """The stamp of the tensors of a batch; if they have no stamp, the last stamp that `put` attached to any."""
         for tensor in tensors:
             run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
             if run is self:
@@ -299,7 +299,7 @@ class StepCalls:
             self._exits.left_loop()
 
     def finish(self, between_steps: Callable[[], object] = lambda: None) -> None:
-        """Ends training on this peer, once; ``between_steps`` runs before the last barrier, and again after a loss."""
+        """Ends training on this peer, once: runs ``between_steps`` and the last barrier; after a loss, both again."""
         if self.is_finished:
             return
         self.is_finished, run = True, self.run
@@ -340,7 +340,7 @@ class StepLog:
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
-        """Logs a finished step, even if its view has ended; returns the requests of shadow rules for a comparison."""
+        """Logs a finished step, even if its view has ended; returns shadow rules' requests, to be compared by peers."""
         leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
         step, loss = step_record.step(packed), step_record.loss(packed)
         shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow

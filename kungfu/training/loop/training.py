@@ -464,9 +464,9 @@ class Training:
 
         Call this method before the first step and after every ``register``; also after ``batches`` over
         ``kf.data.partitions``, whose position in each file is part of the state. The number of peers may differ from
-        the checkpoint's. The batch size in force continues, unless the program sets another. With another number of
-        peers, folds restart if a rescale resets them. Each sample of the epoch is used exactly once. The option
-        ``kungfu-run --resume`` takes precedence over ``path``.
+        the checkpoint's. The batch size continues too, unless the program sets another. With another number of peers,
+        folds (policies' memories) restart if a rescale resets them. Each sample of the epoch is used exactly once. The
+        option ``kungfu-run --resume`` takes precedence over ``path``.
 
         Args:
             path: A folder of checkpoints, or one checkpoint.

@@ -55,7 +55,7 @@ def prepare_step(
 def compiled_step(
     run: Run, function: Callable[..., Any], tensors: list[Any], structure: Any, *, hold: Callable[[], int]
 ) -> CompiledStep:
-    """Traces the step; see `prepare_step`."""
+    """Traces the step, and returns the compiled step; for the arguments see `prepare_step`."""
     graph_state, classes = run.graph_state, run.checkpoints.state().classes
     kept = [*classes.shared.values(), *graph_state.variables(), *graph_state.in_share()]
     handles = [*graph_state.handles(), *run.state.handles()]

@@ -101,7 +101,7 @@ class CheckpointManager:
         return self._settings.founders > 0
 
     def state(self) -> CheckpointedState:
-        """The contents of a checkpoint; after the first call nothing more can be registered."""
+        """The variables that checkpoints contain; after the first call of this method no more can be registered."""
         if self._state is None:
             trained = self._trained
             more = self._registry.seal(trained.state.classes)
@@ -177,12 +177,13 @@ class CheckpointManager:
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
-        """The global batch size to start with: the checkpoint's, if the run that wrote it also began with ``batch``."""
+        """The initial global batch size: the checkpoint's, if its run also began with ``batch``; else ``batch``."""
         resumed = self._resumed
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
     def continued(self, terms: Terms) -> Terms:
-        """This run's first terms, with the resumed checkpoint's ramp, limits, and base of the batch size added."""
+        """Completes a run's first settings with the checkpoint's ramp and limits; if the batch size is unchanged, also
+        with the batch size from which rules scale."""
         resumed = self._resumed
         if resumed is None:
             return terms
@@ -270,6 +271,6 @@ class CheckpointManager:
 
 
 def _shown(data: Mapping[str, int], others: Sequence[str]) -> str:
-    """A text about the data: number of samples, seed, and the other facts that differ."""
+    """Describes data by the number of samples, the seed, and those further facts that ``others`` names."""
     more = "".join(f", {name.replace('_', ' ')} {data.get(name)}" for name in others if name not in ("samples", "seed"))
     return f"{data.get('samples')} samples by seed {data.get('seed')}{more}"

@@ -55,7 +55,7 @@ _LIBRARIES = ("keras", "tensorflow", "kungfu")
 
 @dataclass(frozen=True)
 class _Path:
-    """The path of an entry: ``shown`` in errors, and ``decides`` for comparing; ``order``: layers' indices by name."""
+    """The path of an entry: ``shown`` in errors, and compared as ``decides``; ``order``: layers' indices by name."""
 
     shown: str
     decides: str
@@ -74,7 +74,7 @@ class _Path:
 
 
 def model_entries(model: Any) -> Iterator[Entry]:
-    """The entries of a model: its layers and operations in order; of a functional model also all their calls."""
+    """The entries of a model: layers and operations in order; for a functional model, also the calls of operations."""
     for number, part in enumerate(_parts(model)):
         yield from _object(_Path(part.name, f"#{number}"), part)
         calls, inputs = calls_of(part), getattr(part, "inputs", None) or []
@@ -180,7 +180,7 @@ def _counts(key: Any) -> bool:
 
 
 def _sequence(path: _Path, value: Any) -> Iterator[Entry]:
-    """One entry per value; a single entry for many plain values, and for a set, which has no order."""
+    """One entry per value of a sequence; a single entry for many plain values, and for a set, which has no order."""
     if isinstance(value, set | frozenset):
         texts = sorted(_text(one) if isinstance(one, _PLAIN) else type(one).__name__ for one in value)
         yield path.holds("{" + ", ".join(texts) + "}")
@@ -194,7 +194,7 @@ def _sequence(path: _Path, value: Any) -> Iterator[Entry]:
 
 
 def _many(values: Sequence[Any]) -> str:
-    """The text of many values; floats, which rounding may change, are reduced to the order of adjacent pairs."""
+    """The text of many values; for floats, which may differ by rounding, only whether each is larger than the next."""
     if all(isinstance(one, float | np.floating) for one in values):
         return f"{len(values)} {[bool(one > other) for one, other in pairwise(values)]}"
     return f"{list(map(_text, values))}"
@@ -204,7 +204,7 @@ def _many(values: Sequence[Any]) -> str:
 
 
 def _object(path: _Path, one: Any) -> Iterator[Entry]:
-    """The entries of an object's class and config; also the entries of numbers that the config may lack."""
+    """The entries of an object's class and config, and of numbers that the object holds but its config may lack."""
     path = replace(path, order={})  # keys inside an object are not names of outputs
     yield path.holds(getattr(one, "__qualname__", type(one).__qualname__))
     if isinstance(one, type | keras.initializers.Initializer):
@@ -255,7 +255,7 @@ def _count(value: Any) -> int:
 
 
 def _tells_more(kept: Any) -> bool:
-    """True if an attribute contains more than its text in the config: a variable, function or configurable object."""
+    """True if an attribute holds more than the config's text shows: a variable, function or configurable object."""
     if isinstance(kept, list | tuple):
         return any(map(_tells_more, kept))
     function = _python_function(kept)

@@ -47,7 +47,7 @@ class PeerGroup:
 
     @property
     def leads(self) -> bool:
-        """True if this peer is rank 0, whose value counts."""
+        """True if this peer is rank 0, whose values the other peers adopt."""
         return self.rank == 0
 
     def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
@@ -91,7 +91,7 @@ class PeerGroup:
 
 
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Reads the program's values, synchronises them with the other peers, and sets those that changed in the program.
+    """Reads the program's values, synchronises them with the other peers, and passes changed values to the program.
 
     Args:
         registry: The registered values of this peer.
@@ -99,13 +99,13 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         peers: The peers of the view, which all call this function now.
 
     Returns:
-        By name, the differences between this peer's shared values and the common values, if due to rounding only.
+        By name, differences due to rounding between this peer's previous shared values and the common values.
 
     Raises:
         UsageError: A shared value differs by more than rounding between peers of the previous view.
 
     Cost:
-        A message with 64 bytes per shared value or, in a new view, all shared values; a message of averaged values.
+        One message with 64 bytes per shared value, or all shared values in a new view; one with the averaged values.
     """
     for name, value in pending.set_values.items():
         registry.put(name, value)
@@ -126,7 +126,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
 
 
 def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
-    """Assigns the mean over the peers; excludes peers that received the state in this view and hold initial values."""
+    """Assigns the mean over the peers, without those that received the state in this view: their values are initial."""
     holders = range(peers.size) if pending.holders is None else pending.holders
     values = [one.read_value() for one in averaged.values()]
     sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])
@@ -135,8 +135,8 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
 
 
 def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Assigns the source's or rank 0's shared values; returns this peer's differences, if due to rounding only.
-    ``UsageError`` if a value differs by more, although no hook of the source set it and this peer did not just join."""
+    """Assigns the shared values of the source, or of rank 0 in an unchanged view; returns differences due to rounding.
+    ``UsageError``, except on a joiner, if a value differs by more and was not set by a hook of the sending peer."""
     agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
     unlike = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
@@ -157,7 +157,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
 def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
-    """The values of rank ``source``, and the names that its hooks have set; sent by a sum with zeros of all others."""
+    """Returns rank ``source``'s values, and the names of those set by its hooks, as a sum with the zeros of others."""
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     agreed = peers.added(content if peers.rank == source else b"", of=len(content))

@@ -154,7 +154,7 @@ def _described(form: _Form, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str
 
 @dataclass
 class _Mirrored:
-    """A value of the program, its mirror, and the array last read into the mirror."""
+    """A registered Python value, its mirror (a variable of fixed shape), and the array last read into the mirror."""
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
@@ -191,7 +191,7 @@ class Registry:
         self._variables[name] = (kind, mirrored.mirror)
 
     def register_variable(self, name: str, variable: tf.Variable, *, kind: Kind) -> None:
-        """Registers a variable, which is its own mirror; an error leaves the registry unchanged."""
+        """Registers a variable, which needs no other variable as a mirror; an error leaves the registry unchanged."""
         self._check(name, kind)
         _check_dtype(name, variable, kind)
         self._variables[name] = (kind, variable)
@@ -203,7 +203,7 @@ class Registry:
             existing: The variables of the training state.
 
         Returns:
-            The variables of all registered values, by class.
+            The variables of all registered values, in the classes of `StateClasses`.
 
         Raises:
             UsageError: A registered variable is already part of the training state.
@@ -234,7 +234,7 @@ class Registry:
         ]
 
     def collect(self) -> None:
-        """Reads the program's values into their mirrors."""
+        """Reads the program's values into their mirrors, which are variables of fixed shape."""
         for one in self._mirrored.values():
             one.read = one.codec.cast(one.get())
             one.mirror.assign(one.read)
@@ -275,7 +275,7 @@ class Registry:
             mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
 
     def restore(self) -> None:
-        """Sets the program's values from their mirrors, where a mirror differs from the value last read."""
+        """Sets those values of the program whose mirrors (variables) differ from the values last read."""
         for one in self._mirrored.values():
             array = one.mirror.numpy()
             # Compared bitwise, so that an unchanged NaN is not set again at every barrier.

@@ -111,7 +111,7 @@ class StateSnapshot:
     files: Mapping[str, Callable[[], bytes]]
 
     def write(self, manifest: Manifest, path: Path) -> None:
-        """Writes the snapshot into an empty folder, with ``manifest`` completed by its variables and files."""
+        """Writes the snapshot into an empty folder, and ``manifest`` with the snapshot's variables and files added."""
         self.checkpointed.tree.copy_with(self.values).write(str(path / STATE))
         for name, content in self.files.items():
             (path / name).write_bytes(content())

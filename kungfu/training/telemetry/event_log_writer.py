@@ -1,4 +1,4 @@
-"""The events of a peer for the journal: every decision with its inputs, every rescale with its parts, every step."""
+"""Writes a peer's events to the journal: decisions with their inputs, rescales with the durations of parts, steps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EventLogWriter:
             self._record("events", events.RulesEvent(step=step + 1, rules=self._deciding))
 
     def called(self, fired: FiredRule, answer: HookAnswer) -> None:
-        """Records the call of a hook, and its answer."""
+        """Records that a rule called a hook, and the requests that the hook returned."""
         if self._leading:
             also = tuple(str(one) for one in answer.requests if one.kind != "rescale")
             event = events.CalledEvent(
@@ -226,9 +226,9 @@ class EventLogWriter:
             self._record("metrics", partial(metrics_line, time.time(), metrics))
 
     def measured(self, loss: float, *, step: int) -> None:
-        """Reports the first and the last of consecutive steps with a non-finite mean loss of all peers.
+        """Reports that the mean loss of all peers has become non-finite, or has become finite again.
 
-        An alternating loss is reported at most once in a hundred steps.
+        A loss that alternates between finite and non-finite is reported at most once in a hundred steps.
         """
         since, is_finite = self._not_finite, loss - loss == 0.0
         # Finite, as in the step before: the usual case.
@@ -252,7 +252,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def ended(self) -> None:
-        """Writes a pending change of the membership, without the cost of a first step if no step followed."""
+        """Writes the waiting event of a change of membership; without a first step, the event lacks the step's cost."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
             self._record("events", rescale)
@@ -296,7 +296,7 @@ class EventLogWriter:
         return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
-        """The requests of an unfinished change of membership that remain valid after this barrier's requests."""
+        """The requests for an unfinished change of membership, without those that this barrier's requests replace."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # The change has ended.
@@ -336,7 +336,7 @@ class EventLogWriter:
 
 
 def _stopped(stop: Downtime) -> dict[str, float]:
-    """The seconds for which training stood still, from step to step, and the parts of this time."""
+    """The fields of a loss event: the seconds for which training stood still, in total (``stop_s``) and by part."""
     seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 

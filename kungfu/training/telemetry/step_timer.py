@@ -42,7 +42,7 @@ class Durations:
         self._longest = max(self._longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """The shortest duration, in seconds, that ``percent`` % (above 0) of all durations do not exceed; or NaN."""
+        """The shortest duration, in seconds, that ``percent`` % (above 0) of the durations do not exceed, or NaN."""
         wanted, seen = percent / 100 * self._counts.total(), 0
         for place in sorted(self._counts):
             seen += self._counts[place]
@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers, in seconds, from the end of the last step before the loss to that of the next."""
+    """The cost of a loss of peers: the seconds from the end of the last step before to that of the first step after."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again
@@ -100,7 +100,7 @@ class Downtime:
 
     @property
     def seconds(self) -> float:
-        """The time for which training stood still: the sum of the parts, less the duration of the one step in them."""
+        """The seconds for which training stood still: the sum of the parts, less ``step_s`` if a step followed."""
         one_step_s = 0.0 if self.first_step_s is None else self.first_step_s - self.step_s
         return max(0.0, self.noticed_s + self.regrouped_s + one_step_s)
 
@@ -109,9 +109,9 @@ class Downtime:
 class StepTimer:
     """Measures steps from end to end, including the program's work between steps.
 
-    Barriers are counted separately. A stop is a barrier that changes the view, or a loss of peers; the stop for a loss
-    lasts from step to step: see `Downtime`. The methods follow the run: a view is entered, steps end in it, a barrier
-    begins and ends, a loss is noticed, and the recovery enters the next view.
+    Barriers are counted separately. A stop is a barrier that changes the view, or a loss of peers. The stop for a loss
+    lasts from the last step before to the first step after: see `Downtime`. The methods follow the run: a view is
+    entered, steps end in it, a barrier begins and ends, a loss is noticed, and the recovery enters the next view.
 
     Args:
         deadlines: The limits on the wait for a late peer.
@@ -139,7 +139,7 @@ class StepTimer:
         self._stop = Downtime(0.0, 0.0, None, 0.0)
 
     def entered(self) -> None:
-        """Begins a view, after the view's attachment was opened."""
+        """Begins the timing of a view, once this peer is connected to the view's other peers."""
         # After a loss, the downtime in the new view continues from the last step before. Otherwise this peer has just
         # joined, or a barrier has changed the view, and the first step begins here.
         if self._loss is None:
@@ -149,7 +149,7 @@ class StepTimer:
         self._adjust()
 
     def arrived(self) -> None:
-        """Notes the beginning of a barrier, which is also the end of a step, even if the barrier fails."""
+        """Notes the time at which a barrier begins; the step ends at this time, even if the barrier then fails."""
         self._arrived = self._clock()
 
     def held(self, seconds: float, *, changed: bool) -> None:

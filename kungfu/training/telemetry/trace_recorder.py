@@ -48,9 +48,9 @@ class TraceRecorder:
         self._rank: int | None = None
 
     def entered(self, *, version: int, rank: int | None, after: int) -> None:
-        """Begins a view for this peer, after step ``after``, with a snapshot of the folds before the view's first step.
+        """Begins a view after step ``after``, with a snapshot of the policies' memories before the first step.
 
-        If the view has not changed, the call counts as the usual end of a step.
+        If the view has not changed, the call only does the work of ``step_ended``.
         """
         if version == self._view:  # the barrier changed settings, or nothing
             self.step_ended(after=after)
@@ -71,7 +71,7 @@ class TraceRecorder:
         return self._layout.line(self._step_record.row(packed))
 
     def step_ended(self, *, after: int) -> None:
-        """Handles the end of a step after which the view is the same: takes a snapshot of the folds if one is due."""
+        """Handles the end of a step in an unchanged view: takes a snapshot of the policies' memories, if one is due."""
         if after % SNAPSHOT_EVERY == 0 and self._rank is not None:
             self._snapshot(after, self._rank)
 
@@ -103,9 +103,10 @@ class _Form(NamedTuple):
 
 @final
 class _Layout:
-    """Formats rows as lines; rows with the same zeros, non-finite numbers and fired rules share a template.
+    """Formats rows of numbers as lines, by cached templates.
 
-    Every step needs a line, and a cached template halves the time to format the line.
+    Rows with zeros and non-finite numbers in the same columns, and with the same fired rules, share a template. Every
+    step needs a line, and a cached template halves the time to format the line.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -125,7 +126,7 @@ class _Layout:
         self._forms: dict[Any, _Form] = {}
 
     def line(self, numbers: Sequence[float]) -> str:
-        """The line of a step. Only rank 0 records the values that all peers agree on."""
+        """The line of a step; values that are equal on all peers are only in the line of rank 0."""
         leads = numbers[self._place[-1]] == 0
         odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
         key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))
@@ -160,5 +161,5 @@ class _Layout:
         return _Form(whole, itemgetter(*put_in))
 
     def _is_unknown(self, index: int, value: float) -> bool:
-        """True if no rule needed the number in this step: see ``Program.gradient_reductions``."""
+        """True if the number in this column is missing: no rule needed it. See ``Program.gradient_reductions``."""
         return value == _UNKNOWN and "(" in self._columns[index].name

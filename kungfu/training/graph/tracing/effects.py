@@ -38,7 +38,7 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True)
 class Effects:
-    """The side effects of a graph and its functions: calls into Python, and the types of other ops that have any."""
+    """The side effects of a graph and of its functions: calls into Python, and the types of other ops with effects."""
 
     calls: tuple[tf.Operation, ...]
     others: tuple[str, ...]
@@ -103,7 +103,7 @@ def _operations(graph: Any, *, in_loop: bool, seen: set[str]) -> Iterator[tuple[
 
 @contextmanager
 def answered_by_zeros(effects: Effects, *, samples: int) -> Iterator[None]:
-    """Within the block, calls into Python return zeros in the graph's shapes; ``samples``: an open first dimension."""
+    """Within the block, calls into Python return zeros in the known shapes; an open first dimension is ``samples``."""
     kept = {token: python_function(token) for token in {_token(call) for call in effects.calls}}
     answers = {_token(call): _answer(call, kept[_token(call)], samples=samples) for call in effects.calls}
     replace_python_functions(answers)

@@ -33,8 +33,8 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 class RandomStreams:
     """The random streams of one peer, derived from ``entropy``: the job's seed, the peer's number, and the steps done
-    before this run. ``untouched``: states that are equal on all peers, or already per-peer; ``planted``: states that
-    checkpoints contain."""
+    before this run. ``untouched``: states to keep, as they are equal on all peers, or already per-peer; ``planted``:
+    registered states, which are set in place because checkpoints contain these variables."""
 
     def __init__(
         self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()
@@ -98,7 +98,7 @@ def _states_of_generators(handles: Iterable[Any]) -> set[int]:
 
 
 def _instances(classes: set[type]) -> list[Any]:
-    """All live instances of exactly these classes, found through the garbage collector, frozen objects included."""
+    """All live instances of exactly these classes, found by the garbage collector, even after ``gc.freeze``."""
     is_frozen = gc.get_freeze_count() > 0
     if is_frozen:
         gc.unfreeze()

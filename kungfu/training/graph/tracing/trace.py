@@ -75,7 +75,7 @@ class StepTrace:
         self.note_end()
 
     def note_end(self) -> None:
-        """Records the position in the graph after the step's last message; it is unknown inside a nested function."""
+        """Records the number of ops in the graph after the step's last message; unknown inside a nested function."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
 
@@ -106,7 +106,7 @@ class StepTrace:
         )
 
     def undo_all(self) -> None:
-        """Records that a message follows the last average: if it fails, all changes of the step must be undone."""
+        """Records that a message follows the last average; if this message fails, the whole step must be undone."""
         self._moved_early = None
 
     def _refuse_place(self) -> None:
