@@ -221,7 +221,7 @@ def _policies(arguments: argparse.Namespace) -> list[str]:
 def _simulated(
     arguments: argparse.Namespace, *, skip: Callable[[UsageError], None]
 ) -> tuple[list[SimulationResult], list[SweepRun]]:
-    """The results for the last cluster and load, and a summary of each simulation for any cluster and load."""
+    """The results for the last cluster and load, and a summary for every policy, cluster and load."""
     jobs = _jobs(arguments, skip=skip if arguments.skip_bad_rows else None)
     if arguments.by != "size" and not any(getattr(job, arguments.by) for job in jobs):
         raise UsageError(f"--by {arguments.by}: no job of {arguments.trace} names its {arguments.by}; name the column")

@@ -18,8 +18,8 @@ from kungfu.training.graph.variable_io import read_variable
 
 
 class StepPosition(NamedTuple):
-    """The position of a run after a step: steps, epoch and offset in it (in samples), view, and the number of finished
-    micro-batches of the next step."""
+    """The position of a run after a step: steps done, epoch, offset in the epoch (in samples), view, and the number of
+    finished micro-batches of the next step."""
 
     step: int
     epoch: int

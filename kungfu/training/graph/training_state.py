@@ -167,7 +167,7 @@ class TrainingState:
             write_variable(shared[index], value)
 
     def rescaled(self) -> None:
-        """Resets folds (policies' memories) that declare a reset on rescale; called before digests in a new view."""
+        """Resets folds (policies' memories) that declare a reset on rescale; called before a new view's digests."""
         self._on_rescaled()
 
     def _shared_memory(self) -> Buffers:

@@ -135,7 +135,7 @@ def finish(run: Run) -> None:
 
 
 def ask(run: Run) -> None:
-    """Requests a barrier after the next step, on rank 0; if this peer is in no view yet, `join` calls it later."""
+    """Requests a barrier after the next step, on rank 0; if this peer is in no view yet, `join` does so later."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
@@ -295,7 +295,7 @@ def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action:
 
 
 def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
-    """The settings after a decision, on the coordinator; includes those that rules, also on-rescale rules, request."""
+    """The settings after a decision, for the coordinator; includes settings requested by rules or on-rescale rules."""
     graph_state, rate = run.graph_state, run.rate
     position = RunPosition(
         steps=run.steps(),
@@ -327,7 +327,7 @@ def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Deci
 
 
 def _on_scale(run: Run, asked: Asked) -> Asked:
-    """The request; a learning rate is divided by the current value of the user's schedule, if there is one."""
+    """A copy of the request in which a learning rate is divided by the current value of the user's schedule, if any."""
     rate = run.rate
     if not isinstance(asked.what, SetRate) or rate is None:
         return asked
@@ -346,7 +346,7 @@ def _first_terms(run: Run, size: int) -> Terms:
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
-    """The first settings of a phase: new batch size, ramp and target size; limits and the like as in ``before``."""
+    """The first settings of a phase: new batch size, ramp and target size; other lasting settings from ``before``."""
     if before is None:
         return replace(first, target_size=target)
     return replace(

@@ -125,7 +125,7 @@ class JobConnection:
 
     @cached_property
     def resumed(self) -> tuple[Path, Manifest] | None:
-        """The path and manifest of the checkpoint of ``kungfu-run --resume``; ``None`` on a joiner, or without any."""
+        """The path and manifest of the checkpoint of ``kungfu-run --resume``; ``None`` if none, and on a joiner."""
         settings = self.settings
         if settings is None or not settings.checkpoints.resume or not settings.checkpoints.founders:
             return None
@@ -134,7 +134,7 @@ class JobConnection:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """The checkpoint settings of the current phase; phases later than the resumed checkpoint's do not load it."""
+        """The checkpoint settings of the current phase; phases after that of the resumed checkpoint load none."""
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints

@@ -60,14 +60,14 @@ class Stamps:
         self._last: Stamp | None = None
 
     def put(self, tensors: Sequence[Any], stamp: Stamp) -> None:
-        """Attaches ``stamp``, the position for which a batch was cut, to its tensors for as long as these exist."""
+        """Attaches ``stamp``, the position for which a batch was cut, to the batch's tensors as long as they exist."""
         mark = (self, stamp)
         for tensor in tensors:
             tensor._kungfu_stamp = mark
         self._last = stamp
 
     def of(self, tensors: Sequence[Any]) -> Stamp:
-        """The stamp of the tensors of a batch; if they have no stamp, the last stamp that `put` attached to any."""
+        """The stamp of a batch's tensors; if they have no stamp, the last stamp that `put` attached to any batch."""
         for tensor in tensors:
             run, stamp = getattr(tensor, "_kungfu_stamp", _UNMARKED)
             if run is self:

@@ -96,7 +96,7 @@ def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
 
 
 def _variable(section: str, index: int, variable: Any, what: str, *, where: str = "") -> ProgramPart:
-    """The part of the description for one variable: errors show the variable's name, comparisons use only its index."""
+    """The part of the description for one variable: errors show the variable's name, comparisons use the index."""
     name = getattr(variable, "path", None) or variable.name
     kind = f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}, {what}"
     return ProgramPart.of(section, f"variable {index} {name}: {kind}", f"{where}{index} {kind}")

@@ -77,7 +77,7 @@ class PeerGroup:
         return bytes(total.numpy().tobytes()[:of])
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """For each flag, True if the flag is True on any peer; all peers must pass the same number of flags."""
+        """For each of the flags, True if it is True on any peer; all peers must pass the same number of flags."""
         return [bool(one) for one in self.sums([np.array(flags, np.int32)])[0] > 0] if flags else []
 
     def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:

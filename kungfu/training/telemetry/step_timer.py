@@ -91,7 +91,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class Downtime:
-    """The cost of a loss of peers: the seconds from the end of the last step before to that of the first step after."""
+    """The cost of losing peers: seconds from the end of the last step before the loss to the end of the first after."""
 
     noticed_s: float  # until this peer noticed the loss, including the step in progress
     regrouped_s: float  # from then until it could train again

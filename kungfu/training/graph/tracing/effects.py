@@ -78,7 +78,7 @@ class EffectGate:
 
 
 def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
-    """The side effects of a graph, except those on variables, that remain when the gate is closed."""
+    """The side effects of a graph, except those on variables, that remain while ``gate`` omits prints and summaries."""
     calls, others, gated = [], [], {(id(op.graph), op.name) for op in gate.gated}
     for op, in_loop in _operations(graph, in_loop=False, seen=set()):
         if op.type in _CALLS:  # zeros can replace its result

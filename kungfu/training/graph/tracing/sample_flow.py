@@ -70,7 +70,7 @@ class SampleFlow:
         )
 
     def _visit(self, graph: Any, operation: Any, *, under_own: bool) -> None:
-        """Follows dependence on samples through an operation; ``under_own``: it is in a dependent branch or loop."""
+        """Follows dependence on samples through an operation, in a dependent branch or loop if ``under_own``."""
         if operation.type in _CALLS | _CHOICES | _LOOPS:
             self._visit_call(graph, operation, under_own=under_own)
             return
@@ -118,7 +118,7 @@ class SampleFlow:
         return [self._called[name] for name in names]
 
     def _enter(self, inside: Any, given: Iterable[Any]) -> None:
-        """Marks the inputs of a function whose arguments depend on this peer's samples."""
+        """Marks the inputs of a called function as dependent on this peer's samples, where the passed arguments are."""
         for outer, inner in zip(given, inside.inputs, strict=False):
             self._flow(inner, is_own=id(outer) in self._own, handles=[outer] if outer.dtype == tf.resource else [])
 
