@@ -33,14 +33,14 @@ _END_AT_ONCE_WITHIN_S = 20.0  # a platform that signals this command kills the c
 def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) -> Path:
     """Trains a program with ``low`` to ``high`` peers on this host, and returns the file of its profile.
 
-    The job has ended when this function returns or raises, and before a signal ends this process. The job's record
+    The job has ended when this function returns or raises, also at one of the signals named below. The job's record
     remains in a folder of `runs/`.
 
     Args:
         command: the program as written after `kungfu-run`, such as ``python train.py --small``.
         low: the minimum number of peers, at least 1.
         high: the maximum number of peers.
-        say: called with lines about the progress.
+        say: called with each line of text about the progress.
 
     Raises:
         UsageError: The command cannot be run, or the job ends or fails before it was measured.
@@ -77,7 +77,7 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
 
 
 class _Signals:
-    """Delays the signals that end this process, or raises them as ``SystemExit``, so that a job can be ended first."""
+    """Remembers signals that would end this process, or raises them as ``SystemExit``, so that a job can end first."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -98,7 +98,7 @@ class _Signals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Within the block, raises the first signal as soon as it arrives; outside, signals are only remembered."""
+        """Within the block, raises ``SystemExit`` at the first signal; outside of it, signals are only remembered."""
         try:
             self._raises = True
             self._raise()
@@ -128,7 +128,7 @@ def _command(program: str, *words: object) -> list[str]:
 
 
 def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> None:
-    """Waits until the job trains; raises ``UsageError`` if the job ends earlier."""
+    """Waits until the job trains; raises ``UsageError`` if the job ends earlier, or does not train within 5 minutes."""
     until = time.monotonic() + _BEGIN_WITHIN_S
     while time.monotonic() < until:
         if job.poll() is not None:
@@ -157,7 +157,7 @@ def _measured(record: Path, *, low: int, high: int) -> Path:
 
 
 def _end(job: subprocess.Popen[bytes], *, record: Path, at_once: bool) -> None:
-    """Ends the job's training; kills the job if it has not ended after a time."""
+    """Ends the job by `kungfu stop`, or ``at_once`` by SIGTERM; a job that does not end in time is killed."""
     if at_once:
         job.terminate()
     elif job.poll() is None:

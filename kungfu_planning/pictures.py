@@ -1,4 +1,4 @@
-"""Pictures as files that are complete or absent."""
+"""The writer of pictures, which leaves a complete file or none."""
 
 from __future__ import annotations
 

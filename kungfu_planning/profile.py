@@ -23,13 +23,13 @@ class ProfiledSize(msgspec.Struct, frozen=True):
 
 
 class ProgramProfile(msgspec.Struct, frozen=True):
-    """A measured program.
+    """The profile of a program: its throughput at several numbers of peers.
 
     Args:
         version: the format, 1.
         program: the command of the job, word by word.
         attachment: the all-reduce in the measurement, "local" or "horovod".
-        sizes: the measurements, by rising size.
+        sizes: the measurements, in order of rising numbers of peers.
     """
 
     version: int
@@ -39,13 +39,13 @@ class ProgramProfile(msgspec.Struct, frozen=True):
 
     @property
     def batch(self) -> int | None:
-        """The samples of a step of all peers; None if the samples differ between sizes by more than 2 %."""
+        """The samples of a step of all peers together; None if the sizes differ in these samples by more than 2 %."""
         batches = [each.batch for each in self.sizes]
         return round(batches[0]) if max(batches) <= 1.02 * min(batches) else None
 
     @property
     def points(self) -> dict[int, float]:
-        """The samples per second, by size."""
+        """The measured samples per second, by number of peers."""
         return {each.size: each.samples_per_s for each in self.sizes}
 
 

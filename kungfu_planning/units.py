@@ -79,7 +79,7 @@ def per_gb(text: str) -> float:
 
 
 def as_clock(seconds: float) -> str:
-    """Minutes and seconds, with hours if there are any.
+    """A duration as text: minutes and seconds, with hours if there are any.
 
     Args:
         seconds: A duration, at least 0; it is rounded to whole seconds.

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> Path | None:
-    """The profile of the command line; measured now if a command is given."""
+    """The profile that ``--profile`` names, or that is measured now by its command; None without ``--profile``."""
     given, sizes = arguments.profile, arguments.profile_sizes
     if given is None or _is_file(given):
         if sizes is not None:

@@ -1,7 +1,7 @@
 """The event-driven simulator of all policies.
 
-Time jumps from event to event: an arrival, an end, or a wake-up time set by the policy. Each event processes ends, then
-arrivals, then one decision, which is applied at once: so a job is adjusted at most once per event. Between events every
+Time jumps from event to event: an arrival, an end, or a wake-up time set by the policy. At each event, the simulator
+ends jobs, adds arrivals, and applies one decision at once, so a job is adjusted at most once. Between events every
 rate is constant, and progress is computed only for jobs whose GPUs change.
 """
 
@@ -59,18 +59,18 @@ def simulate(
         gpus: GPUs of the cluster, at least 1; GPUs are counted, without a topology.
         policy: decides at every event.
         pauses: the cost of adjusting a running job; nothing by default.
-        keep_allocations: True if the result has the GPUs of each job over time.
+        keep_allocations: True if the result contains the number of GPUs of each job over time.
         watch: called after each event with the new state; the state's vectors are live views, to be copied if kept.
 
     Returns:
         The start, the end and the GPUs of each job, and the utilisation of the cluster over time.
 
     Raises:
-        UsageError: The trace violates a rule above, or a plan has more GPUs than the cluster.
+        UsageError: ``jobs`` violates a rule above, or a plan has more GPUs than the cluster.
         InternalError: The policy leaves jobs waiting forever on an idle cluster, or time does not advance.
 
     Cost:
-        One decision per event; 8 bytes of memory for each different curve and GPU.
+        One decision per event; 8 bytes of memory per GPU of the cluster for each different curve.
 
     >>> from kungfu_planning.schedule.cluster_policies.rigid import fifo
     >>> result = simulate([ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 1, 2, 5.0)], gpus=2, policy=fifo())
@@ -110,7 +110,7 @@ def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
 
 
 def _count_repeats(repeats: int, *, state: State, moment: float) -> int:
-    """The number of consecutive events at one instant; raises an error for a policy that wakes up without end."""
+    """The number of consecutive events at one instant; raises ``InternalError`` if time never advances again."""
     if moment > state.now_s:
         return 0
     if repeats > _EVENTS_AT_ONE_INSTANT:
@@ -135,7 +135,7 @@ def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submi
 
 
 def _with_running(state: State, *, simulation: Simulation) -> State:
-    """The state before any decision, in which the jobs that have arrived and are running already hold their GPUs."""
+    """The state in which jobs that arrive as already running hold their requested GPUs, before the policy decides."""
     running = state.arrived[state.workload.runs[state.arrived]]
     if not len(running):
         return state
@@ -161,7 +161,7 @@ def _after_plan(state: State, *, simulation: Simulation, changed: Ints) -> State
 
 
 def _union(first: Ints, second: Ints) -> Ints:
-    """The sorted union like ``np.union1d``, at a fraction of the cost."""
+    """The sorted union of two vectors of job indices, like ``np.union1d`` at a fraction of the cost."""
     both = np.sort(np.concatenate((first, second)))
     differs = np.ones(len(both), dtype=np.bool_)
     differs[1:] = both[1:] != both[:-1]
@@ -175,7 +175,7 @@ _LONGEST_S = 1e9
 class Pauses:
     """The costs of elasticity for a running job: seconds without progress at an adjustment, and a constant overhead.
 
-    A job that is adjusted in a pause waits until the later end of the two pauses. A job's first start costs nothing.
+    A job that is adjusted while paused waits until both pauses have ended. A job's first start costs nothing.
 
     Args:
         out_s: the pause when GPUs are added, 0 to 1e9.
@@ -201,7 +201,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The mutable state of the engine: the progress of each job, and the record of the simulation."""
+    """The state of the engine: the progress of each job and the record so far, both mutable, and the pauses."""
 
     progress: JobProgress
     record: SimulationRecord
@@ -234,10 +234,10 @@ def end_jobs(simulation: Simulation, *, jobs: Ints, now_s: float) -> None:
 
 
 def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> Ints:
-    """Gives every job of a plan its GPUs, and returns the indices of jobs whose GPUs changed.
+    """Gives each job of a plan its new number of GPUs, and returns the indices of the jobs whose number changed.
 
     Raises:
-        UsageError: The plan has a negative number of GPUs, or a job that has ended or not arrived.
+        UsageError: The plan has a negative number of GPUs, or gives GPUs to a job that has ended.
     """
     changed = plan.gpus != state.progress.gpus[plan.jobs]
     jobs: Ints = plan.jobs[changed]
@@ -266,7 +266,7 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
 def _progress_from_s(
     before: Ints, *, after: Ints, state: State, jobs: Ints, resumes: npt.NDArray[np.bool_], pauses: Pauses
 ) -> Floats:
-    """The time from which each job makes progress: now if it starts or stops, else after its pause."""
+    """The time from which each job makes progress: now for a first start or a stop, else the end of the job's pause."""
     adjusted_s = state.now_s + np.where(after > before, pauses.out_s, pauses.in_s)
     adjusted_s = np.maximum(adjusted_s, state.progress.since_s[jobs])
     waiting_s = state.now_s + np.where(resumes, pauses.resume_s, 0.0)
@@ -275,7 +275,7 @@ def _progress_from_s(
 
 
 def _speed(workload: Workload, *, jobs: Ints, gpus: Ints) -> Floats:
-    """Progress per second, relative to the size that the user requested."""
+    """The throughput of each job on ``gpus`` GPUs, divided by its throughput on the GPUs that its user requested."""
     kind = workload.kind[jobs]
     speed: Floats = workload.rates[kind, gpus] / workload.rates[kind, workload.gpus[jobs]]
     return speed

@@ -46,7 +46,7 @@ class Allocations:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """The outcome of one simulation; every vector has one entry per job, in the order of ``jobs``."""
+    """The outcome of one simulation; the times and the usage have one entry per job, in the order of ``jobs``."""
 
     jobs: tuple[ClusterJob, ...]
     gpus: int
@@ -71,14 +71,14 @@ class SimulationRecord:
 
 
 def empty_record(count: int, *, keep_allocations: bool = False) -> SimulationRecord:
-    """The record of ``count`` jobs before any start."""
+    """The record of ``count`` jobs before any job has started."""
     changes = list[tuple[float, Ints, Ints]]() if keep_allocations else None
     usage = Usage(np.zeros(count), np.zeros(count), np.zeros(count, dtype=np.int64))
     return SimulationRecord(np.full(count, np.nan), np.full(count, np.nan), usage, np.zeros(count), changes=changes)
 
 
 def record_change(record: SimulationRecord, *, jobs: Ints, before: Ints, after: Ints, now_s: float) -> None:
-    """Adds the GPU seconds of ``jobs`` until now, and counts starts and adjustments."""
+    """Records that ``jobs`` change from ``before`` to ``after`` GPUs: starts, adjustments, GPU seconds until now."""
     # The old GPUs count since the last change; the new GPUs count from now.
     elapsed = now_s - record.touched_s[jobs]
     record.usage.gpu_seconds[jobs] += before * elapsed
@@ -155,10 +155,10 @@ class Summary(msgspec.Struct, kw_only=True):
         policy: The name of the policy.
         gpus: GPUs of the cluster.
         makespan_s: Seconds from the first arrival to the last end.
-        utilisation: Busy GPU seconds divided by the product of GPUs and makespan, 0 to 1; None for a makespan that
-            rounding of the times makes 0.
-        overall: The figures of all jobs.
-        groups: The figures of each class of `SIZE_CLASSES`, or of each user or model, in order of falling GPU seconds.
+        utilisation: Busy GPU seconds divided by the product of GPUs and makespan, 0 to 1; None if the makespan is 0
+            after rounding.
+        overall: The metrics of all jobs.
+        groups: The metrics of each class of `SIZE_CLASSES`, or of each user or model, in order of falling GPU seconds.
     """
 
     policy: str
@@ -174,9 +174,10 @@ def summary(result: SimulationResult, *, by: By = "size") -> Summary:
 
     Args:
         result: The outcome of `simulate`.
+        by: The property that groups the jobs: class of requested GPU seconds, user or model.
 
     Returns:
-        The means over all jobs and over each size class, and the metrics of the cluster.
+        The metrics of all jobs, of each group of jobs, and of the cluster.
 
     >>> from kungfu_planning.schedule import ClusterJob, fifo, simulate
     >>> figures = summary(simulate([ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 1, 1, 5.0)], gpus=2, policy=fifo()))

@@ -107,7 +107,7 @@ class SimulationReport(msgspec.Struct, kw_only=True):
 
 
 def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
-    """For each cluster and load, the relative reductions of times under the first policy, compared with the second."""
+    """For each cluster and load, the fractions by which the first policy's times are below the second policy's."""
     found = []
     for ours, theirs in zip(runs[::2], runs[1::2], strict=True):
         before, after = theirs.summary, ours.summary
@@ -124,7 +124,7 @@ def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
 
 
 def answers(runs: Sequence[SweepRun], *, target_s: float) -> list[SweepAnswer]:
-    """For each policy and load, the smallest simulated cluster that meets a target for the 95th percentile."""
+    """For each policy and load, the smallest cluster whose 95th percentile of completion times meets the target."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
         mine = [run.summary for run in runs if (run.summary.policy, run.load) == (policy, load)]

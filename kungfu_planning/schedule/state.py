@@ -53,9 +53,9 @@ class JobProgress:
 
     Attributes:
         gpus: The GPUs that the job holds.
-        remaining_s: The work left at `since_s`, in seconds at the requested size.
+        remaining_s: The work left at `since_s`, in seconds on the GPUs that the user requested.
         since_s: The time from which the job makes progress; in the future while the job is paused.
-        speed: The progress per second from `since_s`.
+        speed: The work done per second from `since_s` on, in seconds on the GPUs that the user requested.
         end_s: The end of the job; infinite if the job does not run.
         finished: True if the job has ended.
     """
@@ -70,7 +70,7 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class State:
-    """The cluster at one instant, before the policy has decided.
+    """The cluster at one instant: before the policy decides, or, for ``watch`` of `simulate`, after its plan applies.
 
     Attributes:
         now_s: The time, seconds.
@@ -79,7 +79,7 @@ class State:
         progress: The progress of each job.
         running: The indices of the jobs that run, in order of arrival.
         pending: The indices of the jobs that wait, in order of arrival.
-        arrived: The pending jobs that have arrived now.
+        arrived: The indices of the jobs that arrive at this instant, in the same order.
     """
 
     now_s: float
@@ -98,7 +98,7 @@ class SchedulePlan:
     Attributes:
         jobs: The indices of the jobs.
         gpus: The GPUs of each of these jobs; 0 preempts the job.
-        wake_s: The time of another decision even if no job arrives or ends.
+        wake_s: The latest time of the next decision, seconds; infinite to wait for an arrival or an end.
     """
 
     jobs: Ints
@@ -108,7 +108,7 @@ class SchedulePlan:
 
 @dataclass(frozen=True)
 class ClusterPolicy(Generic[Memory]):
-    """A policy: its name, its initial memory, and its decision function."""
+    """A policy: its name, the function that makes its memory from jobs and GPUs, and its decision function."""
 
     name: str
     begin: Callable[[Workload, int], Memory]
@@ -136,7 +136,7 @@ def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
 
 
 def remaining_s(state: State, *, jobs: Ints) -> Floats:
-    """The work left now, in seconds at the requested size."""
+    """The work left of each of ``jobs`` at the state's time, in seconds on the GPUs that its user requested."""
     progress = state.progress
     elapsed = np.maximum(state.now_s - progress.since_s[jobs], 0.0)
     left: Floats = np.maximum(progress.remaining_s[jobs] - progress.speed[jobs] * elapsed, 0.0)

@@ -34,7 +34,7 @@ class Search:
         max_gpus: the maximum GPUs of any stage, at least 1; None for as many as all trials of the largest stage can
             use.
         multiples: the multiples of the best static size from which greedy descents start, each at least 1.
-        steps: the size of a greedy step.
+        steps: the size of a greedy step, as in `neighbours`.
         least_saving: the minimum dollars that a step must save, above 0.
         confidence: the share of runs that must meet the deadline, above 0 and below 1; None requires
             only that the mean completion time meets the deadline.
@@ -61,7 +61,7 @@ class Search:
 
 
 def most_gpus(simulator: Simulator, *, search: Search) -> int:
-    """The maximum number of GPUs of a stage."""
+    """The maximum number of GPUs of a stage: the limit of ``search``, or all GPUs that the trials can use."""
     if search.max_gpus is not None:
         return search.max_gpus
     return max(stage.trials for stage in simulator.experiment.stages) * simulator.scaling.widest
@@ -119,9 +119,10 @@ def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> E
 
 
 def fastest(simulator: Simulator, *, search: Search) -> Estimate:
-    """The fastest plan: each stage at its fastest size, or the fastest static plan if growth costs more than it saves.
+    """The faster of two plans: each stage at its fastest size, or the fastest plan with equal GPUs in all stages.
 
-    If more GPUs never slow an iteration, no plan can be faster, except through random set-up times.
+    Growth between stages can cost more time than it saves. If more GPUs never slow an iteration, no plan is faster than
+    the result, except through random set-up times.
     """
     sizes = static_sizes(simulator, search=search)
     stages = range(len(simulator.experiment.stages))
@@ -131,7 +132,7 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
 
 
 def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
-    """The static sizes to compare: all sizes at which some stage's share changes.
+    """The cluster sizes to compare: all sizes at which the GPUs per trial of some stage change.
 
     Any other size runs exactly like the next smaller size in the list, with more idle GPUs, so it cannot be cheaper.
     Therefore the list represents all sizes from 1 to the limit.
@@ -171,7 +172,7 @@ def _fastest_size(simulator: Simulator, *, stage: int, sizes: Iterable[int]) -> 
 
 
 def best_naive(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
-    """The cheapest plan that meets the deadline, if every trial has the same number of GPUs, k, in every stage.
+    """The cheapest plan that meets the deadline and gives every trial the same number of GPUs, k, in every stage.
 
     The cluster shrinks with the number of trials, but trials never grow, so that a long last stage is slow or requires
     a huge first stage.

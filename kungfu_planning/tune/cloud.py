@@ -18,7 +18,7 @@ Packing = Literal["counted", "placed"]
 
 @dataclass(frozen=True)
 class Instance:
-    """A kind of machine.
+    """A kind of machine of the provider, with its price.
 
     Args:
         gpus: GPUs of one instance, at least 1.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged(Estimate):
-    """A plan with the planner's estimate, and with ``fresh`` runs that the planner has not seen."""
+    """A plan with the planner's estimate, and with ``fresh`` runs, which were not drawn during planning."""
 
     fresh: Outlook
 
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare(simulator: Simulator, *, deadline_s: float, search: Search, bracket: int = 0) -> Comparison:
-    """Plans an experiment, finds its static and naive baselines, and draws fresh runs of each.
+    """Plans an experiment, finds its static and naive baselines, and draws fresh runs of each of these plans.
 
     Args:
         simulator: the job and the cloud.
@@ -92,7 +92,7 @@ def compare_all(
 class Figures(msgspec.Struct, kw_only=True):
     """The time and cost of a plan, or of the plans of all parallel brackets.
 
-    ``seconds`` and ``dollars`` are means over the planner's runs; the other figures are of fresh runs.
+    ``seconds`` and ``dollars`` are means over the planner's runs; other figures are of runs that it has not seen.
     """
 
     seconds: float
@@ -125,7 +125,7 @@ class ExperimentReport(msgspec.Struct):
 class TuningReport(msgspec.Struct, kw_only=True):
     """The JSON output of ``kungfu plan tuning``.
 
-    Experiments run in parallel: dollars add up, and the seconds are those of the experiment that ends last.
+    Experiments run in parallel: ``dollars`` add up, and ``seconds`` are of the experiment that ends last.
     """
 
     version: Literal[1] = 1
@@ -143,7 +143,7 @@ class TuningReport(msgspec.Struct, kw_only=True):
 
 
 def tuning_report(found: Sequence[Comparison], *, spec: TuningSpec, confidence: float | None) -> TuningReport:
-    """The report of comparisons, one per experiment of a specification."""
+    """The report of the comparisons ``found``, one for each experiment of ``spec``."""
     return TuningReport(
         deadline_s=found[0].deadline_s,
         confidence=confidence,

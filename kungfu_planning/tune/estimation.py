@@ -1,6 +1,6 @@
-"""The time and cost of an allocation plan: the sum of the stages' longest chains, and the bill.
+"""The time and cost of an allocation plan: the sum of the slowest chains of trials, one per stage, and the bill.
 
-Every stage ends in a synchronisation of all its trials, so the longest path of the whole graph is the sum of the
+Every stage ends in a synchronisation of all its trials, so the longest path in the graph of all tasks is the sum of the
 longest paths of the stages. So an estimate is cheap; the tests compare estimates with the graph itself.
 """
 
@@ -98,7 +98,7 @@ def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Se
 
 @dataclass(frozen=True)
 class Outlook:
-    """The fresh runs of a plan, which no planner has seen.
+    """The time and cost of runs of a plan that were not drawn during planning.
 
     Attributes:
         seconds: (seeds, runs) the completion time of each run, by seed.
@@ -114,7 +114,7 @@ FRESH_SEEDS, FRESH_RUNS = 5, 400
 
 
 def outlook(simulator: Simulator, *, plan: AllocationPlan, first_seed: int) -> Outlook:
-    """Draws fresh runs of a plan, with seeds from ``first_seed`` on; with one seed if nothing is random."""
+    """Draws runs of a plan that no planner has seen, with 5 seeds from ``first_seed`` on; 1 if nothing is random."""
     seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.is_random else 1))
     drawn = [sample(redrawn(simulator, samples=FRESH_RUNS, seed=seed), plan=plan) for seed in seeds]
     return Outlook(np.stack([each.ends[-1] for each in drawn]), np.stack([each.dollars for each in drawn]))
@@ -150,7 +150,7 @@ def _check(simulator: Simulator, *, plan: AllocationPlan) -> None:
 
 
 def _provisioned(instances: Sequence[int]) -> list[int]:
-    """The number of instances that each stage provisions."""
+    """The number of new instances of each stage: the instances that it needs beyond those of the stage before."""
     return [max(0, needed - held) for held, needed in zip((0, *instances), instances, strict=False)]
 
 
@@ -163,14 +163,14 @@ def _bill(
 
 
 def _bill_per_function(simulator: Simulator, *, plan: AllocationPlan) -> Seconds:
-    """The cost of each run if billed per function: (runs,) dollars."""
+    """The cost of each run if the provider bills the trials' GPU seconds: (runs,) dollars, without the data."""
     instance = simulator.cloud.instance
     gpu_s = [stage_training(simulator, stage=stage, gpus=gpus).gpu_s for stage, gpus in enumerate(plan)]
     return np.asarray(np.sum(gpu_s, axis=0) * (instance.dollars_per_s / instance.gpus))
 
 
 def _bill_per_instance(simulator: Simulator, *, instances: Sequence[int], ready: Seconds, ends: Seconds) -> Seconds:
-    """The cost of each run if billed per instance: (runs,) dollars."""
+    """The cost of each run if the provider bills instances until their release: (runs,) dollars, without the data."""
     groups = tenancies(instances)
     counts = np.array([group.count for group in groups], dtype=np.float64)
     seconds = ends[[group.last for group in groups]] - ready[[group.first for group in groups]]

@@ -55,9 +55,9 @@ def expected_s(latency: Latency) -> float:
 
 
 def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
-    """The quantile of a latency's law, accurate to 1e-5 sigma.
+    """The quantiles of a latency at the shares ``uniform``, accurate to 1e-5 sigma.
 
-    With draws by quantiles, the same random number gives a longer time under a slower law, so two plans are compared
+    If draws are quantiles, the same random number gives a longer time under a slower law. So two plans are compared
     with the same draws.
 
     Args:
@@ -90,7 +90,7 @@ def total(latency: Latency, *, count: int, samples: int, generator: np.random.Ge
 
 
 def _moments(latency: Latency) -> tuple[float, float]:
-    """The mean and the standard deviation of the truncated law."""
+    """The mean and the standard deviation of a latency, in seconds, after the truncation at 0."""
     if latency.sigma_s == 0:
         return latency.mean_s, 0.0
     ratio = latency.mean_s / latency.sigma_s

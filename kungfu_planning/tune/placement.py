@@ -117,7 +117,7 @@ def place(
 
 @dataclass(frozen=True)
 class _Room:
-    """A round of placing: the slots of each trial so far, the free slots of each node, and fixed trials."""
+    """A round of placing: slots of placed trials, free slots of nodes, and fixed trials, which may not move."""
 
     slots: dict[str, tuple[Slot, ...]]
     free: dict[str, list[Slot]]
@@ -138,7 +138,7 @@ def _fill(
 
 
 def _seat(trial: str, *, allocation: Allocation, room: _Room, node_gpus: int) -> list[str]:
-    """Places a trial, wholly or not at all; returns the trials displaced for it."""
+    """Places all GPUs of a trial, or none if there is no room; returns the trials displaced for it."""
     units = _units(allocation[trial], node_gpus=node_gpus)
     chosen: list[tuple[str, int, list[str]]] = []
     for unit in units:
@@ -166,7 +166,7 @@ def _units(gpus: int, *, node_gpus: int) -> list[int]:
 
 
 def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]] | None:
-    """The fullest node on which ``unit`` GPUs are free, and no trial to displace; None if there is no such node."""
+    """The fullest node with ``unit`` free GPUs, and an empty list of trials to displace; None without such a node."""
     fits = [node for node, free in room.free.items() if node not in used and len(free) >= unit]
     return (min(fits, key=lambda node: len(room.free[node])), []) if fits else None
 
@@ -174,7 +174,7 @@ def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]
 def _cleared(
     room: _Room, *, unit: int, used: set[str], allocation: Allocation, below: int
 ) -> tuple[str, list[str]] | None:
-    """The node with the most free GPUs on which displacing trials frees ``unit`` GPUs, and the trials to displace."""
+    """The node with most free GPUs that has ``unit`` after displacing smaller trials, and these trials; else None."""
     for node in sorted(room.free, key=lambda name: -len(room.free[name])):
         tenants = {
             trial: sum(slot.node == node for slot in slots)
@@ -188,7 +188,7 @@ def _cleared(
 
 
 def _fewest(tenants: Mapping[str, int], *, needed: int) -> list[str] | None:
-    """A small set of tenants that hold ``needed`` GPUs in total: the largest first, the last as small as possible."""
+    """Trials that hold ``needed`` GPUs: the largest first, the last as small as possible; None if all hold fewer."""
     going: list[str] = []
     left = sorted(tenants, key=lambda trial: (tenants[trial], trial))
     while needed > 0 and left:
@@ -284,7 +284,7 @@ def _burden(shrunk: Shrunk) -> tuple[int, int]:
 
 
 def _choices(placement: TrialPlacement, *, nodes: Nodes, count: int) -> Iterable[tuple[str, ...]]:
-    """The sets of nodes to try to release, in order of preference."""
+    """The sets of ``count`` nodes to try to release, nodes with few trials first; only the first of over 1,000 sets."""
     load = dict.fromkeys(nodes.names, (0, 0))
     for slots in placement.slots.values():
         for name in {slot.node for slot in slots} & load.keys():

@@ -38,7 +38,7 @@ def plan_elastic(
         simulator: the job and the cloud.
         deadline_s: the deadline of the search, in seconds from its start.
         search: the settings of the planner.
-        known: further plans to descend from.
+        known: further plans to descend from, if they meet the deadline.
 
     Raises:
         UsageError: No plan meets the deadline; the message has the fastest possible time.
@@ -60,7 +60,7 @@ def plan_elastic(
 def plan_deadlines(
     simulator: Simulator, *, deadlines_s: Iterable[float], search: Search = _DEFAULT
 ) -> dict[float, Estimate]:
-    """A plan for each deadline, in increasing order; each search also starts from the previous plan.
+    """A plan for each deadline, in increasing order; each search also starts from the plan of the deadline before.
 
     The cost therefore never increases with the deadline.
 
@@ -78,7 +78,7 @@ def plan_deadlines(
 def warm_starts(
     simulator: Simulator, *, deadline_s: float, search: Search, known: Iterable[AllocationPlan] = ()
 ) -> list[Estimate]:
-    """The feasible plans that descents start from, each once; the fastest plan if no static plan is feasible.
+    """The plans that meet the deadline and that descents start from, each once; the fastest plan if there is no other.
 
     Raises:
         UsageError: No plan meets the deadline.
@@ -167,7 +167,7 @@ def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> I
     Args:
         simulator: the job and the cloud.
         plan: the GPUs of each stage.
-        steps: ``literal`` gives the next fair share; ``instance`` also gives the first fair share that needs
+        steps: ``literal`` steps to the next smaller fair share; ``instance`` also to the first fair share that needs
             fewer instances. For example, if whole instances of four GPUs are billed, 23 GPUs cost as much as 24 and
             are only slower: a descent by literal steps ends on this plateau.
     """

@@ -60,7 +60,7 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
 
 
 def assign(seconds: list[float], *, chains: int) -> list[int]:
-    """For each trial, the trial for which it waits (-1 for none), by list scheduling in the trials' order.
+    """The trial for which each trial waits (-1 for none), if each trial in turn gets the GPUs that are free first.
 
     Args:
         seconds: The duration of each trial.
@@ -82,9 +82,9 @@ def assign(seconds: list[float], *, chains: int) -> list[int]:
 
 
 def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
-    """The end of the last trial; ``seconds`` has the shape (trials, samples), the result (samples,).
+    """The seconds until the last trial ends: (samples,), if ``chains`` of the trials in ``seconds`` train at once.
 
-    Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials, the longest trial counts.
+    ``seconds`` has the shape (trials, samples). Trials of equal length train in ``ceil(trials / chains)`` rounds.
     """
     trials = len(seconds)
     # All at once.

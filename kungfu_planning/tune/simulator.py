@@ -38,7 +38,7 @@ class Simulator:
         seed: the seed of the draws, at least 0.
 
     Raises:
-        UsageError: There is no sample, the seed is negative, or a stage has more than ten million durations.
+        UsageError: There is no sample, the seed is negative, or trials times runs exceed ten million in a stage.
     """
 
     experiment: Experiment
@@ -62,7 +62,7 @@ class Simulator:
 
     @property
     def is_random(self) -> bool:
-        """True if runs of a plan differ."""
+        """True if an iteration or a delay of the cloud has a random duration, so that the runs of a plan differ."""
         delays = self.cloud.delays
         latencies = (delays.scale, delays.init, delays.startup, delays.sync)
         return self.scaling.sigma_s > 0 or any(latency.sigma_s > 0 for latency in latencies)
@@ -74,7 +74,7 @@ class Simulator:
 
 
 def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -> T:
-    """The result of ``compute()``, cached by ``key``."""
+    """The result of ``compute()``, which is called only if ``simulator`` has no result for ``key`` yet."""
     known: T | None = simulator._memory.get(key)
     if known is None:
         known = simulator._memory[key] = compute()
@@ -84,7 +84,7 @@ def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -
 def redrawn(simulator: Simulator, *, samples: int, seed: int) -> Simulator:
     """The same job and cloud with other drawn runs; cached.
 
-    A search that is too large for ``samples`` runs gets as many runs as the bound on durations allows.
+    If trials times ``samples`` exceed ten million in a stage, there are fewer runs, but at least 1.
     """
     trials = max(stage.trials for stage in simulator.experiment.stages)
     samples = max(1, min(samples, _MOST_DRAWN // trials))
@@ -105,7 +105,7 @@ def _drawn(simulator: Simulator, latency: Latency, *, kind: int, stage: int, cou
 
 
 def _drawn_trials(simulator: Simulator, iteration: Latency, *, stage: int) -> Seconds:
-    """Draws the time of start-up and all iterations of each trial of a stage: (trials, runs)."""
+    """Draws the seconds that each trial of a stage needs for its start-up and all its iterations: (trials, runs)."""
     work, startup, samples = simulator.experiment.stages[stage], simulator.cloud.delays.startup, simulator.runs
     # Nothing is random: one duration for all.
     if iteration.sigma_s == 0 and startup.sigma_s == 0:
@@ -122,7 +122,7 @@ def _generator(seed: int, *, kind: int, stage: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class StageTraining:
-    """The training of a stage, by run: ``seconds`` including the synchronisation, and ``gpu_s``, its GPU seconds."""
+    """A stage's training in each run: ``seconds``, with the synchronisation, and ``gpu_s``, the trials' GPU seconds."""
 
     seconds: Seconds
     gpu_s: Seconds
@@ -136,7 +136,7 @@ def stage_instances(simulator: Simulator, *, stage: int, gpus: int) -> int:
 
 
 def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
-    """The wait in the provider's queue for new instances of stage ``stage``: (runs,)."""
+    """The seconds that new instances of stage ``stage`` wait in the provider's queue: (runs,)."""
 
     def compute() -> Seconds:
         return np.asarray(_drawn(simulator, simulator.cloud.delays.scale, kind=_SCALE, stage=stage)[0])
@@ -161,7 +161,7 @@ def slowest_setup(simulator: Simulator, *, stage: int, count: int) -> Seconds:
 
 
 def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
-    """The time of the synchronisation at the end of stage ``stage``: (runs,)."""
+    """The seconds of the synchronisation at the end of stage ``stage``: (runs,)."""
 
     def compute() -> Seconds:
         return np.asarray(_drawn(simulator, simulator.cloud.delays.sync, kind=_SYNC, stage=stage)[0])

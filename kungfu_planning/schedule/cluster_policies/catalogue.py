@@ -50,7 +50,7 @@ class CatalogueEntry:
 
     @property
     def options(self) -> frozenset[str]:
-        """The options on which a simulation of this policy depends, besides the trace and the cluster."""
+        """The names of the options on which a simulation of this policy depends, besides the trace and the cluster."""
         return self.tuning | (_OF_ADJUSTING if self.adjusts else frozenset()) | ({"resume"} if self.preempts else set())
 
 
@@ -101,7 +101,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
 
 
 def with_shares(jobs: Sequence[ClusterJob], *, shares: tuple[float, float] | None) -> tuple[ClusterJob, ...]:
-    """The jobs with limits at these shares of the GPUs that each requests; unchanged if ``shares`` is None."""
+    """The jobs, each limited to ``shares`` (minimum, maximum) of its requested GPUs; unchanged without ``shares``."""
     if shares is None:
         return tuple(jobs)
     return with_limits(jobs, min_share=shares[0], max_share=shares[1])

@@ -1,6 +1,6 @@
 """E-FIFO and E-BF: elastic first in first out, and elastic backfilling. Xie et al., *Elan*, 2020, section VI-C.
 
-A job is never admitted if all jobs on their fewest GPUs would exceed the cluster. Otherwise it is admitted if its
+A job is never admitted if it and the running jobs on their fewest GPUs exceed the cluster. Else it is admitted if its
 fewest GPUs are free, or if its admission does not increase the average completion time. (The paper requires more free
 GPUs than the job's fewest; then one idle GPU could never start a 1-GPU job.) The paper does not define how to predict
 the average. Here the rest of the schedule is simulated twice without further arrivals: with admission now, and with
@@ -32,7 +32,7 @@ _SHARED_TWICE_UP_TO = 128  # beyond, first-order decisions take a third of the t
 
 @dataclass(frozen=True)
 class _ForecastLimits:
-    """Limits on a decision's cost: the most running jobs forecast exactly, and the most later jobs tried."""
+    """Limits on a decision: the most running jobs simulated exactly, and the most jobs tried behind a refused head."""
 
     exact_up_to: int
     depth: int
@@ -49,7 +49,7 @@ def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
 
     Args:
         exact_up_to: the largest number of running jobs whose future is simulated exactly for an admission. The future
-            of more jobs is estimated, and from 128 jobs on only to first order (see ``Admission``). A large value
+            of more jobs is estimated, and from 128 jobs on only to first order (`MarginalFuture`). A large value
             makes every decision exact, and the simulation of a large cluster slow.
     """
     return ClusterPolicy("efifo", prepared, _deciding(_ForecastLimits(exact_up_to, depth=0)))
@@ -63,7 +63,7 @@ def elastic_backfill(*, exact_up_to: int = 16, depth: int = 8) -> ClusterPolicy[
 
     Args:
         exact_up_to: see ``elastic_fifo``.
-        depth: the maximum number of fitting later jobs tried at an event, in order of arrival.
+        depth: the maximum number of later jobs tried at an event, in order of arrival; only jobs that could fit count.
     """
     return ClusterPolicy("ebf", prepared, _deciding(_ForecastLimits(exact_up_to, depth)))
 
@@ -116,7 +116,7 @@ class Admission:
         return self.context.fewest(job) <= self.spare
 
     def admits(self, job: int) -> bool:
-        """True if ``job`` may start now."""
+        """True if ``job`` may start now, by the admission rule of this module."""
         if not self.has_room(job):
             return False
         # If the job's fewest GPUs are free, no running job loses GPUs. Else compare the two futures.
@@ -127,7 +127,7 @@ class Admission:
         return self._future.delays(job, head=head)
 
     def joined(self, job: int) -> Admission:
-        """The running jobs and ``job``."""
+        """The `Admission` after ``job`` has started on its fewest GPUs."""
         running = joined(self._running, job=job, context=self.context)
         return Admission(running, context=self.context, exact_up_to=self._exact_up_to)
 

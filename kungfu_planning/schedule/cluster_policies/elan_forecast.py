@@ -28,7 +28,7 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class JobLadder:
-    """The saved time per GPU of a job (see `Ladders`), its throughput by GPUs, and the most GPUs that help the job."""
+    """A job: the seconds that one more GPU saves per unit of work (see `Ladders`), throughput, and its most GPUs."""
 
     steps: list[float]
     rates: list[float]
@@ -89,13 +89,13 @@ class RunningJobs:
 
 
 def running_now(state: State, *, context: ForecastContext) -> RunningJobs:
-    """The running jobs of a state."""
+    """The running jobs of ``state``, with the work left of each at the state's time."""
     jobs = state.running
     return RunningJobs(jobs, remaining_s(state, jobs=jobs) * context.requested_rates[jobs], state.progress.gpus[jobs])
 
 
 def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> RunningJobs:
-    """The running jobs and a new ``job`` on its fewest GPUs; these may still have to be taken from other jobs."""
+    """The running jobs and a new ``job`` on its fewest GPUs; all together may hold more GPUs than the cluster has."""
     at = int(np.searchsorted(running.jobs, job))
     return RunningJobs(
         _with(running.jobs, job, at=at),
@@ -105,14 +105,14 @@ def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> Runni
 
 
 def allocated(running: RunningJobs, *, context: ForecastContext) -> RunningJobs:
-    """The running jobs after all GPUs are shared again."""
+    """The same running jobs after the greedy rule has shared all GPUs of the cluster among them."""
     row = context.ladders.row[running.jobs]
     climbers = Climbers(context.ladders.steps, row, np.maximum(running.work, LEAST_WORK))
     return RunningJobs(running.jobs, running.work, fill_gpus(climbers, start=running.held, total=context.gpus))
 
 
 def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDArray[NumpyScalar]:
-    """Inserts one value like ``np.insert``, at a fraction of the cost."""
+    """The vector with ``value`` inserted at index ``at``, like ``np.insert`` at a fraction of the cost."""
     return np.concatenate((vector[:at], np.array([value], dtype=vector.dtype), vector[at:]))
 
 
@@ -133,12 +133,12 @@ class Openings(NamedTuple):
 
     @classmethod
     def of(cls, left_s: Floats, held: Ints, *, gpus: int) -> Openings:
-        """The openings of jobs that hold ``held`` GPUs and end in ``left_s`` seconds, in a cluster of ``gpus``."""
+        """The ends and free GPUs of jobs that hold ``held`` GPUs and end in ``left_s`` s, in a cluster of ``gpus``."""
         order = np.argsort(left_s, kind="stable")
         return cls(left_s[order], gpus - int(held.sum()) + np.cumsum(held[order]))
 
     def first_s(self, wanted: int) -> float:
-        """The seconds until ``wanted`` GPUs are free."""
+        """The seconds until so many of these jobs have ended that ``wanted`` GPUs are free."""
         return self.ends_s.item(self.free_after.searchsorted(wanted))
 
 
@@ -155,7 +155,7 @@ class EstimatedFuture:
         self._with: dict[int, EstimatedFuture] = {}
 
     def pays(self, job: int) -> bool:
-        """True if starting ``job`` now does not increase the sum of completion times, compared with a later start."""
+        """True if ``job`` should start now, as the sum of completion times is not larger than after a later start."""
         wait_s = self._openings.first_s(self._context.fewest(job))
         wait = self._played(wait_s)
         later = self._shared_with(wait.running, job=job)
@@ -185,7 +185,7 @@ class EstimatedFuture:
         return Openings.of(self._left, self._now.held, gpus=self._context.gpus)
 
     def _played(self, seconds: float) -> _Opening:
-        """The moment after some seconds without sharing: some jobs have ended, the others have their present GPUs."""
+        """The moment ``seconds`` from now if jobs keep their GPUs until then; jobs that end earlier are removed."""
         now, left = self._now, self._left
         stay = left > seconds
         work = now.work - self._rate(now) * seconds
@@ -195,8 +195,8 @@ class EstimatedFuture:
     def _shared_with(self, running: RunningJobs, *, job: int) -> RunningJobs:
         """The running jobs and ``job`` after all GPUs are shared among them.
 
-        The search for the share of ``job`` begins at the GPUs that each save it `_least_step` or more. This number is
-        closer to the result than the job's fewest GPUs, and leads to the same result.
+        The search for the share of ``job`` begins at the number of GPUs that each save ``job`` `_least_step` or more. A
+        search from the fewest GPUs of ``job`` would take more steps and give the same result.
         """
         more = joined(running, job=job, context=self._context)
         steps = self._context.ladders.steps[self._context.ladders.row[job]] * self._context.whole_work(job)
@@ -207,7 +207,7 @@ class EstimatedFuture:
 
     @cached_property
     def _least_step(self) -> float:
-        """The least time that any job's last GPU saves; infinite if all jobs have their minimum number of GPUs."""
+        """The least time that the last GPU of any running job saves; infinite if all jobs have their fewest GPUs."""
         ladders, now = self._context.ladders, self._now
         return float((now.work * ladders.steps[ladders.row[now.jobs], now.held - 1]).min(initial=np.inf))
 

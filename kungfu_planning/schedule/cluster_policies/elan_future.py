@@ -1,6 +1,6 @@
 """The exact rest of a schedule for Elan's admission: GPUs are shared again at every completion.
 
-A future is simulated completion by completion, and only as far as a question requires. The computation of a sum of
+A future is simulated completion by completion, and only as far as a decision requires. The computation of a sum of
 completion times ends once the sum must exceed its limit. From the moment when all jobs can have all GPUs that help
 them, the rest of the sum is a formula. Vectors are lists of a few dozen numbers, for which plain loops are faster
 than NumPy.
@@ -82,7 +82,7 @@ class _Moment:
 
     Attributes:
         free: GPUs that no job holds; negative if the GPUs of a joined job must still be taken from other jobs.
-        now_s: seconds since the beginning.
+        now_s: seconds since the beginning of the future.
         ends_s: the sum of the completion times of ended jobs.
     """
 
@@ -102,14 +102,14 @@ class _Moment:
         self._last: list[float] = []
 
     def copied(self) -> _Moment:
-        """An independent copy."""
+        """A copy of this moment with lists of its own."""
         copy = _Moment(self._gpus)
         for name, value in vars(self).items():
             setattr(copy, name, value.copy() if isinstance(value, list) else value)
         return copy
 
     def insert(self, job: int, *, ladder: JobLadder, work: float, held: int) -> None:
-        """Adds a job; the number of free GPUs may become negative."""
+        """Adds a job with ``work`` left on ``held`` GPUs; the number of free GPUs may become negative."""
         at = bisect_left(self._jobs, job)
         entry = (
             job, ladder, max(work, LEAST_WORK), held,
@@ -170,7 +170,7 @@ class _Moment:
         )  # fmt: skip
 
     def sum_of_ends_s(self, *, limit_s: float = math.inf) -> float:
-        """The sum of all completion times, in seconds since the beginning; inexact if above the limit."""
+        """The sum of all completion times, in seconds as ``now_s``; if above ``limit_s``, only a lower bound."""
         while self._jobs:
             # No job can end earlier than with all the GPUs that help it.
             least_s: float = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))

@@ -1,7 +1,7 @@
 """An estimate of the rest of a schedule with many running jobs, for Elan's admission; GPUs are not shared again.
 
-Starting a job takes GPUs from running jobs, always the GPU that saves the least time; of several hundred jobs, few lose
-a GPU. The time that these jobs lose is compared with the time that the starting job gains. This comparison is of first
+Starting a job takes GPUs from running jobs, always the GPU that saves its job the least time; of hundreds, few jobs
+lose a GPU. The time that these jobs lose is compared with the time that the new job gains. This comparison is of first
 order: GPUs that become free are not shared again. All waiting jobs of an event share one list of the GPUs to take.
 """
 
@@ -23,7 +23,7 @@ from kungfu_planning.schedule.cluster_policies.elan_forecast import (
 
 
 class _Taken(NamedTuple):
-    """A GPU taken from a running job: the seconds that this GPU saved, and the job's index, GPUs and seconds left."""
+    """A GPU taken from a running job: the seconds that it saved; the job, and its GPUs and seconds left afterwards."""
 
     gain: float
     at: int
@@ -59,8 +59,8 @@ class MarginalFuture:
     def pays(self, job: int) -> bool:
         """True if the running jobs together lose at most the time that ``job`` gains by starting now.
 
-        Without that start, ``job`` waits for the first end after which its fewest GPUs are free, and runs as fast as
-        now. A running job that gives up GPUs is slower until that end, or until it or ``job`` ends earlier.
+        Without the start, ``job`` waits until a running job's end leaves its fewest GPUs free, and then runs as long as
+        it would run now. A job that gives up GPUs is slower for the wait, or until the job itself or ``job`` ends.
         """
         wait_s = self._openings.first_s(self._context.fewest(job))
         return self._lost_s(self._share(job) - self._free, min(wait_s, self._run_s(job))) <= wait_s * ROUNDING
@@ -83,12 +83,12 @@ class MarginalFuture:
         return self._shares[job]
 
     def _gets(self, job: int, gain: float, count: int) -> bool:
-        """True if the GPU taken after ``count`` others saves ``job`` more time than its present owner."""
+        """True if one more GPU saves ``job`` more (``gain``) than the owner loses; ``count`` GPUs are taken before."""
         taken = self._taken(count)
         return gain > taken.gain or (gain == taken.gain and job < self._jobs[taken.at])
 
     def _run_s(self, job: int) -> float:
-        """The seconds that ``job`` runs on its share."""
+        """The seconds that ``job`` would run on the GPUs that it gets if it starts now."""
         return self._context.whole_work(job) / self._context.ladder(job).rates[self._share(job)]
 
     def _lost_s(self, count: int, span_s: float) -> float:
@@ -100,7 +100,7 @@ class MarginalFuture:
         return self._losses[count, span_s]
 
     def _free_at(self, moment_s: float, count: int) -> int:
-        """The GPUs that the running jobs leave free at a moment if they give up ``count`` now."""
+        """The number of free GPUs at ``moment_s``, including the ``count`` GPUs that running jobs give up now."""
         if (count, moment_s) not in self._frees:
             ended = self._openings.ends_s.searchsorted(moment_s, side="right")
             free = self._openings.free_after.item(ended - 1)
@@ -117,7 +117,7 @@ class MarginalFuture:
         return {each.at: each for each in self._takes[: max(0, count)]}.values()
 
     def _taken(self, count: int) -> _Taken:
-        """The GPU taken after ``count`` others, always the one that saves least; infinite gain if none is left."""
+        """The GPU to take after ``count`` others, which saves its job the least; infinite gain if none is left."""
         while len(self._takes) <= count:
             reverse = int(self._gains.argmin())  # of equal gains the last job gives first
             gain, at = self._gains.item(reverse), len(self._kept) - 1 - reverse

@@ -1,8 +1,8 @@
 """The greedy allocation of GPUs, one by one to the job with the largest gain, for both elastic schedulers.
 
 The greedy rule gives one GPU at a time to the job with the largest next gain (ties: the first job in order), and stops
-when no GPU is left or no gain is above zero. A job reaches its n-th step only after its earlier steps, so the position
-of a step in the order depends on the smallest gain up to that step. With *ladders* of these running minima, the greedy
+when no GPU is left or no gain is above zero. A step is one more GPU. A job takes its steps in turn, so the position of
+a step in the order depends on the smallest gain up to that step. With *ladders* of these running minima, the greedy
 result is the set of the best steps. Any guess can therefore be corrected step by step: take the GPU of the worst taken
 step, and give it to the best free step. From the previous event's allocation, few corrections are needed.
 """
@@ -36,7 +36,7 @@ def saved_time(rates: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Ladders:
-    """The gains of further GPUs: ``steps[row, p]`` is the least gain of the GPUs from a job's fewest up to p + 1.
+    """The gains of further GPUs: ``steps[row, p]`` is the least gain of any GPU after a job's fewest, up to GPU p + 1.
 
     -inf marks GPUs without gain, or above the job's most; +inf marks the job's fewest, which are never taken away.
     """
@@ -47,7 +47,7 @@ class Ladders:
 
 @dataclass(frozen=True)
 class Climbers:
-    """Jobs that compete for GPUs, in the order that breaks ties, each with a row of ``steps`` and its weight (> 0)."""
+    """Competing jobs, in the order that breaks ties: each has a row of ``steps``, and a weight of its gains (> 0)."""
 
     steps: Floats
     row: Ints
@@ -59,10 +59,10 @@ def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: 
 
     Args:
         rates: throughput, one row per curve, column p for p GPUs.
-        kind: row of ``rates`` of each job.
+        kind: for each job, the row of its curve in ``rates``.
         fewest: the minimum number of GPUs of each job, at least 1.
         most: the maximum number of GPUs of each job.
-        gain: returns the gain of each step, given rows of rates.
+        gain: returns the gain of each further GPU from rows of rates: `relative_gain` or `saved_time`.
     """
     unique, row = np.unique(np.stack((kind, fewest, most), axis=1), axis=0, return_inverse=True)
     steps = np.full((len(unique), rates.shape[1]), -np.inf)
@@ -116,11 +116,11 @@ class _Hand:
 
 
 def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
-    """The greedy allocation of ``total`` GPUs, with each job's fewest guaranteed; independent of ``start``.
+    """The GPUs of each job after a greedy allocation of ``total`` GPUs, at least its fewest; independent of ``start``.
 
     Args:
         climbers: the jobs; the sum of their fewest GPUs is at most ``total``.
-        start: a guess, for each job between its fewest and most GPUs.
+        start: a guess at the result, for each job between its fewest and most GPUs.
         total: the number of GPUs.
 
     Cost:

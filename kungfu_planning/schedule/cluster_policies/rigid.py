@@ -98,14 +98,14 @@ def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Shadow:
-    """The shadow time of the head of the queue, and the number of spare GPUs at that time."""
+    """The shadow time of the head of the queue, and the number of GPUs that the head leaves free at that time."""
 
     time_s: float
     spare: int
 
 
 def easy_backfill() -> ClusterPolicy[None]:
-    """FIFO, but a job may overtake if the head of the queue still starts at its shadow time.
+    """FIFO, but a job may overtake if the head of the queue can still start once running jobs leave it enough GPUs.
 
     Cost:
         Per event, a sort of the running jobs' ends and a pass over the waiting jobs that are small enough.
@@ -114,7 +114,7 @@ def easy_backfill() -> ClusterPolicy[None]:
 
 
 def shadow_time(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shadow:
-    """The shadow time of the head of the queue, which requests more GPUs than are free, from the running jobs' ends.
+    """The shadow time of the head of the queue, and the GPUs spare then, computed from the ends of the running jobs.
 
     Args:
         ends_s: Ends of the running jobs, seconds.
@@ -157,7 +157,7 @@ def _overtaking(state: State, *, started: Ints, waiting: Ints, free: int) -> Int
 
 
 def _admit(jobs: Ints, *, sizes: Ints, in_time: npt.NDArray[np.bool_], free: int, spare: int) -> Ints:
-    """Admits, in order, jobs that fit into the free GPUs, and that end in time or also fit into the spare GPUs."""
+    """Admits in order the jobs that fit into the free GPUs, and end by the shadow time or fit into the spare GPUs."""
     chosen = []
     for job, size, early in zip(jobs.tolist(), sizes.tolist(), in_time.tolist(), strict=True):
         if size <= free and (early or size <= spare):
@@ -188,7 +188,7 @@ def conservative_backfill() -> ClusterPolicy[_Reservations]:
     """FIFO, but a job may overtake if no earlier job's planned start moves.
 
     Cost:
-        One pass over the reservations for each arrival, and a comparison at other events.
+        One pass over the reservations for each arrival, and a comparison of planned starts at other events.
     """
     return ClusterPolicy("conservative", _begin, _decide)
 
@@ -213,7 +213,7 @@ def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
 
 
 def with_reservation(gaps: Gaps, *, start_s: float, gpus: int, duration_s: float) -> Gaps:
-    """The gaps after a reservation of ``gpus`` GPUs from ``start_s`` for ``duration_s`` seconds."""
+    """The GPUs not reserved over time, after a reservation of ``gpus`` GPUs for ``duration_s`` s from ``start_s``."""
     gaps = _split(_split(gaps, start_s), start_s + duration_s)
     inside = (gaps.time_s >= start_s) & (gaps.time_s < start_s + duration_s)
     return Gaps(gaps.time_s, gaps.free - gpus * inside)

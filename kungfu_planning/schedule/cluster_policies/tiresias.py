@@ -36,7 +36,7 @@ Preparation = TypeVar("Preparation")
 
 @dataclass(frozen=True)
 class QueuedMemory(Generic[Preparation]):
-    """The memory of a queued policy: the queues after the last decision, and values prepared once."""
+    """The memory of a queued policy: the queues after the last decision, and the value that ``prepare`` returned."""
 
     queues: Queues
     prepared: Preparation
@@ -45,10 +45,10 @@ class QueuedMemory(Generic[Preparation]):
 def tiresias(
     *, quanta: tuple[float, ...] = PAPER_QUANTA, starvation: float | None = None
 ) -> ClusterPolicy[QueuedMemory[None]]:
-    """Two-dimensional least attained service with discrete queues.
+    """Tiresias: least attained service in two dimensions (GPUs and seconds), with discrete queues.
 
     Args:
-        quanta: GPU seconds after which a job moves down a level, increasing; the papers' 10,000 and 200,000 by default.
+        quanta: GPU seconds after which a job moves one queue down, rising; the papers' 10,000 and 200,000 by default.
         starvation: the factor K: a preempted job that has waited K times as long as it ran moves to queue 0;
             ``None``, the default, never promotes.
 
@@ -65,7 +65,7 @@ def queued(
     prepare: Callable[[Workload], Preparation],
     placing: Callable[[State, Queues, Preparation], Ints],
 ) -> ClusterPolicy[QueuedMemory[Preparation]]:
-    """A policy with multi-level queues; ``placing`` returns the GPUs of each job, in scan order."""
+    """A policy with multi-level queues; ``placing`` returns the GPUs that each job gets, in the order of the queues."""
 
     def begin(workload: Workload, _gpus: int) -> QueuedMemory[Preparation]:
         return QueuedMemory(empty_queues(), prepare(workload))
@@ -94,10 +94,10 @@ def elastic_tiresias(
     """Tiresias with jobs that shrink and grow.
 
     R1: if a plan with the sizes that users requested leaves more than ``pending_over`` jobs waiting, plan again with
-    every job outside queue 0 at half its size (rounded down, at least 1 and at least its ``min_gpus``). R2: if no job
+    every job outside queue 0 at half its request (rounded down, but at least 1 and its ``min_gpus``). R2: if no job
     waits in the plan and GPUs are left, give one at a time to the job with the largest ``(t(p+1) - t(p)) / t(p)``
     (ties: the higher queue, then the earlier arrival), but no job gets more than ``max_gpus`` or a GPU without gain.
-    Inelastic jobs (fewest = most = requested) are not changed.
+    Jobs with ``min_gpus`` = ``max_gpus`` = ``gpus`` are not changed.
 
     Args:
         pending_over: N of rule R1, at least 0. The paper does not state N; 0 shrinks jobs as soon as a job waits.
@@ -119,7 +119,7 @@ def halved(workload: Workload, *, jobs: Ints) -> Ints:
 
 
 def _ladders(workload: Workload) -> Ladders:
-    """The `Ladders` of n jobs, in 2n entries: job j grows from its requested size in entry j, from half in n + j."""
+    """The `Ladders` of n jobs in 2n rows: job j grows from its request in row j, from half the request in n + j."""
     half = halved(workload, jobs=np.arange(len(workload.gpus)))
     return build_ladders(
         workload.rates,

@@ -22,7 +22,7 @@ PAPER_QUANTA = (10_000.0, 200_000.0)
 
 @dataclass(frozen=True)
 class Levels:
-    """The limits of the queues.
+    """The limits at which jobs move from queue to queue.
 
     Args:
         quanta: GPU seconds, increasing; there is one more queue than quanta.
@@ -70,7 +70,7 @@ def empty_queues() -> Queues:
 
 
 def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
-    """The queues at the state's time: ended jobs removed, time credited, arrivals added, and jobs moved."""
+    """The queues at the state's time: without ended jobs, with counts up to now, with new jobs, after all due moves."""
     queues = _chosen(queues, which=~state.progress.finished[queues.job])
     queues = _credited(queues, state=state)
     queues = _entered(queues, arrived=state.arrived)
@@ -78,7 +78,7 @@ def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
 
 
 def running_first(queues: Queues, *, runs: npt.NDArray[np.bool_]) -> Queues:
-    """The queues with running jobs before other jobs in each queue, otherwise in unchanged order."""
+    """The queues after running jobs have gone before other jobs within each queue, otherwise in unchanged order."""
     rank = 2 * queues.level + ~runs
     if (rank[1:] >= rank[:-1]).all():
         return queues
@@ -92,7 +92,7 @@ than the second is missing. The second is larger, so that the wake-up for a move
 
 
 def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
-    """The time at which the next job uses up its quantum, or has waited until its promotion, in whole seconds from now.
+    """The time of the next demotion or promotion, a whole number of seconds after ``queues.now_s``; infinite if none.
 
     Seconds are rounded up, as in the published simulator, which uses whole seconds.
     """
@@ -109,7 +109,7 @@ def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
 
 
 def _whole_s(left_s: Floats) -> Floats:
-    """Whole seconds to wait; 0 for a job that has exhausted two quanta at once, and moves down one level per event."""
+    """The whole seconds until each move; 0 for a job that has used up two quanta, as it moves once per event."""
     whole: Floats = np.where(left_s <= _LATE_S, 0.0, np.maximum(np.ceil(left_s - _EARLY_S), 1.0))
     return whole
 
@@ -183,7 +183,7 @@ def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
 
 
 def _tailed(queues: Queues, *, moves: npt.NDArray[np.bool_]) -> Queues:
-    """The queues with the moved jobs at the tails, in order of arrival."""
+    """The queues after the jobs with ``moves`` have gone to the tails of their new queues, in order of arrival."""
     movers = np.flatnonzero(moves)
     movers = movers[np.argsort(queues.job[movers])]
     order = np.concatenate((np.flatnonzero(~moves), movers))

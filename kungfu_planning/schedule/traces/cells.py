@@ -18,19 +18,19 @@ from kungfu.errors import UsageError
 
 @dataclass(frozen=True)
 class TraceRow:
-    """A line: its cells by column, and ``FILE:LINE`` for messages."""
+    """A line of a CSV file: its cells by column, and its position ``FILE:LINE`` for messages."""
 
     cells: dict[str, str]
     where: str
     line: int
 
     def at(self, column: str) -> str:
-        """The position of a cell, for a message."""
+        """The position of the cell in ``column`` as a text for messages: file, line and column."""
         return f"{self.where}: column {column}"
 
 
 def read_rows(path: Path, *, skip: Callable[[UsageError], None] | None = None) -> tuple[list[str], Iterator[TraceRow]]:
-    """The header and all rows of a CSV file, plain or gzipped; blank lines are skipped.
+    """The header of a CSV file, plain or gzipped, and an iterator over its rows; blank lines are skipped.
 
     If the header contains ``|``, this is the separator of cells, as in the output of `sacct -P`.
 
@@ -39,8 +39,8 @@ def read_rows(path: Path, *, skip: Callable[[UsageError], None] | None = None) -
         skip: called with the error of each row that is skipped for too many or too few cells; ``None`` skips no row.
 
     Raises:
-        UsageError: The file cannot be read, or has no rows, or a column twice; during the reading, a row has too many
-            or too few cells.
+        UsageError: The file cannot be read, has no rows, or has a column twice. The iterator also raises it for a row
+            with too many or too few cells if ``skip`` is ``None``.
     """
     text = _text(path)
     # The output of `sacct -P`, with commas in cells.
@@ -128,7 +128,7 @@ _TRES = re.compile(r"(?:^|,)gres/gpu=(\d{1,9})(?:,|$)")
 
 
 def gpu_count(cell: str, *, where: str) -> int:
-    """The GPUs of a job: a whole number of at least 1, or Slurm's trackable resources.
+    """The GPUs of a job: a whole number of at least 1, or ``gres/gpu`` in Slurm's trackable resources.
 
     >>> gpu_count("4", where=""), gpu_count("billing=8,cpu=16,gres/gpu=2,mem=64G,node=1", where="")
     (4, 2)
@@ -145,7 +145,7 @@ _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 
 def truth(cell: str, *, where: str) -> bool:
-    """True for 1, true or yes; False for 0, false, no or an empty cell."""
+    """True for 1, true or yes; False for 0, false, no or an empty cell; raises ``UsageError`` for another cell."""
     value = _TRUTH.get(cell.strip().lower())
     if value is None:
         raise UsageError(f"{where}: expected 1 or 0, got {cell!r}")
@@ -153,7 +153,7 @@ def truth(cell: str, *, where: str) -> bool:
 
 
 def whole_number(cell: str, *, where: str) -> int:
-    """A whole number of at least 1."""
+    """The whole number of at least 1 in a cell; raises ``UsageError`` for another cell."""
     value = _number(cell)
     if value is None or value < 1 or value != int(value):
         raise UsageError(f"{where}: expected a whole number of at least 1, got {cell!r}")

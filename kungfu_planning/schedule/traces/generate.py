@@ -30,8 +30,8 @@ class TraceShape:
         sizes: the weights of requests for 1, 2, 4, ... GPUs; they need not sum to 1.
         median_s: median run time, in seconds.
         spread: standard deviation of the logarithm of the run time.
-        longest_s: the limit to which run times are cut.
-        daily: the amplitude with which arrivals follow the day, from 0 (none) to below 1.
+        longest_s: the longest run time, in seconds; longer times are cut to it.
+        daily: the relative amplitude of the arrival rate over a day, from 0 (none) to below 1.
     """
 
     sizes: tuple[float, ...]
@@ -100,7 +100,7 @@ def _sizes(form: TraceShape, *, jobs: int, gpus: int, random: np.random.Generato
 
 
 def _arrivals(form: TraceShape, *, jobs: int, span_s: float, random: np.random.Generator) -> Floats:
-    """The sorted arrival times in whole seconds: uniform times, thinned by the hour of the day."""
+    """The sorted arrival times in whole seconds, drawn from a rate that follows a sine wave over each day."""
     kept = np.empty(0)
     while len(kept) < jobs:
         drawn = random.uniform(0.0, span_s, jobs)

@@ -31,7 +31,7 @@ from kungfu_planning.schedule.traces.cells import (
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of a format's columns.
+    """The columns of a trace format: each field but ``order`` is a column's name; below is what the column contains.
 
     Args:
         submit: the arrival: seconds, or a date and time like ``2017-10-09 07:01:55``.
@@ -57,7 +57,7 @@ class Columns:
     order: Literal["sorted", "any"] = "sorted"
 
     def needed(self) -> tuple[str, ...]:
-        """The columns that a file must have."""
+        """The names of the columns that a file of this format must have."""
         optional = (self.model, self.batch, self.user, self.running)
         return tuple(column for column in (self.name, self.submit, self.gpus, self.duration, *optional) if column)
 
@@ -90,10 +90,10 @@ def detected(header: Sequence[str], *, where: str) -> Columns:
 
 
 def own_columns(text: str) -> Columns:
-    """The columns in a text like ``submit=arrived,gpus=n,duration=secs,order=any``.
+    """The `Columns` given by a text like ``submit=arrived,gpus=n,duration=secs,order=any``.
 
     Raises:
-        UsageError: A word is not a field of ``Columns``, or submit, gpus or duration is missing.
+        UsageError: A word is not a field of ``Columns`` or occurs twice, or submit, gpus or duration is missing.
 
     >>> own_columns("submit=a,gpus=g,duration=d").duration
     'd'
@@ -224,7 +224,7 @@ def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _Curve
 def _check_lookup(
     columns: Columns, *, measured: MeasuredCurves | None, scaling: BatchScaling, path: str | Path
 ) -> None:
-    """Refuses throughput tables that the trace's columns do not refer to, since its jobs would then scale perfectly."""
+    """Refuses throughput tables that the trace has no columns to look up, and hybrid scaling without tables."""
     if measured is None:
         if scaling == "hybrid":
             raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")

@@ -75,7 +75,7 @@ def _unit(parse_unit: Callable[[str], float]) -> BeforeValidator:
 
 
 def _written(pattern: str, *, example: str) -> WithJsonSchema:
-    """The schema of a number with a unit."""
+    """The JSON schema of a number with a unit: a text with ``pattern``."""
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
@@ -121,7 +121,7 @@ class Section(BaseModel):
 
 
 def _left_out(schema: dict[str, Any]) -> None:
-    """Removes the default None from a schema: None marks an omitted key, and cannot be written."""
+    """Removes the default from the schema of a key: this default marks an omitted key, and cannot be written."""
     del schema["default"]
 
 
@@ -219,7 +219,7 @@ class ScalingSection(Section):
         return scaling({size: samples / speed for size, speed in found.points.items()}, sigma_s=self.sigma)
 
     def unmeasured(self) -> ScalingCurve:
-        """A placeholder for the curve of a profile that is not measured yet."""
+        """A placeholder of 1 s per iteration, for the curve of a profile that is not measured yet."""
         self._refuse_seconds("a profile that is to be measured")
         return scaling({1: 1.0}, sigma_s=self.sigma)
 
@@ -242,7 +242,7 @@ class ScalingSection(Section):
 
 
 class DataSection(Section):
-    """The data that instances fetch."""
+    """The data that every new instance fetches, and its price."""
 
     size: _Gigabytes = Field("0 GB", validate_default=True, description="data that every new instance fetches once")
     price: _DollarsPerGigabyte = Field("$0/GB", validate_default=True, description="price of fetching it")
@@ -268,7 +268,7 @@ class CloudSection(Section):
     )
 
     def cloud(self, data: DataSection) -> Cloud:
-        """The provider in the simulator's form."""
+        """The provider that this section and ``data`` describe, for the simulator."""
         laws = (self.scale_latency, self.init_latency, self.startup_latency, self.sync_latency)
         latencies = [Latency(law.mean, law.sigma) if isinstance(law, LatencyLaw) else Latency(law) for law in laws]
         return Cloud(
@@ -295,7 +295,7 @@ class SearchSection(Section):
 
 
 class Document(Section):
-    """A specification."""
+    """A specification: the search, its scaling, the cloud, its data, and the settings of the planner."""
 
     model_config = ConfigDict(title="A hyperparameter search to be planned")
 

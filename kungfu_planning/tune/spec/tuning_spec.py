@@ -38,12 +38,12 @@ class TuningSpec:
     seed: int
 
     def simulators(self) -> tuple[Simulator, ...]:
-        """The simulators, one per experiment."""
+        """A simulator for each experiment, with the scaling, cloud, samples and seed of the specification."""
         return tuple(Simulator(each, self.scaling, self.cloud, self.samples, self.seed) for each in self.experiments)
 
 
 def read_spec(path: Path, *, profile: Path | None = None, measured_only: bool = False) -> TuningSpec:
-    """The specification in a file.
+    """The specification in a YAML file.
 
     Args:
         path: the file.
@@ -57,12 +57,12 @@ def read_spec(path: Path, *, profile: Path | None = None, measured_only: bool = 
 
 
 def parse_spec(content: str, *, file: str = "SPEC.yaml", folder: Path = Path()) -> TuningSpec:
-    """The specification in a text.
+    """The specification in a YAML text.
 
     Args:
         content: YAML; ``kungfu plan tuning --schema`` prints the schema.
         file: the name of the file for messages.
-        folder: the folder of the profile that the text may name.
+        folder: the folder to which a relative path of a profile in the text refers.
 
     Raises:
         UsageError: The text cannot be planned; the message has file, line, key, value, and what to write.
@@ -132,7 +132,7 @@ def _located(document: YamlDocument, section: str, *, build: Callable[[], _Built
 
 
 def _first_refusal(error: ValidationError, *, document: YamlDocument) -> UsageError:
-    """The error for one of the mistakes, preferably an unknown key, as a misspelt key is often also missing."""
+    """The error for one mistake: an unknown key if there is one, since a misspelt key is also reported as missing."""
     details = error.errors(include_url=False)
     first = min(details, key=lambda each: each["type"] != "extra_forbidden")
     if first["type"] == "missing":
@@ -196,7 +196,7 @@ def read_unmeasured(path: Path) -> TuningSpec:
     """Reads a specification whose scaling is not measured yet, with a placeholder of 1 s per iteration.
 
     Raises:
-        UsageError: As from `read_spec`, or the scaling contradicts a profile.
+        UsageError: As from `read_spec`, or the file already has ``seconds_per_iteration``.
     """
     document = load_yaml(path)
     given = _validated(document)

@@ -35,7 +35,7 @@ class YamlDocument:
         Args:
             location: the keys and indices that lead to the value. If the document lacks the last entries, such as a
                 missing key, the error names the line of the closest existing value.
-            reason: the rest of the sentence, with the path as its subject.
+            reason: the rest of the message's sentence, which begins with the dotted path.
         """
         node, path = self.root, ""
         for step in location:
@@ -47,7 +47,7 @@ class YamlDocument:
 
 
 def load_yaml(path: Path) -> YamlDocument:
-    """The document in a file; raises ``UsageError`` if the file cannot be read or is not YAML."""
+    """The document in a YAML file; raises ``UsageError`` if the file cannot be read or is not YAML."""
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), file=str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -55,7 +55,7 @@ def load_yaml(path: Path) -> YamlDocument:
 
 
 def parse_yaml(content: str, *, file: str) -> YamlDocument:
-    """The document in a text; ``file`` is the name for messages.
+    """The document in a YAML text; ``file`` is the name of the text in messages.
 
     Raises:
         UsageError: The text is not YAML or is empty, a key occurs twice or is not a word, or lists and mappings are
@@ -78,7 +78,7 @@ def parse_yaml(content: str, *, file: str) -> YamlDocument:
 
 
 class _Reader:
-    """Converts nodes to plain data, each node once: aliases of a large value share the data."""
+    """Converts nodes of a YAML tree to plain data, each node once: all aliases of a value share its data."""
 
     def __init__(self, file: str) -> None:
         self._file = file
