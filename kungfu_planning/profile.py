@@ -88,8 +88,8 @@ def check_profile(
     Args:
         profile: the measured profile.
         where: the profile's file, for the message.
-        program: consecutive words that the profile's command must contain, such as ``train.py --model small``; the last
-            part of a path is sufficient.
+        program: consecutive words that the profile's command must contain, such as ``train.py --model small``; a
+            word may be the last part of a path in the command.
         batch: the samples of a step of all peers.
         attachment: "local" or "horovod".
 

@@ -173,5 +173,5 @@ def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
 
 
 def _unit(span_s: float) -> str:
-    """The largest unit of time that is at most half of the span."""
+    """The name of the largest unit of time that is at most half as long as ``span_s``; at least seconds."""
     return next((name for name, seconds in reversed(_UNITS.items()) if span_s >= 2 * seconds), "seconds")

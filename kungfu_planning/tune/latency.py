@@ -153,7 +153,7 @@ class ScalingCurve:
         return self.gpus[0] if self.measured_only else 1
 
     def iteration(self, gpus: int) -> Latency:
-        """The latency of an iteration on ``gpus`` >= 1 GPUs."""
+        """The duration of an iteration on ``gpus`` >= 1 GPUs, as a distribution."""
         if self.measured_only:
             if gpus < self.gpus[0]:
                 raise UsageError(

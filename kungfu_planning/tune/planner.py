@@ -124,7 +124,7 @@ def _benefit(found: Estimate, *, than: Estimate) -> tuple[float, float]:
 
 
 def _multiples(simulator: Simulator, *, static: Estimate | None, search: Search) -> list[AllocationPlan]:
-    """The best static plan and its multiples up to the limit."""
+    """The best static plan, and the static plans with multiples of its GPUs, each cut to the limit of a stage."""
     if static is None:
         return []
     limit = most_gpus(simulator, search=search)

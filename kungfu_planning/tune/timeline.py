@@ -67,7 +67,7 @@ def _usage(simulator: Simulator, *, plan: AllocationPlan, runs: slice) -> tuple[
 def boxes(simulator: Simulator, *, plan: AllocationPlan) -> tuple[Box, ...]:
     """Each trial's training as a box of GPUs and time.
 
-    A box ends with its trial, so the rest of a stage is idle. The surviving trials are unknown during planning, and
+    After the last box on a GPU, the GPU is idle until the stage ends. The surviving trials are unknown in planning, and
     represented by the first trials.
 
     Args:

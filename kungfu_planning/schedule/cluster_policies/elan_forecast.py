@@ -28,7 +28,7 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class JobLadder:
-    """A job: the seconds that one more GPU saves per unit of work (see `Ladders`), throughput, and its most GPUs."""
+    """A job's gains (seconds that one more GPU saves per unit of work, see `Ladders`), throughput, and most GPUs."""
 
     steps: list[float]
     rates: list[float]

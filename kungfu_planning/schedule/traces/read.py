@@ -74,7 +74,7 @@ FORMATS: dict[str, Columns] = {
 
 
 def detected(header: Sequence[str], *, where: str) -> Columns:
-    """The known format with all of its columns in ``header``; of several, the format with the most columns.
+    """The known format whose columns are all in ``header``; if several formats fit, the one with the most columns.
 
     Raises:
         UsageError: No format fits.

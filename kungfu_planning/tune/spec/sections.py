@@ -51,7 +51,7 @@ def shown(value: object) -> str:
 
 
 def _refused(reason: str) -> PydanticCustomError:
-    """A refusal of a value; ``reason`` continues a sentence that begins with the key."""
+    """The pydantic error for a wrong value; ``reason`` continues a sentence that begins with the key."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason})
 
 
