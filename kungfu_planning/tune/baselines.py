@@ -132,7 +132,7 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
 
 
 def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
-    """The cluster sizes to compare: all sizes at which the GPUs per trial of some stage change.
+    """The cluster sizes to compare: all sizes at which some stage trains more trials at once, or with more GPUs each.
 
     Any other size runs exactly like the next smaller size in the list, with more idle GPUs, so it cannot be cheaper.
     Therefore the list represents all sizes from 1 to the limit.
