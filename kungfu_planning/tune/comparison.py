@@ -92,7 +92,7 @@ def compare_all(
 class Figures(msgspec.Struct, kw_only=True):
     """The time and cost of a plan, or of the plans of all parallel brackets.
 
-    ``seconds`` and ``dollars`` are means over the planner's runs; other figures are of runs that it has not seen.
+    ``seconds`` and ``dollars`` are means over the planner's runs; other figures are of fresh runs, drawn afterwards.
     """
 
     seconds: float

@@ -174,7 +174,7 @@ def _best_fit(room: _Room, *, unit: int, used: set[str]) -> tuple[str, list[str]
 def _cleared(
     room: _Room, *, unit: int, used: set[str], allocation: Allocation, below: int
 ) -> tuple[str, list[str]] | None:
-    """The node with most free GPUs that has ``unit`` after displacing smaller trials, and these trials; else None."""
+    """The node with the most free GPUs where ``unit`` get free if smaller trials leave, and these trials; or None."""
     for node in sorted(room.free, key=lambda name: -len(room.free[name])):
         tenants = {
             trial: sum(slot.node == node for slot in slots)

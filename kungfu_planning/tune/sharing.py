@@ -84,8 +84,8 @@ def assign(seconds: list[float], *, chains: int) -> list[int]:
 def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
     """The seconds until the last trial ends: (samples,), if ``chains`` of the trials in ``seconds`` train at once.
 
-    ``seconds`` has the shape (trials, samples). Trials of equal length train in ``ceil(trials / chains)`` rounds. If all
-    trials train at once, the longest trial counts.
+    ``seconds`` has the shape (trials, samples). Trials of equal length train in ``ceil(trials / chains)`` rounds. If
+    all trials train at once, the longest trial counts.
     """
     trials = len(seconds)
     # All at once.

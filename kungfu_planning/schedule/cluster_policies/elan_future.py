@@ -170,7 +170,7 @@ class _Moment:
         )  # fmt: skip
 
     def sum_of_ends_s(self, *, limit_s: float = math.inf) -> float:
-        """The sum of all completion times, in seconds, counted like ``now_s``; if above ``limit_s``, only a lower bound."""
+        """The sum of all completion times, in seconds like ``now_s``; if above ``limit_s``, only a lower bound."""
         while self._jobs:
             # No job can end earlier than with all the GPUs that help it.
             least_s: float = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))

@@ -39,8 +39,8 @@ def read_rows(path: Path, *, skip: Callable[[UsageError], None] | None = None) -
         skip: called with the error of each row that is skipped for too many or too few cells; ``None`` skips no row.
 
     Raises:
-        UsageError: The file cannot be read, has no rows, or has a column twice. The iterator also raises it for a row
-            with too many or too few cells if ``skip`` is ``None``.
+        UsageError: The file cannot be read, has no rows, or has a column twice. The iterator raises this error
+            too, for a row with too many or too few cells if ``skip`` is ``None``.
     """
     text = _text(path)
     # The output of `sacct -P`, with commas in cells.
