@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from kungfu.errors import UsageError
+from kungfu.extras import missing
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SCHEMES = ("http", "https", "file", *_DATABASES, "databricks", "databricks-uc", "uc")
@@ -52,8 +52,8 @@ def parse_target(given: argparse.Namespace, *, host: int) -> MlflowTarget:
 
 def checked(target: MlflowTarget, *, option: str = "") -> MlflowTarget:
     """The target; raises ``UsageError`` if MLflow is not installed, or has no store for the URI."""
-    if find_spec("mlflow") is None:
-        raise UsageError(f"{option}{target}: MLflow is not installed; `pip install 'kungfu-training[mlflow]'`")
+    if advice := missing("mlflow"):
+        raise UsageError(f"{option}{target} {advice}")
     if why := _refusal(target.uri):
         raise UsageError(f"{option}{target}: {why}")
     return target

@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kungfu import __version__
 from kungfu.cli.export.growing_export import LOOK_EVERY_S, export_growing
 from kungfu.cli.export.mlflow_target import MlflowTarget
 from kungfu.cli.export.plotted_numbers import NumberReader, PlottedNumbers

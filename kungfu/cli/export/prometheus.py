@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kungfu import __version__
 from kungfu.cli.report.narrative import rescale_count
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job

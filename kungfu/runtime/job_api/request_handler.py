@@ -193,13 +193,13 @@ class RequestHandler:
 
     def _limits_event(self, event: Event) -> SizeLimitsEvent:
         """The event that records the new limits of the size, and the hold."""
-        limits, hold = self.limits, self.request_log.sizes.hold
+        limits, hold = self.limits, self.request_log.hold
         why = f"kungfu {in_words(event.what)}" if isinstance(event, Asked) else "the time of the hold is over"
         held, until = (None, None) if hold is None else (hold.size, hold.until)
         return SizeLimitsEvent(minimum=limits.minimum, maximum=limits.maximum, held=held, until=until, why=why)
 
     def _admission_context(self, cluster: Cluster) -> AdmissionContext:
-        deadlines, hold = self._settings.deadlines, self.request_log.sizes.hold
+        deadlines, hold = self._settings.deadlines, self.request_log.hold
         return AdmissionContext(
             cluster.view,
             self.limits,
@@ -224,7 +224,7 @@ class RequestHandler:
             self._settings.job,
             self._scaling,
             status.membership_status(
-                cluster, self.limits, external=self.request_log.external, hold=self.request_log.sizes.hold, now=now
+                cluster, self.limits, external=self.request_log.external, hold=self.request_log.hold, now=now
             ),
             self._peers(cluster, now),
             self._recent.newest(),

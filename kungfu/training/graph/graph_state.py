@@ -291,8 +291,15 @@ class RuleOutcomes:
         rules.put_in_force(plan, held=())
         return rules
 
-    def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
-        """Graph: keeps the outcome of step ``step`` for the barrier; for ``standing`` see `Outcomes.assign`."""
+    def put_in_force(self, plan: CompiledPolicies, *, held: Collection[str]) -> None:
+        """Host: lets the acting rules request barriers, except those for another size that a hold has stopped."""
+        stopped = [one for one in plan.rules if one.name in held and isinstance(one.action, (Rescale, Evict))]
+        standing = [one.mode == "acting" and one not in stopped for one in plan.rules]
+        write_variable(self.standing, standing)
+
+    def post(self, outcome: Any, *, step: Any) -> None:
+        """Graph: keeps the outcome of step ``step`` for the barrier, for the rules that may request one."""
+        standing = self.standing.read_value()
 
         def kept(place: Outcomes) -> Any:
             place.assign(outcome, standing=standing)

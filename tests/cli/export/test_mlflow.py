@@ -191,8 +191,8 @@ def test_a_uri_without_a_store_is_refused_before_anything_starts(
 def test_without_mlflow_what_to_install_is_said(
     monkeypatch: pytest.MonkeyPatch, printed: Printed, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("kungfu.cli.export.mlflow_target.find_spec", lambda name: None)
-    assert "pip install 'kungfu-training[mlflow]'" in printed("mlflow", tmp_path, "mlruns", code=2)
+    monkeypatch.setattr("kungfu.extras.find_spec", lambda name: None)
+    assert "[mlflow]'" in printed("mlflow", tmp_path, "mlruns", code=2)
 
 
 @pytest.mark.slow

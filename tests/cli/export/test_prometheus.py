@@ -11,6 +11,7 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import kungfu
 from kungfu.cli.export.prometheus import PrometheusMetrics
 from kungfu.runtime.core.request import Leave, Migrate, Profile, Resize, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured

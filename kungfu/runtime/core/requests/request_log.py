@@ -101,6 +101,11 @@ class RequestLog:
         entry = current(self)
         return entry.external if entry else None
 
+    @property
+    def hold(self) -> Hold | None:
+        """The hold of the size; ``None`` if policies may change the size."""
+        return self.sizes.hold
+
 
 @dataclass(frozen=True)
 class CoordinatorReplied:
@@ -304,7 +309,7 @@ def _sizes_after(sizes: SizeLimits, what: Request | SetValue, context: Admission
 def _release(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
     """Ends the hold at once, beside a request under way."""
     sizes = log.sizes.changed(_sizes_after(log.sizes, request.what, context, now))
-    version, reason = context.view.version if context.view else 0, "" if log.sizes.hold else "the size was not held"
+    version, reason = context.view.version if context.view else 0, "" if log.hold else "the size was not held"
     first, newest = Answer("accepted", "", version), Answer("carried out", reason, version)
     externals = [] if sizes is log.sizes else [_notice(f"kungfu {in_words(request.what)}")]
     return replace(with_entry(log, LoggedRequest(request, first, newest, now, now)), sizes=sizes), externals
@@ -312,7 +317,7 @@ def _release(log: RequestLog, request: Asked, context: AdmissionContext, now: fl
 
 def _with_hold_ended(log: RequestLog, event: Event, now: float) -> LogTransition:
     """Ends a hold that has expired, and informs a coordinator whose terms lack the newest limits of the size."""
-    hold = log.sizes.hold
+    hold = log.hold
     match event:
         case Tick() if hold is not None and hold.expires is not None and now >= hold.expires:
             sizes = log.sizes.changed(replace(log.sizes, hold=None))
