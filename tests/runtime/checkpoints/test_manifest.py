@@ -10,6 +10,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints.manifest import Manifest, VariableEntry, mismatches, read_manifest, write_manifest
+from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.core.terms import Ramp, Terms
 
 
@@ -17,7 +18,8 @@ def test_a_manifest_is_read_as_it_was_written_but_for_terms_about_peers(tmp_path
     ramp = Ramp(0.1, 0.2, since=40, over=4.0)
     lasting = {"keep": "global_batch_size", "max_global_batch": 96, "ramp": ramp}
     lasting |= {"policy_share": 16.0, "base_batch": 32, "base_size": 1}
-    terms = Terms(64, 32.0, target_size=5, refused_size=7, stopped=True, **lasting)
+    held = {"sizes": SizeLimits(maximum=4, hold=Hold(3), revision=2), "held_rules": ("rule",)}
+    terms = Terms(64, 32.0, target_size=5, refused_size=7, stopped=True, **held, **lasting)
     entry = VariableEntry("model/dense/kernel", (2, 3), "float32", 17)
     manifest = Manifest(12, 2, 48, terms, (entry,), {"samples": 100, "seed": 3}, {"state.index": 3})
     (tmp_path / "state.index").write_text("abc")
