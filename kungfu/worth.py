@@ -98,7 +98,7 @@ Pairs = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, repr=False)
 class _Power(Worth):
-    """A worth that falls to zero with a power of the time."""
+    """The value of finishing a job, which falls to zero as a power of the time."""
 
     kind: str
     value: float

@@ -267,7 +267,7 @@ class NativeProgram:
         return words
 
     def fields(self, words: Any) -> Iterator[PerPeer]:
-        """Yields the states of the folds from these words, field by field, each as a tuple of one array per peer."""
+        """Decodes the accumulators of all folds from 32-bit words: yields for each field one array per peer."""
         at = 0
         for type, length in zip(self._states, np.abs(self._lengths).tolist(), strict=True):
             found = _numbers(words[:, at : at + length], type.dtype).copy()

@@ -110,7 +110,7 @@ class WholeBatches:
     is_left_out: bool = False
 
     def after(self, fields: Mapping[str, Any]) -> WholeBatches:
-        """The batches updated by a step, whose line of metrics is ``fields``."""
+        """The record of batches after one more step, whose line of metrics is ``fields``."""
         batch, epoch = _batch_in(fields), fields.get("epoch")
         if batch is None or (batch == self.batch and epoch == self.epoch and not self.is_left_out):
             return self

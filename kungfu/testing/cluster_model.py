@@ -150,8 +150,8 @@ class PeerSpeeds:
     Args:
         jitter: The standard deviation of each peer's step time, as a fraction of the mean. Each step time is drawn from
             a normal distribution truncated at 3 standard deviations. Must be below 1/3: no time is negative.
-        seed: The seed of the draws, a whole number from 0. A peer's draws depend only on the seed and the peer's id.
-        slow: The slow peers and places.
+        seed: The seed of the draws, a non-negative integer. A peer's draws depend only on the seed and the peer's id.
+        slow: The slow peers, hosts and slots.
 
     Raises:
         UsageError: A number is out of range.

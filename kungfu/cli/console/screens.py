@@ -247,7 +247,7 @@ def _coloured_line(line: OutputLine) -> Text:
 class PlainScreen:
     """A screen that writes lines to ``stream``, and from time to time the status after a new step.
 
-    The status is written at most every five seconds, or every thirty while a `fit` trains that prints its progress.
+    The status is written at most every five seconds, or every thirty while a `fit` that prints its own progress trains.
 
     Args:
         stream: The stream to write to.

@@ -53,7 +53,7 @@ class RecordedRun:
     events: tuple[LoggedEvent, ...]
 
     def curve(self, name: str) -> DrawnCurve:
-        """The values of one figure at all points; NaN at points where the figure is unknown."""
+        """The values of one metric at all points; NaN where the metric is unknown."""
         return self.figures.curve(name)
 
     def happened(self, *topics: Topic) -> list[Any]:

@@ -224,7 +224,7 @@ def _with_sizes(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
 
 
 def _within_limits(one: request.Asked, at: BarrierInput) -> request.Asked:
-    """The request for a size that new limits imply, if the present size or the size under way is outside them."""
+    """The resize that new limits require, if the present size, or the size already requested, is outside the limits."""
     if not isinstance(one.what, request.SetLimits):
         return one
     terms, hold = at.terms, at.terms.sizes.hold

@@ -103,7 +103,7 @@ def norm_squared(leaves: Sequence[Any]) -> np.float32:
 
 
 def sum_of_squares(leaf: Any) -> np.float64:
-    """The sum of the squares of a tensor's entries, each as a float32.
+    """The sum of the squares of a tensor's entries, which are first converted to float32.
 
     Returns:
         A float64 with the same bits as in ``native/all_reduce/sum_of_squares.h``, because the additions have the same

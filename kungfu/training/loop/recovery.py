@@ -12,7 +12,7 @@ In each of these places `recover` either restores a working view, or raises an e
 
 - It classifies the error. The attachment has recorded whether a message failed, why, and over which ranks, so no error
   text is parsed. An error other than the loss of peers belongs to the program, and is raised.
-- It leaves the attachment, so that peers that still wait in the message see this peer leave, and notice the loss too.
+- It closes its connections to the other peers, so that peers blocked in the all-reduce notice the loss too.
 - It reports the loss to the job and waits for the view of the survivors, with the state of the most advanced peer (see
   `kungfu.runtime.peer.membership`). If too few peers are alive, an error is raised, and the program ends.
 - It enters the new view, and resets the graph for the next step.

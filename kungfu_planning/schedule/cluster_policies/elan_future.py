@@ -1,4 +1,4 @@
-"""The exact rest of a schedule for Elan's admission: GPUs are shared again at every completion.
+"""The exact continuation of a schedule, for Elan's admission: GPUs are redistributed at every completion.
 
 A future is simulated completion by completion, and only as far as a decision requires. The computation of a sum of
 completion times ends once the sum must exceed its limit. From the moment when all jobs can have all GPUs that help
