@@ -302,7 +302,7 @@ def python_function(token: str) -> Any:
 
 
 def replace_python_functions(functions: Mapping[str, Any]) -> None:
-    """Replaces the Python functions that ops of a graph call; ``functions`` maps an op's ``token`` to its new function."""
+    """Replaces the Python functions that ops of a graph call: ``functions`` maps an op's ``token`` to its new one."""
     from tensorflow.python.ops import script_ops
 
     script_ops._py_funcs._funcs.update(functions)

@@ -41,8 +41,8 @@ POLICIES = {
 
 HEAD = f"""# What the prebuilt policies cost
 
-Each line comes from the compiled plan: additional messages of an ordinary step besides the gradient all-reduce, further
-messages in the steps in which a gate is open, floats on the gradient all-reduce of every step (and their bytes with
+Each entry comes from the compiled plan: the messages that an ordinary step sends besides the gradient all-reduce, the
+further messages of steps with an open gate, the floats appended to each gradient all-reduce (and their bytes with
 {PEERS} peers), and the state that a peer holds. `kungfu explain SPEC` shows the same for any policy. `make plots`
 writes this page, and a test checks it.
 

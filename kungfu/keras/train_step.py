@@ -84,7 +84,7 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
 
 
 def step_alone(model: Any, average: Callable[..., Any]) -> Step:
-    """The step of a program that trains alone: Keras' step, whose gradients ``Training.average`` also passes to policies."""
+    """The step of a program that trains alone: Keras' step; ``Training.average`` passes its gradients to policies."""
     forward = _compiled(model, lambda data, _: (*_gradients(model, data), []))
 
     @tf.autograph.experimental.do_not_convert

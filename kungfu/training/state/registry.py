@@ -275,7 +275,7 @@ class Registry:
             mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
 
     def restore(self) -> None:
-        """Writes the state's variables back to the program's values, where they changed since these values were read."""
+        """Writes variables of the state back to the program's values, where they changed since they were read."""
         for one in self._mirrored.values():
             array = one.mirror.numpy()
             # Compared bitwise, so that an unchanged NaN is not set again at every barrier.

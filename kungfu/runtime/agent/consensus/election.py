@@ -38,7 +38,7 @@ class Elected:
         snapshot: The snapshot of the first state: the newest among the voters.
         request_log: The requests of people and schedulers, with their results.
         voters: The hosts that voted for this agent, including its own.
-        uncommitted: The states of the cluster, any of which a follower may still hold until it has acknowledged this state.
+        uncommitted: The states of the cluster that a follower may still hold until it acknowledges this state.
     """
 
     term: int
