@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def install_command(extra: str) -> str:
     return f"pip install '{distribution() or Path(__file__).parents[1]}[{extra}]'"
 
 
+@cache
 def distribution() -> str:
     """The name of the installed distribution that provides kungfu; empty if kungfu is not installed."""
     from importlib.metadata import packages_distributions  # reads the metadata of every installed distribution

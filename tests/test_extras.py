@@ -138,12 +138,17 @@ def _refused(start: str, extra: str, modules: str) -> tuple[int, str]:
 def test_the_name_of_the_distribution_is_that_of_the_installed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert (distribution(), install_command("page")) == ("", f"pip install '{ROOT}[page]'"), "a checkout"
-    (about := tmp_path / "other-1.2.dist-info").mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.2\n")
-    (about / "top_level.txt").write_text("kungfu\n")
-    assert install_command("page") == "pip install 'other[page]'"
+    distribution.cache_clear()
+    try:
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        assert (distribution(), install_command("page")) == ("", f"pip install '{ROOT}[page]'"), "a checkout"
+        distribution.cache_clear()
+        (about := tmp_path / "other-1.2.dist-info").mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.2\n")
+        (about / "top_level.txt").write_text("kungfu\n")
+        assert install_command("page") == "pip install 'other[page]'"
+    finally:
+        distribution.cache_clear()
 
 
 def test_only_a_module_of_an_extra_is_advised_to_be_installed() -> None:
