@@ -46,7 +46,7 @@ __all__ = [
     "worth",
 ]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _FROM_TRAINING = frozenset({"Training", "attach"})
 
