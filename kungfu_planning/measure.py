@@ -137,7 +137,8 @@ def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> N
             raise UsageError(f"the job ended with code {job.returncode} before it was measured: {said}")
         asked = _command("kungfu status", record, "--json")
         answer = subprocess.run(asked, capture_output=True, check=False)
-        if answer.returncode == 0 and json.loads(answer.stdout)["membership"]["size"] > 0:
+        # Of a job that is over, the command prints a summary, which names no membership.
+        if answer.returncode == 0 and json.loads(answer.stdout).get("membership", {}).get("size", 0) > 0:
             return
         time.sleep(_ASK_EVERY_S)
     raise UsageError(f"the job did not begin to train within {_BEGIN_WITHIN_S:g} s; its output is in {output}")
