@@ -19,7 +19,7 @@ import sys
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _KILL_ALL = 0
 # Python's process that removes the named semaphores of an ended program ends by itself after all others.
-_TRACKER, _TRACKER_ENDS_WITHIN_S = b"multiprocessing.resource_tracker", 2.0
+_TRACKER, _TRACKER_ENDS_WITHIN_S = b"multiprocessing.resource_tracker", 10.0
 
 
 class _Subreaper:
