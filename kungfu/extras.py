@@ -9,27 +9,28 @@ from pathlib import Path
 
 __all__ = ["EXTRAS", "advice_for", "distribution", "install_command", "missing"]
 
-# The modules of each extra in pyproject.toml that kungfu imports.
+# The modules of each extra of `[all]` in pyproject.toml that kungfu imports.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "metrics": ("prometheus_client",),
-    "mlflow": ("mlflow",),
     "page": ("starlette", "uvicorn"),
     "plan": ("pydantic", "yaml"),
     "plots": ("matplotlib",),
     "tensorboard": ("tensorboard",),
 }
+# Not in `[all]`, since MLflow brings dozens of packages.
+_MODULES = {**EXTRAS, "mlflow": ("mlflow",)}
 
 
 def missing(extra: str) -> str:
     """The advice to install an extra; empty if all its modules are installed. Loads none of them."""
-    modules = [name for name in EXTRAS[extra] if find_spec(name) is None]
+    modules = [name for name in _MODULES[extra] if find_spec(name) is None]
     return _advice(extra, *modules) if modules else ""
 
 
 def advice_for(error: Exception) -> str:
     """The advice to install the extra of the module that an import did not find; empty for other errors."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    extra = next((name for name, modules in EXTRAS.items() if module in modules), "")
+    extra = next((name for name, modules in _MODULES.items() if module in modules), "")
     return _advice(extra, module) if extra else ""
 
 

@@ -62,7 +62,7 @@ _SUMMARIES = {**_OWN, **{name: what for name, _, what in _MODULES}, **_PLAN, **d
 # The commands in the order of `kungfu --help`.
 _GROUPS = {
     "run": ("doctor", "completion"),
-    "watch": ("status", "top", "page", "tensorboard"),
+    "watch": ("status", "top", "page", "tensorboard", "mlflow"),
     "change": ("resize", "scale-out", "scale-in", "migrate", "checkpoint", "stop", "chaos"),
     "understand": ("explain", "why", "draw", "compare", "replay", "profile"),
     "plan": ("plan",),

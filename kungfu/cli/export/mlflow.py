@@ -29,7 +29,7 @@ def mlflow_process(record: Path, target: MlflowTarget, *, report: Callable[[str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu mlflow``."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder written by kungfu-run")
     parser.add_argument("uri", metavar="URI", help="the tracking server or store of MLflow, such as http://HOST:5000")
 
 

@@ -82,10 +82,10 @@ def _size_and_folder(given: argparse.Namespace) -> tuple[int | None, Path | None
     is_number = bool(words) and words[0].lstrip("-").isdecimal()
     if is_number + has_limits + given.release != 1 or (given.hold is not None and not is_number):
         raise UsageError(
-            f"{' '.join(words)!r}: give N, perhaps with --hold, or --release, or --min and --max; then perhaps LOGDIR"
+            f"{' '.join(words)!r}: give N, perhaps with --hold, or --release, or --min and --max; then perhaps RUN"
         )
     if len(rest := words[is_number:]) > 1:
-        raise UsageError(f"{' '.join(rest)!r}: give at most LOGDIR after N")
+        raise UsageError(f"{' '.join(rest)!r}: give at most RUN after N")
     return int(words[0]) if is_number else None, Path(rest[0]) if rest else None
 
 
@@ -94,7 +94,7 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give LOGDIR before --hold") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give RUN before --hold") from None
 
 
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
@@ -120,7 +120,7 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
     add = parser.add_argument
     match name:
         case "resize":
-            add("words", nargs="*", metavar="N [LOGDIR]", help="the new number of peers; the job's folder")
+            add("words", nargs="*", metavar="N [RUN]", help="the new number of peers; the job's folder")
             hold = "no policy may then change the size, for SECONDS or until --release; lost peers are replaced"
             add("--hold", nargs="?", const=math.inf, type=_seconds, metavar="SECONDS", help=hold)
             add("--release", action="store_true", help="end the hold, without changing the size")

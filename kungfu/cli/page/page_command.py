@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu page``."""
     add = parser.add_argument
     where = "the folder written by kungfu-run (the newest one in runs/), or a folder of such folders"
-    add("folder", nargs="?", type=Path, metavar="DIR", help=where)
+    add("folder", nargs="?", type=Path, metavar="RUN", help=where)
     add("--port", default="0", metavar="[ADDRESS:]PORT", help="address of the page; 0 is any free port (127.0.0.1:0)")
     add("--secret", action="store_true", help="print the secret of the running job, for the page's buttons, and exit")
 

@@ -173,7 +173,7 @@ def test_a_hold_is_told_by_the_status_until_it_is_released(tmp_path: Path, print
         (["3", "--max", "4"], "'3': give N"),
         (["--release", "--hold"], "give N, perhaps with --hold"),
         (["three"], "'three': give N"),
-        (["3", "4", "5"], "'4 5': give at most LOGDIR after N"),
+        (["3", "4", "5"], "'4 5': give at most RUN after N"),
     ],
 )
 def test_a_resize_names_one_change(words: list[str], why: str, printed: Printed) -> None:
@@ -183,7 +183,7 @@ def test_a_resize_names_one_change(words: list[str], why: str, printed: Printed)
 def test_a_hold_of_a_folder_is_refused_with_where_the_folder_goes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["resize", "2", "--hold", "runs/mine"])
-    assert "'runs/mine' is no number of seconds; give LOGDIR before --hold" in capsys.readouterr().err
+    assert "'runs/mine' is no number of seconds; give RUN before --hold" in capsys.readouterr().err
 
 
 def over(folder: Path, events: Events, code: int | None) -> Path:
