@@ -88,7 +88,7 @@ def main() -> None:
         folder, console = Path(work), Path(work) / "console.txt"
         (folder / "train.py").write_text(PROGRAM)
         log = folder / "run"
-        job = opened.enter_context(running(launcher(folder, log), console))
+        job = opened.enter_context(running(launcher(log), console))
         page = awaited(lambda: address(console, r"http://[^/\s]+/(?=\s)"), what="the address of the page")
         awaited(lambda: newest(log).get("size") == 2, what="the first steps")
         driver = opened.enter_context(chromium(folder / "profile"))
@@ -128,10 +128,10 @@ def main() -> None:
         write(film)
 
 
-def launcher(folder: Path, log: Path) -> list[str]:
+def launcher(log: Path) -> list[str]:
     """The command line of the job."""
     options = ["-np", "2", "--max", "4", "--page", "0", "--report-every", "3600", "--logdir", str(log)]
-    return [sys.executable, "-m", "kungfu.cli.run", *options, sys.executable, str(folder / "train.py")]
+    return [sys.executable, "-m", "kungfu.cli.run", *options, "python", "train.py"]  # the page shows this command
 
 
 def kungfu(command: str, *arguments: str) -> list[str]:
