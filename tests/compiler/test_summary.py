@@ -127,6 +127,8 @@ def test_a_policy_with_a_batch_an_eviction_and_a_hook_is_told_rule_by_rule() -> 
          "asks for a learning rate: learning_rate / 2, over 640 samples"),
         (lambda t: control.always().when((t.mean_loss < 1) & ~(t.size > 3)).checkpoint(),
          "fires in every step, if mean_loss < 1 and not size > 3 asks for a checkpoint"),
+        (lambda t: control.always().when((t.mean_loss > 1) == (t.size > 2)).checkpoint(),
+         "if (mean_loss > 1) == (size > 2)"),
         (lambda t: control.always().when(t.mean_loss.ema(0.25) > 2 * (t.mean_loss.ema(0.5) + 1)).stop(),
          "if ema(mean_loss, weight 0.25) > 2 * (ema(mean_loss, weight 0.5) + 1)"),
         (lambda t: control.every(5).until(t.mean_loss < 1).cooldown(seconds=2.5).stop(),
