@@ -99,7 +99,7 @@ class RepeatedErrors:
         held = self._held.pop(source)
         like = max(held.errors, key=held.common)
         same, rest = held.lines[: held.common(like)], held.lines[held.common(like) :]
-        error = next((line for line in same[1:] if not line.startswith(" ")), None)
+        error = _error_in(same)
         # The lines differ before the end of the traceback.
         if error is None:
             rest = held.lines
@@ -116,3 +116,14 @@ class RepeatedErrors:
         for one in self._errors:
             if one.source == source and len(one.lines) < _MOST_LINES:
                 one.lines.append(text)
+
+
+def _error_in(lines: list[str]) -> str | None:
+    """The error of the last traceback in these lines, as those before it were handled; None if it has no end yet."""
+    error = None
+    for line in lines:
+        if line == _BEGIN:
+            error = None
+        elif error is None and line and not line.startswith(" "):
+            error = line
+    return error

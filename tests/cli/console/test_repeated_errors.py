@@ -54,7 +54,15 @@ def test_peers_that_print_by_turns_are_compared_line_by_line() -> None:
     screen.now = 1.0
     screen.release_due()
     assert screen.of("rank 0") == CHAINED
-    assert screen.of("rank 1") == [f"the same {len(CHAINED)} lines as rank 0: ValueError: wrong"]
+    assert screen.of("rank 1") == [f"the same {len(CHAINED)} lines as rank 0: KeyError: 3"], "the unhandled one"
+
+
+def test_a_chained_traceback_whose_second_half_differs_is_shown_in_full() -> None:
+    screen = Screen()
+    other = [*CHAINED[:-1], "OSError: 5"]
+    screen.print("rank 0", CHAINED)
+    screen.print("rank 1", other)
+    assert screen.of("rank 1") == other
 
 
 def test_a_traceback_that_differs_is_shown_in_full_and_compared_with_the_next() -> None:
