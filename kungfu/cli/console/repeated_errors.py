@@ -49,8 +49,12 @@ class _Held:
 
     @property
     def is_decided(self) -> bool:
-        """True if the lines differ from those of every traceback; another peer may be behind with its lines."""
-        return all(self.common(one) < min(len(self.lines), len(one.lines)) for one in self.errors)
+        """True if the lines differ from those of every traceback, or go on after one; another peer may be behind."""
+        most = max(map(self.common, self.errors))
+        if most == len(self.lines):
+            return False
+        # The other peer may have ended after its error; in the midst of a traceback, it is only behind.
+        return _error_in(self.lines[:most]) is not None or all(self.common(one) < len(one.lines) for one in self.errors)
 
 
 class RepeatedErrors:
@@ -74,7 +78,8 @@ class RepeatedErrors:
             if held is not None:
                 held.lines.append(text)
                 held.at = now
-                if held.is_decided:
+                # Nobody else may release the lines: the painting thread ends with the reader of the output.
+                if held.is_decided or now - held.since >= _LONGEST_S or len(held.lines) > _MOST_LINES:
                     self._release(source)
             elif text == _BEGIN and (others := [one for one in self._errors if one.source != source]):
                 self._held[source] = _Held(others, [text], now, now)

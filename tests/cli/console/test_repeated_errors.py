@@ -102,6 +102,25 @@ def test_a_half_traceback_is_shown_after_a_second_and_nothing_is_held_for_long()
     assert screen.of("rank 2")[1:] == [f"still here {number}" for number in range(6)]
 
 
+def test_the_error_of_a_peer_that_prints_no_more_is_decided_by_the_next_line() -> None:
+    screen = Screen()
+    screen.print("rank 0", ERROR)
+    screen.print("rank 1", [*ERROR, "loss 0.50"])
+    assert screen.of("rank 1") == ["the same 4 lines as rank 0: ValueError: wrong", "loss 0.50"]
+
+
+def test_nothing_is_held_for_long_while_nobody_releases_it() -> None:
+    screen = Screen()
+    half, more = ERROR[:2], [f"    {number}" for number in range(400)]
+    screen.print("rank 0", half)
+    screen.print("rank 1", [*half, *more])
+    assert screen.of("rank 1") == [*half, *more]
+    screen.print("rank 2", half)
+    screen.now = 3.0
+    screen.line("rank 2", more[0])
+    assert screen.of("rank 2") == [*half, more[0]]
+
+
 def test_a_peer_that_raises_the_same_again_shows_it_again() -> None:
     screen = Screen()
     screen.print("rank 0", [*ERROR, *ERROR])
