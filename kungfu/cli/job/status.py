@@ -36,7 +36,7 @@ class JobSummary:
         code: The exit code of kungfu-run; None if kungfu-run was killed.
         reason: The reason for the end.
         has_failed: True if the job failed.
-        figures: The figures of the newest step.
+        figures: The figures of the newest steps.
         progress: The progress of the training.
         totals: The totals over the record.
         checkpoint: The folder of the newest checkpoint; empty if there is none.
@@ -136,10 +136,10 @@ def _table(status: JobStatus) -> Table:
 
 def summary_of(job: Job, file: JobFile) -> JobSummary:
     """The summary of a job that is over, from its record and its job file."""
-    known, ending = job.known, job.ending
+    ending = job.ending
     figures = JobMetrics(
-        as_whole(job.newest.get("step")), as_whole(job.newest.get("epoch")), as_whole(job.newest.get("batch")),
-        known.get("loss"), known.get("samples_per_s"),
+        as_whole(job.newest.get("step")), as_whole(job.newest.get("epoch")),
+        None if job.batch is None else int(job.batch), job.known.get("loss"), job.samples_per_s,
     )  # fmt: skip
     checkpoint = job.checkpoint.path if job.checkpoint else ""
     return JobSummary(

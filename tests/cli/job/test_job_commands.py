@@ -189,6 +189,7 @@ def test_a_hold_of_a_folder_is_refused_with_where_the_folder_goes(capsys: pytest
 def over(folder: Path, events: Events, code: int | None) -> Path:
     """The folder of a job that is over."""
     rows = [measured(step, progress={"samples": 32 * step, "epochs": 9}) for step in range(1, 480)]
+    rows[-1]["batch"] = 8  # the rest of the epoch
     ended = None if code is None else 131.0
     write_job_file(folder, JobFile("ab12", "", "", 1 << 30, 100.0, ended=ended, code=code))
     return written(folder, events, metrics=rows)
@@ -208,6 +209,7 @@ def test_the_status_after_the_end_is_a_summary(tmp_path: Path, printed: Printed)
     given = json.loads(printed("status", folder, "--json"))
     assert (given["job"], given["ended"], given["code"], given["has_failed"]) == ("ab12", 131.0, 0, False)
     assert (given["figures"]["step"], given["progress"]["samples"]) == (479, 15_328)
+    assert (given["figures"]["global_batch_size"], round(given["figures"]["samples_per_s"])) == (32, 32)
     assert given["totals"]["rescales"] == 2
 
 
