@@ -35,7 +35,7 @@ class JobSummary:
         ended: The end of its kungfu-run, in seconds since 1970; None if kungfu-run was killed.
         code: The exit code of kungfu-run; None if kungfu-run was killed.
         reason: The reason for the end.
-        has_failed: True if the job failed.
+        has_failed: True if the job did not reach its end: it failed, or was ended by Ctrl-C or a signal.
         figures: The figures of the newest steps.
         progress: The progress of the training.
         totals: The totals over the record.
@@ -136,15 +136,16 @@ def _table(status: JobStatus) -> Table:
 
 def summary_of(job: Job, file: JobFile) -> JobSummary:
     """The summary of a job that is over, from its record and its job file."""
-    ending = job.ending
     figures = JobMetrics(
         as_whole(job.newest.get("step")), as_whole(job.newest.get("epoch")),
         None if job.batch is None else int(job.batch), job.known.get("loss"), job.samples_per_s,
     )  # fmt: skip
     checkpoint = job.checkpoint.path if job.checkpoint else ""
+    # A kungfu-run that was killed has no exit code; the job has reached its end if the record tells of it.
+    has_failed = isinstance(job.ending, FailedEvent) or (job.ending is None if file.code is None else file.code != 0)
     return JobSummary(
-        file.job, file.ended, file.code, _reason(job, file), isinstance(ending, FailedEvent), figures,
-        job.progress.progress, totals(job), checkpoint,
+        file.job, file.ended, file.code, _reason(job, file), has_failed, figures, job.progress.progress, totals(job),
+        checkpoint,
     )  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def _reason(job: Job, file: JobFile) -> str:
 def _final_lines(summary: JobSummary, job: Job, folder: Path) -> Iterator[str]:
     at = "" if summary.ended is None else time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(summary.ended))
     code = "" if summary.code is None else f", with exit code {summary.code}"
-    yield f"{'failed' if summary.has_failed else 'over'}{at}{code}: {summary.reason}"
+    yield f"{'failed' if isinstance(job.ending, FailedEvent) else 'over'}{at}{code}: {summary.reason}"
     if summary.figures.step is not None:
         yield f"{_position(summary)}, loss {figure(summary.figures.loss)}"
     whole = conclusion(job)
