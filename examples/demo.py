@@ -84,11 +84,11 @@ def main() -> None:
     seconds = run(folder, attachment=attachment, epochs=epochs)
     summary = summarise(folder, attachment=attachment, epochs=epochs, seconds=seconds)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    console = Console()
+    console = Console(soft_wrap=True)
     for event in read_events(folder).events:
         if isinstance(event, DecisionEvent | RescaleEvent | RecoveredEvent | RefusedEvent):
             told = paragraph(event, None)
-            console.print("\n  - ".join([told.headline, *told.details]), markup=False, soft_wrap=True)
+            console.print("\n  - ".join([told.headline, *told.details]), markup=False)
     console.print(
         f"accuracy {summary['accuracy']:.4f} on the held-out fifth, sizes {summary['sizes']}, "
         f"{summary['traces']} trace, every sample once an epoch: {summary['epochs_exact']}"
@@ -100,7 +100,7 @@ def main() -> None:
         )
     console.print("picture  ", end="")
     if advice := missing("plots"):
-        console.print(f"none: it {advice}", markup=False, soft_wrap=True)
+        console.print(f"none: it {advice}", markup=False)
     else:
         draw_command(folder, None, signals=None)
     console.print(f"summary  {folder / 'summary.json'}")
