@@ -8,6 +8,7 @@ import math
 import os
 import resource
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -282,9 +283,11 @@ def _run(given: argparse.Namespace) -> int:
         given.scaling, hosting.hosts, hosting.index, given.standby,
     )  # fmt: skip
     with make_console(journal.folder) as console:
-        with exports.exporting(watched, journal.folder, report=console.remark) as listeners:
-            ending = Agent(job, journal=journal, console=console, listeners=listeners).run()
+        with exports.exporting(watched, journal.folder, report=console.remark) as running:
+            ending = Agent(job, journal=journal, console=console, listeners=running.listeners).run()
             journal.close()
+            # A machine that is preempted may be gone 30 s after SIGTERM.
+            running.is_preempted = ending.leaves or ending.code == 128 + signal.SIGTERM
         console.ended(ending)
     return ending.code
 

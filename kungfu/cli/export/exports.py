@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import MetricsServer
 from kungfu.cli.export.mlflow import mlflow_process
 from kungfu.cli.export.mlflow_target import MlflowTarget, parse_target
+from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.hosting import Hosting
 from kungfu.cli.page.page_command import page_process
@@ -131,23 +132,44 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
     return Exports(given.tensorboard, suffix, metrics, page, on_event, mlflow)
 
 
+@dataclass
+class RunningExports:
+    """The exports of a running job.
+
+    Args:
+        listeners: The listeners for events and steps.
+        is_preempted: Set to True at the end of the job if this machine may be gone soon: no scrape is waited for then.
+    """
+
+    listeners: list[RecordListener] = field(default_factory=list)
+    is_preempted: bool = False
+
+
 @contextmanager
-def exporting(exports: Exports, record: Path, *, report: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
-    """Starts the exports, yields the listeners for events and steps, and ends the exports; no failure ends the job."""
-    listeners: list[RecordListener] = []
+def exporting(exports: Exports, record: Path, *, report: Callable[[str], None]) -> Iterator[RunningExports]:
+    """Starts the exports, yields them, and ends them; no failure ends the job."""
+    running, processes = RunningExports(), list[SideProcess]()
     with ExitStack() as opened:
         if (target := exports.tensorboard_run(record)) is not None:
-            opened.enter_context(tensorboard_process(record, target, report=report))
+            processes.append(tensorboard_process(record, target, report=report))
         if exports.mlflow is not None:
-            opened.enter_context(mlflow_process(record, exports.mlflow, report=report))
+            processes.append(mlflow_process(record, exports.mlflow, report=report))
         if exports.on_event is not None:
-            opened.enter_context(event_command_process(record, exports.on_event, report=report))
+            processes.append(event_command_process(record, exports.on_event, report=report))
         if exports.page is not None:
-            opened.enter_context(page_process(record, exports.page, report=report))
+            processes.append(page_process(record, exports.page, report=report))
+        for process in processes:
+            opened.enter_context(process)
         if exports.metrics is not None:
             from kungfu.cli.export.prometheus import PrometheusMetrics  # not loaded without metrics
 
             metrics = PrometheusMetrics()
-            opened.enter_context(MetricsServer(metrics.registry, exports.metrics, report=report))
-            listeners.append(metrics)
-        yield listeners
+            server = MetricsServer(
+                metrics.registry, exports.metrics, report=report, is_preempted=lambda: running.is_preempted
+            )
+            opened.enter_context(server)
+            running.listeners.append(metrics)
+        # All are told of the end before any of them, or a last scrape, is waited for.
+        for process in processes:
+            opened.callback(process.tell_end)
+        yield running

@@ -5,7 +5,7 @@ and per address, and the duration of each connection are limited. At a limit, a 
 so a stranger's idle connections block nobody.
 
 Prometheus sees the end of a job only if it scrapes once more afterwards. So the server ends after the next scrape, if
-the interval between the last two scrapes lets it expect one soon.
+the interval between the last two scrapes lets it expect one soon and the machine is not preempted.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class MetricsServer:
         address: The address of the server.
         report: Called with remarks for the user.
         limits: The limits of the server's connections.
+        is_preempted: True if this machine may be gone soon, so that the end waits for no scrape.
 
     Attributes:
         port: The port of the server; 0 if the server does not listen.
@@ -65,9 +66,10 @@ class MetricsServer:
         *,
         report: Callable[[str], None],
         limits: ConnectionLimits | None = None,
+        is_preempted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._registry, self._address, self._report = registry, address, report
-        self._limits, self._opened = limits or ConnectionLimits(), ExitStack()
+        self._limits, self._opened, self._is_preempted = limits or ConnectionLimits(), ExitStack(), is_preempted
         self._scraped, self._scrapes = threading.Condition(), tuple[float, ...]()  # the times of the last two
         self.port = 0
 
@@ -91,7 +93,7 @@ class MetricsServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
+        if kind is None and not self._is_preempted():
             self._await_last_scrape()
         self._opened.close()
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class SideProcess:
         self._name, self._command, self._subject = name, (module, *arguments), subject
         self._end_within_s, self._late, self._report = end_within_s, late, report
         self._process: subprocess.Popen[str] | None = None
-        self._is_late = False
+        self._is_late, self._until = False, 0.0
         self._listener = threading.Thread(target=self._listen, name=f"kungfu-{name}", daemon=True)
 
     def __enter__(self) -> SideProcess:
@@ -63,14 +64,19 @@ class SideProcess:
         self._listener.start()
         return self
 
+    def tell_end(self) -> None:
+        """Tells the process that the job is over, without waiting for it; its time to end begins."""
+        if self._process is not None and self._process.stdin is not None and not self._process.stdin.closed:
+            self._until = time.monotonic() + self._end_within_s
+            self._process.stdin.close()
+
     def __exit__(self, *error: object) -> None:
+        self.tell_end()
         process = self._process
         if process is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
         try:
-            process.wait(self._end_within_s)
+            process.wait(max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._is_late = True
             process.kill()

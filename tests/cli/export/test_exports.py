@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kungfu.cli.export import exports as exports_module
 from kungfu.cli.export.exports import Exports, add_arguments, completed, exporting, read_exports
+from kungfu.cli.export.mlflow_target import MlflowTarget
+from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.hosting import Hosting
 from kungfu.runtime.hosts import Host
 
@@ -43,5 +46,31 @@ def test_a_page_has_a_port_or_none_and_never_takes_the_program_for_one(given: st
 def test_nothing_that_was_not_asked_for_is_opened(tmp_path: Path) -> None:
     told = list[str]()
     assert Exports().tensorboard_run(tmp_path) is None
-    with exporting(Exports(), tmp_path, report=told.append) as listeners:
-        assert (list(listeners), told) == ([], [])
+    with exporting(Exports(), tmp_path, report=told.append) as running:
+        assert (running.listeners, told) == ([], [])
+
+
+def test_all_processes_are_told_of_the_end_before_one_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each process ends only if the other one has been told of the end, too.
+    (tmp_path / "waiting_end.py").write_text(
+        "import pathlib, sys, time\n"
+        "own, other = map(pathlib.Path, sys.argv[1:])\n"
+        "sys.stdin.read()\n"
+        "own.touch()\n"
+        "while not other.exists():\n"
+        "    time.sleep(0.02)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = list[str]()
+
+    def waiting(own: str, other: str) -> SideProcess:
+        ends = (str(tmp_path / own), str(tmp_path / other))
+        return SideProcess(own, "waiting_end", ends, subject=own, end_within_s=20, report=told.append, late="late")
+
+    monkeypatch.setattr(exports_module, "tensorboard_process", lambda *given, report: waiting("a", "b"))
+    monkeypatch.setattr(exports_module, "mlflow_process", lambda *given, report: waiting("b", "a"))
+    with exporting(Exports(tmp_path, mlflow=MlflowTarget("mlruns")), tmp_path, report=told.append):
+        pass
+    assert told == []

@@ -91,3 +91,9 @@ def test_the_server_ends_after_the_next_scrape_if_one_is_due_soon(monkeypatch: p
         scraper.start()
     scraper.join()
     assert "kungfu_step 7.0" in seen[0], "without the wait nobody would listen any more"
+
+
+def test_a_preempted_machine_waits_for_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetricsServer, "_await_last_scrape", lambda server: pytest.fail("it waits"))
+    with MetricsServer(PrometheusMetrics().registry, FREE, report=print, is_preempted=lambda: True):
+        pass
