@@ -14,6 +14,9 @@ from kungfu.extras import missing
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SCHEMES = ("http", "https", "file", *_DATABASES, "databricks", "databricks-uc", "uc")
+# Up to the last @, since a password may contain @, / and ?; without a colon the name of the user is a token.
+_CREDENTIALS = re.compile(r"^([^/]*//(?:[^/:@]*:)?)(?!/).*@")
+_QUERY_SECRET = re.compile(r"([?&;]\w*(?:password|passwd|pwd|token|odbc_connect)=)[^&]*", re.IGNORECASE)
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
@@ -32,12 +35,18 @@ class MlflowTarget:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The URI without its password.
+        """The URI without its passwords and tokens.
 
         >>> print(MlflowTarget("postgresql://me:secret@db/runs"), MlflowTarget("mlruns"))
         postgresql://me:***@db/runs mlruns
+        >>> print(MlflowTarget("http://me:p@ss@host"), MlflowTarget("http://me:a/b?c@h"), MlflowTarget("https://TOKEN@h"))
+        http://me:***@host http://me:***@h https://***@h
+        >>> print(MlflowTarget("postgresql://h/db?user=me&password=secret&sslmode=require"))
+        postgresql://h/db?user=me&password=***&sslmode=require
+        >>> print(MlflowTarget("mssql+pyodbc:///?odbc_connect=PWD%3Dsecret"), MlflowTarget("sqlite:////a@b/mlflow.db"))
+        mssql+pyodbc:///?odbc_connect=*** sqlite:////a@b/mlflow.db
         """
-        return re.sub(r"(//[^/:@]*):[^/@]*@", r"\1:***@", self.uri)
+        return _QUERY_SECRET.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", self.uri))
 
 
 def parse_target(given: argparse.Namespace, *, host: int) -> MlflowTarget:
