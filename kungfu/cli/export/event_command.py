@@ -127,6 +127,7 @@ class EventSelector:
             # The previous leader may have been lost before it ran the command for its last events.
             if leads and not led:
                 yield from (one for one in self._missed if (one.time or 0.0) > (event.time or 0.0) - _HANDED_OVER_S)
+                self._missed.clear()
             if not self._kinds or event.kind in self._kinds or event.topic in self._kinds:
                 if leads:
                     yield event

@@ -17,12 +17,14 @@ import pytest
 from kungfu.cli.export.event_command import (
     EndDeadline,
     EventCommand,
+    EventSelector,
     event_command_process,
     parse_event_command,
     run_for_events,
 )
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.record_follower import NewRecords
 from tests.cli.recorded import GROWN, Events, written
 from tests.event_log.made import made
 from tests.jobs.harness import awaited
@@ -136,6 +138,10 @@ def test_of_several_hosts_the_one_that_leads_runs_it(tmp_path: Path) -> None:
         assert ran(folder, events, "cat >> all", host=host) == []
         handed[host] = [json.loads(one)["event"] for one in lines_in(folder / "all")]
     assert handed == {0: ["host", "started", "view"], 1: ["view", "head", "host lost"], 2: []}, "the last 10 s twice"
+    selector, heads = EventSelector((), host=1), {2: 1, 3: 2, 4: 1}
+    elections = [made(event="head", time=20.0 + term, host=one, name="b", term=term) for term, one in heads.items()]
+    chosen = [one for event in [grown, *elections] for one in selector.made_of(NewRecords((event,)))]
+    assert chosen == [grown, *elections], "each event once, though the host is elected twice"
     (again := tmp_path / "again").mkdir()
     returned = [made(event="host", host=0, name="a"), made(event="view", version=7, peers=[1, 2])]
     ran(again, returned, "cat >> all", kinds=("view",))
