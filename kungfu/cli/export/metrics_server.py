@@ -107,9 +107,9 @@ class MetricsServer:
         with self._scraped:
             if len(self._scrapes) == 2:
                 before, last = self._scrapes
-                due_s = 2 * last - before + _LATE_S - time.monotonic()
-                if last - before >= _SHORTEST_S and 0 < due_s <= _LAST_SCRAPE_S:
-                    self._scraped.wait(due_s)
+                due_s = 2 * last - before - time.monotonic()
+                if last - before >= _SHORTEST_S and -_LATE_S < due_s <= _LAST_SCRAPE_S:
+                    self._scraped.wait(due_s + _LATE_S)
 
 
 def _handler(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.request
 from contextlib import ExitStack
 
@@ -97,3 +98,14 @@ def test_a_preempted_machine_waits_for_no_scrape(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(MetricsServer, "_await_last_scrape", lambda server: pytest.fail("it waits"))
     with MetricsServer(PrometheusMetrics().registry, FREE, report=print, is_preempted=lambda: True):
         pass
+
+
+def test_a_scrape_every_15_s_is_waited_for_whenever_the_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[float | None]()
+    server = MetricsServer(PrometheusMetrics().registry, FREE, report=print)
+    monkeypatch.setattr(server._scraped, "wait", waits.append)
+    for interval_s in (14.9, 40.0):
+        now = time.monotonic()
+        server._scrapes = now - interval_s, now
+        server._await_last_scrape()
+    assert waits == [pytest.approx(15.9, abs=0.5)]
