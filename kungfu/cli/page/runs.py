@@ -27,6 +27,7 @@ from kungfu.cli.page.run_model import Document, as_text, job_summary
 from kungfu.cli.report.present import waiting_words
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.record_follower import JobWatcher
+from kungfu.extras import missing as missing_extra
 from kungfu.runtime.job_api.job_file import read_job_file
 
 _MOST_RUNS, _MOST_COMPARED = 100, 8
@@ -138,8 +139,11 @@ class RunsApp:
         # One at a time: a comparison reads all steps of its runs.
         with self._comparing:
             compared = compare_runs([self._folder / name for name in names])
-            plot = base64.b64encode(png_of(drawn(compared.runs, compared.goal, over="time"))).decode()
-        notes = [f"{one.name}: {one.note}" for one in compared.figures if one.note]
+            notes = [f"{one.name}: {one.note}" for one in compared.figures if one.note]
+            if advice := missing_extra("plots"):
+                plot, notes = "", [*notes, f"no plot is drawn: it {advice}"]
+            else:
+                plot = base64.b64encode(png_of(drawn(compared.runs, compared.goal, over="time"))).decode()
         return {"names": names, "rows": [[name, *cells] for name, cells in compared.rows().items()],
                 "notes": notes, "plot": plot}  # fmt: skip
 

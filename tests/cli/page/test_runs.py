@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,3 +132,17 @@ def test_runs_are_compared_as_by_the_command_and_what_cannot_be_is_told(folder: 
             "again: its record begins with step 2: what came before, in another run, is not counted"
         ]
         assert base64.b64decode(told["plot"]).startswith(b"\x89PNG")
+
+
+def test_without_the_library_for_plots_the_table_is_shown_and_the_advice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("kungfu.extras.find_spec", lambda name: None)
+    (folder / "again").mkdir()
+    written(folder / "again", GROWN, metrics=[measured(step) for step in range(1, 31)])
+    with serve_runs(folder) as page:
+        status, _, body = page.get("/compare.json?run=grown&run=again")
+    told = json.loads(body)
+    assert (status, told["plot"], ["steps", "40", "30"] in told["rows"]) == (200, "", True)
+    assert "no plot is drawn: it needs matplotlib; pip install" in told["notes"][-1]

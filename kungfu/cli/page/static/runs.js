@@ -103,7 +103,8 @@ function paintComparison({ names, rows: figures, notes, plot }) {
   byId("comparison-table").replaceChildren(element("thead", { role: "rowgroup" }, head), element("tbody", { role: "rowgroup" }, ...lines));
   byId("comparison-notes").replaceChildren(...notes.map((note) => element("li", {}, note)));
   const picture = byId("comparison-plot");
-  [picture.src, picture.hidden] = [`data:image/png;base64,${plot}`, false];
+  picture.hidden = !plot;
+  if (plot) picture.src = `data:image/png;base64,${plot}`;
 }
 
 byId("compare").addEventListener("click", compare);
