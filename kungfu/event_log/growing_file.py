@@ -42,11 +42,17 @@ class GrowingFile:
     def __init__(self, path: Path, *, at_first_bytes: int | None = None) -> None:
         self._path, self._offset, self._rest = path, 0, b""
         self._at_first_bytes, self._is_cut = at_first_bytes, False
+        self._identity: tuple[int, int] | None = None
 
     def read(self) -> tuple[list[bytes], bool]:
-        """The next non-empty lines, and True if there may be more."""
+        """The next non-empty lines, and True if there may be more.
+
+        Raises:
+            OSError: The file cannot be read; with ``ESTALE``, another file has taken its place, or lines were cut off.
+        """
         try:
             with open_regular(self._path) as file:
+                self._check_same(os.fstat(file.fileno()))
                 if self._at_first_bytes is not None:
                     self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # with the byte before
                     self._at_first_bytes, self._is_cut = None, self._offset > 0
@@ -60,6 +66,15 @@ class GrowingFile:
         if self._is_cut and lines:
             lines, self._is_cut = lines[1:], False
         return [line for line in lines if line.strip()], len(chunk) == _CHUNK_BYTES
+
+    def _check_same(self, found: os.stat_result) -> None:
+        """Raises ``OSError`` if the file is not the one that was read so far, or lacks lines that were read."""
+        identity, cut = (found.st_dev, found.st_ino), max(0, self._offset - found.st_size)
+        if self._identity not in (None, identity) or cut > len(self._rest):
+            raise OSError(errno.ESTALE, f"{self._path.name} was replaced while it was read", str(self._path))
+        # The writer cuts off a line that it could write only in part, for example on a full disk.
+        self._rest, self._offset = self._rest[: len(self._rest) - cut], self._offset - cut
+        self._identity = identity
 
     def read_all(self) -> Iterator[bytes]:
         """All lines that are complete by now, read in parts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +40,13 @@ class RecordFollower:
         """The events and the lines of metrics added to the record since the last call.
 
         Raises:
-            UsageError: The record has an unsupported version, or cannot be read.
+            UsageError: The record has an unsupported version, cannot be read, or was replaced by that of another run.
         """
         try:
             (events, more_events), (rows, more_rows) = self._events.read(), self._metrics.read()
         except OSError as error:
-            raise UsageError(f"{self._folder}: {error.strerror}; give a folder that can be read") from error
+            advice = "start again" if error.errno == errno.ESTALE else "give a folder that can be read"
+            raise UsageError(f"{self._folder}: {error.strerror}; {advice}") from error
         self.has_more = more_events or more_rows
         figures = [row_in(line) for line in rows]
         self.damaged += figures.count(None)

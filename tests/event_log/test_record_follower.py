@@ -154,3 +154,31 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(OSError, match="is no regular file"):
         GrowingFile(tmp_path / "events.jsonl").read()
+
+
+def test_a_record_that_was_replaced_is_refused_and_not_mixed_with_the_old_one(tmp_path: Path) -> None:
+    written(tmp_path, GROWN[:2], metrics=[measured(step) for step in range(1, 6)])
+    follower, watcher = RecordFollower(tmp_path), JobWatcher(tmp_path)
+    assert len(follower.read().rows) == watcher.look().steps == 5
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "old")
+    (tmp_path / "metrics.jsonl").write_bytes((tmp_path / "old").read_bytes() * 2)
+    for read in (follower.read, watcher.look, follower.read):
+        with pytest.raises(UsageError, match=r"metrics\.jsonl was replaced while it was read; start again"):
+            read()
+    shorter = GrowingFile(tmp_path / "old")
+    assert len(shorter.read()[0]) == 5
+    os.truncate(tmp_path / "old", 10)
+    with pytest.raises(OSError, match="was replaced"):
+        shorter.read()
+
+
+def test_a_half_written_line_that_its_writer_cuts_off_again_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\nhalf of a li")
+    growing = GrowingFile(path)
+    assert growing.read() == ([b"one"], False)
+    os.truncate(path, 4)
+    assert growing.read() == ([], False)
+    with path.open("ab") as file:
+        file.write(b"two\n")
+    assert growing.read() == ([b"two"], False)
