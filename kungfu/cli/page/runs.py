@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ from kungfu.runtime.job_api.job_file import read_job_file
 _MOST_RUNS, _MOST_COMPARED = 100, 8
 _NEWEST_BYTES = 1 << 17
 _LOOK_EVERY_S = 1.0
+# Of the pages of runs, each of which holds its whole record, the one that was used last is kept longest.
+_MOST_PAGES, _KEPT_UNSEEN_S = 32, 60.0
+# Seconds from the request for a page to the connection that shows its updates.
+_ARRIVES_WITHIN_S = 5.0
 
 
 class RunList:
@@ -86,6 +91,22 @@ def _row(name: str, watcher: JobWatcher) -> Document:
     return {"name": name, **job_summary(job), "state": state, "code": code, "waiting": waiting, "remark": remark}
 
 
+@dataclass
+class _OpenPage:
+    """The page of a run, and the time at which it was last requested or seen."""
+
+    app: PageApp
+    feed: PageFeed
+    used_at: float
+
+    def unseen_s(self) -> float:
+        """Seconds for which no browser has shown the page, or asked for anything of it."""
+        now = time.monotonic()
+        if self.feed.log.viewers:
+            self.used_at = now
+        return now - self.used_at
+
+
 class RunsApp:
     """The list of runs as an ASGI application; the page of a run is below ``run/NAME/``.
 
@@ -99,7 +120,7 @@ class RunsApp:
         self._folder, self._is_ending, self._limits = folder, is_ending, limits
         self._list = RunList(folder)
         self._comparing, self._opening = threading.Lock(), threading.Lock()
-        self._pages: dict[str, PageApp] = {}
+        self._pages: dict[str, _OpenPage] = {}
         self._app = Starlette(
             routes=[
                 *file_routes("runs.html"),
@@ -157,32 +178,56 @@ class RunsApp:
             except UsageError as error:
                 await refused(409, str(error))(scope, receive, send)
                 return
-        page: Any = self._pages.get(name) or await missing(Request(scope))
-        await page(scope, receive, send)
+        page = self._pages.get(name)
+        if page is not None:
+            page.used_at = time.monotonic()
+        answer: Any = page.app if page else await missing(Request(scope))
+        await answer(scope, receive, send)
 
     def _open(self, name: str) -> None:
-        """Opens the page of a run, with a thread that follows the run until the server ends."""
+        """Opens the page of a run, with a thread that follows the run while somebody looks at the page."""
         folder = self._folder / name
         with self._opening:
             # Another browser has asked for the page at the same time.
             if name in self._pages:
                 return
+            self._make_room()
             feed = PageFeed(folder)
             feed.look()
             control = JobControl(folder, feed=feed)
-            self._pages[name] = PageApp(feed.log, control, peer_log=PeerLogs(folder).end, limits=self._limits)
-            threading.Thread(target=self._follow, args=(name, feed), name="kungfu-page", daemon=True).start()
+            app = PageApp(feed.log, control, peer_log=PeerLogs(folder).end, limits=self._limits)
+            page = self._pages[name] = _OpenPage(app, feed, time.monotonic())
+            threading.Thread(target=self._follow, args=(name, page), name="kungfu-page", daemon=True).start()
 
-    def _follow(self, name: str, feed: PageFeed) -> None:
+    def _make_room(self) -> None:
+        """Closes the page that was not seen for longest if there are many; raises ``UsageError`` if all are seen."""
+        if len(self._pages) < _MOST_PAGES:
+            return
+        unseen = {name: page.unseen_s() for name, page in [*self._pages.items()] if not page.feed.log.viewers}
+        if not unseen:
+            raise UsageError(f"the pages of {_MOST_PAGES} runs are looked at already; close one of them")
+        self._pages.pop(max(unseen, key=lambda name: unseen[name]), None)
+
+    def _follow(self, name: str, page: _OpenPage) -> None:
         def is_over(timeout_s: float) -> bool:
             time.sleep(timeout_s)
-            return self._is_ending()
+            unseen_s = page.unseen_s()
+            if unseen_s > _KEPT_UNSEEN_S:
+                self._close(name, page)
+            # A browser that was given the page before it was closed may connect yet, and is served until it leaves.
+            is_left = self._pages.get(name) is not page and unseen_s > _ARRIVES_WITHIN_S
+            return is_left or self._is_ending()
 
         try:
-            feed.follow(is_over)
+            page.feed.follow(is_over)
         # The record was replaced or became unreadable: its page ends, and a reload opens it again.
         except KungfuError:
             pass
         finally:
+            self._close(name, page)
+            page.feed.log.end()
+
+    def _close(self, name: str, page: _OpenPage) -> None:
+        """Gives the page to no further request; another page of the same run may be open by now."""
+        if self._pages.get(name) is page:
             self._pages.pop(name, None)
-            feed.log.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import sys
 import threading
@@ -22,6 +23,7 @@ from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
 from tests.cli.page.test_page import WITHIN_S, Client
 from tests.cli.recorded import FAILED, GROWN, measured, written
+from tests.jobs.harness import awaited
 from tests.runtime.job_api.served_job import SECRET, serve_job
 
 HOSTILE = "<img src=x onerror=alert(1)> & ü?#"
@@ -38,6 +40,18 @@ def serve_runs(folder: Path) -> Iterator[Client]:
         server.end()
         thread.join(WITHIN_S)
         assert not thread.is_alive()
+
+
+@contextmanager
+def looking(page: Client, path: str) -> Iterator[None]:
+    """A browser that has been sent the first updates of a page."""
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=WITHIN_S)
+    try:
+        connection.request("GET", path)
+        assert b"retry" in connection.getresponse().readline()
+        yield
+    finally:
+        connection.close()
 
 
 @pytest.fixture
@@ -146,3 +160,30 @@ def test_without_the_library_for_plots_the_table_is_shown_and_the_advice(
     told = json.loads(body)
     assert (status, told["plot"], ["steps", "40", "30"] in told["rows"]) == (200, "", True)
     assert "no plot is drawn: it needs matplotlib; pip install" in told["notes"][-1]
+
+
+def followers() -> int:
+    return sum(thread.name == "kungfu-page" for thread in threading.enumerate())
+
+
+def test_a_page_that_nobody_looks_at_is_closed_and_opened_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_KEPT_UNSEEN_S", 0.0)
+    monkeypatch.setattr(runs, "_ARRIVES_WITHIN_S", 0.0)
+    with serve_runs(folder) as page:
+        with looking(page, "/run/grown/updates"):
+            assert page.get("/run/failed/")[0] == 200
+            awaited(lambda: followers() == 1, what="one page that is looked at", deadline_s=20)
+        awaited(lambda: followers() == 0, what="no page", deadline_s=20)
+        assert json.loads(page.get("/run/grown/run.json")[2])["run"]["newest"]["step"] == 40
+
+
+def test_of_many_pages_the_oldest_unseen_one_makes_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_MOST_PAGES", 1)
+    monkeypatch.setattr(runs, "_ARRIVES_WITHIN_S", 0.0)
+    with serve_runs(folder) as page:
+        assert page.get("/run/failed/")[0] == 200
+        with looking(page, "/run/grown/updates"):
+            awaited(lambda: followers() == 1, what="one page", deadline_s=20)
+            status, _, text = page.get("/run/failed/")
+            assert (status, b"looked at already" in text) == (409, True)
+            assert page.get("/run/grown/")[0] == 200
