@@ -22,7 +22,7 @@ from kungfu.cli.page.app import PageApp
 from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed, state_of
 from kungfu.cli.page.files import broken, file_routes, missing, refused
-from kungfu.cli.page.guard import PageLimits
+from kungfu.cli.page.guard import PageLimits, is_of_this_site
 from kungfu.cli.page.peer_log import PeerLogs
 from kungfu.cli.page.run_model import Document, as_text, job_summary
 from kungfu.cli.report.present import waiting_words
@@ -141,6 +141,8 @@ class RunsApp:
 
     async def _compared(self, request: Request) -> Response:
         """The comparison of the runs that the query names."""
+        if not is_of_this_site(request):
+            return refused(403, "this request comes from another site; press the button of the page itself")
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         unknown = {*names} - {*await asyncio.to_thread(run_names, self._folder)}
         if unknown or not 2 <= len(names) <= _MOST_COMPARED:
@@ -150,21 +152,28 @@ class RunsApp:
             document = await asyncio.to_thread(self._comparison, names)
         except UsageError as error:
             return refused(400, str(error))
+        if document is None:
+            return refused(429, "another comparison is being made; try again when it is done")
         return Response(as_text(document), media_type="application/json", headers={"cache-control": "no-store"})
 
-    def _comparison(self, names: list[str]) -> Document:
+    def _comparison(self, names: list[str]) -> Document | None:
+        """The comparison of some runs; ``None`` while another one is being made."""
         # Imported here: matplotlib takes a second to load.
         from kungfu.cli.compare import compare_runs, drawn
         from kungfu.cli.png import png_of
 
-        # One at a time: a comparison reads all steps of its runs.
-        with self._comparing:
+        # One at a time: a comparison reads all steps of its runs, and those that wait would occupy all threads.
+        if not self._comparing.acquire(blocking=False):
+            return None
+        try:
             compared = compare_runs([self._folder / name for name in names])
             notes = [f"{one.name}: {one.note}" for one in compared.figures if one.note]
             if advice := missing_extra("plots"):
                 plot, notes = "", [*notes, f"no plot is drawn: it {advice}"]
             else:
                 plot = base64.b64encode(png_of(drawn(compared.runs, compared.goal, over="time"))).decode()
+        finally:
+            self._comparing.release()
         return {"names": names, "rows": [[name, *cells] for name, cells in compared.rows().items()],
                 "notes": notes, "plot": plot}  # fmt: skip
 

@@ -19,6 +19,7 @@ from kungfu.cli.export.listen_address import ListenAddress, listening
 from kungfu.cli.page import runs
 from kungfu.cli.page.runs import RunList
 from kungfu.cli.page.server import runs_server
+from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
 from tests.cli.page.test_page import WITHIN_S, Client
@@ -187,3 +188,28 @@ def test_of_many_pages_the_oldest_unseen_one_makes_room(folder: Path, monkeypatc
             status, _, text = page.get("/run/failed/")
             assert (status, b"looked at already" in text) == (409, True)
             assert page.get("/run/grown/")[0] == 200
+
+
+def test_one_comparison_is_made_at_a_time_and_none_for_another_site(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(folders: list[Path]) -> None:
+        begun.set()
+        assert go_on.wait(WITHIN_S)
+        raise UsageError("no step")
+
+    monkeypatch.setattr("kungfu.cli.compare.compare_runs", slow)
+    query = "/compare.json?run=grown&run=failed"
+    with serve_runs(folder) as page:
+        status, _, body = page.get(query, sec_fetch_site="cross-site")
+        assert (status, "another site" in json.loads(body)["error"], begun.is_set()) == (403, True, False)
+        first = threading.Thread(target=page.get, args=(query,))
+        first.start()
+        assert begun.wait(WITHIN_S)
+        status, _, body = page.get(query)
+        assert (status, "another comparison is being made" in json.loads(body)["error"]) == (429, True)
+        go_on.set()
+        first.join(WITHIN_S)
+        assert page.get(query)[0] == 400, "the next one is made"

@@ -9,6 +9,7 @@ const CELLS = ["state", "began", "lasted", "peers", "step", "loss", "samples/s",
 const byId = (id) => document.getElementById(id);
 const rows = new Map(); // by name: the row, its box and its cells, which stay and so keep a focus
 let ticked = [];
+let comparing = false;
 
 async function read() {
   try {
@@ -73,7 +74,7 @@ function paintRow(run, { command, badge, cells }) {
 }
 
 function paintButton() {
-  byId("compare").disabled = ticked.length < 2 || ticked.length > MOST_COMPARED;
+  byId("compare").disabled = comparing || ticked.length < 2 || ticked.length > MOST_COMPARED;
   const words = ticked.length > MOST_COMPARED ? `At most ${MOST_COMPARED} runs are compared.` : "Tick two runs or more to compare them.";
   setText("hint", ticked.length === 1 ? `${ticked[0]} is ticked; tick another one to compare it with.` : words);
 }
@@ -81,6 +82,8 @@ function paintButton() {
 // ---- the comparison -------------------------------------------------------------------------------------------------
 
 async function compare() {
+  comparing = true;
+  paintButton();
   byId("comparison").hidden = false;
   setText("comparison-status", `${counted(ticked.length, "run")} are being read…`);
   byId("comparison-heading").focus();
@@ -92,6 +95,8 @@ async function compare() {
   } catch {
     setText("comparison-status", "The page does not answer; try again.");
   }
+  comparing = false;
+  paintButton();
 }
 
 function paintComparison({ names, rows: figures, notes, plot }) {
