@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -68,12 +69,17 @@ class RunList:
 
 
 def run_names(folder: Path) -> list[str]:
-    """The names of the folders in ``folder`` that hold a record, the most recently written one first."""
-    written = dict[str, float]()
+    """The names of the folders in ``folder`` that hold a record, the most recently written one first.
+
+    Another user's links out of ``folder`` are left out: the server may be able to read more than that user.
+    """
+    written, top, own = dict[str, float](), folder.resolve(), os.geteuid()
     for record in folder.glob("*/events.jsonl"):
         # The folder may be deleted meanwhile.
         with suppress(OSError):
-            written[record.parent.name] = record.stat().st_mtime
+            is_inside = Path(os.path.realpath(record)).is_relative_to(top)
+            if is_inside or record.parent.lstat().st_uid == own:
+                written[record.parent.name] = record.stat().st_mtime
     return sorted(written, key=lambda name: -written[name])
 
 

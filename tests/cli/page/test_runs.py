@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -213,3 +214,17 @@ def test_one_comparison_is_made_at_a_time_and_none_for_another_site(
         go_on.set()
         first.join(WITHIN_S)
         assert page.get(query)[0] == 400, "the next one is made"
+
+
+def test_another_users_links_out_of_the_folder_are_no_runs(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = written(tmp_path_factory.mktemp("elsewhere"), GROWN)
+    (folder / "linked").symlink_to(elsewhere)
+    (folder / "inside").symlink_to(folder / "grown")
+    (folder / "other" / "events.jsonl").symlink_to(elsewhere / "events.jsonl")
+    own = {"grown", "failed", "later", "inside"}
+    assert {*runs.run_names(folder)} == {*own, "linked", "other"}, "the user's own links are followed"
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert {*runs.run_names(folder)} == own
