@@ -75,8 +75,9 @@ def run_names(folder: Path) -> list[str]:
     """
     written, top, own = dict[str, float](), folder.resolve(), os.geteuid()
     for record in folder.glob("*/events.jsonl"):
-        # The folder may be deleted meanwhile.
-        with suppress(OSError):
+        # The folder may be deleted meanwhile, and a name that is not UTF-8 has no URL.
+        with suppress(OSError, UnicodeEncodeError):
+            record.parent.name.encode()
             is_inside = Path(os.path.realpath(record)).is_relative_to(top)
             if is_inside or record.parent.lstat().st_uid == own:
                 written[record.parent.name] = record.stat().st_mtime

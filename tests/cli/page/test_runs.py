@@ -228,3 +228,8 @@ def test_another_users_links_out_of_the_folder_are_no_runs(
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     assert {*runs.run_names(folder)} == own
+
+
+def test_a_name_that_is_not_utf_8_is_left_out_of_the_list(folder: Path) -> None:
+    (folder / "grown").rename(os.fsdecode(os.fsencode(folder) + b"/\xff"))
+    assert {*runs.run_names(folder)} == {"later", "failed"}

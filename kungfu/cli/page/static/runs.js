@@ -56,12 +56,12 @@ function makeRow(name) {
   });
   const badge = element("span", { class: "badge" });
   cells[0].firstChild.append(badge);
-  const made = { row: element("tr", { role: "row" }, head, ...cells), command, badge, cells };
+  const made = { row: element("tr", { role: "row" }, head, ...cells), box, command, badge, cells };
   rows.set(name, made);
   return made;
 }
 
-function paintRow(run, { command, badge, cells }) {
+function paintRow(run, { box, command, badge, cells }) {
   const [word, tone] = stateOf(run);
   const until = run.ended ?? (run.state === "running" ? Date.now() / 1000 : run.newest.time);
   const words = [word, moment(run.began), duration(until - run.began), figure(run.newest.size), figure(run.newest.step),
@@ -70,6 +70,7 @@ function paintRow(run, { command, badge, cells }) {
   shown.forEach((target, at) => target.textContent === words[at] || (target.textContent = words[at]));
   cells.forEach((cell, at) => cell.toggleAttribute("data-unknown", words[at] === "–"));
   badge.dataset.tone = tone;
+  box.checked = ticked.includes(run.name); // a run that was gone for a while is ticked no more
   if (command.textContent !== run.command) command.textContent = run.command;
 }
 
