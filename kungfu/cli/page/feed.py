@@ -24,7 +24,7 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import RecordFollower
 from kungfu.event_log.values import counted
 from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
+from kungfu.runtime.job_api.job_file import JobFile, is_elsewhere, is_running, read_job_file
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.trace import read_plan
 
@@ -115,6 +115,8 @@ class PageFeed:
         job = self._job_file(remarks)
         state = state_of(job)
         running = state == "running"
+        if job is not None and state == "unknown":
+            remarks.append("whether the job runs is not known here: another machine, or an earlier boot, began it")
         status = self._status(remarks) if running and self.log.viewers else None
         if self._follower.damaged:
             lines = counted(self._follower.damaged, "line")
@@ -182,8 +184,10 @@ class PageFeed:
 
 
 def state_of(job: JobFile | None) -> str:
-    """The state of a job by its file: "running", "over", or "unknown" without a file."""
-    return "unknown" if job is None else "running" if is_running(job) else "over"
+    """The state of a job by its file: "running", "over", or "unknown" without a file, or with another machine's."""
+    if job is None or is_elsewhere(job):
+        return "unknown"
+    return "running" if is_running(job) else "over"
 
 
 def _membership(status: JobStatus, job: Job) -> dict[str, Any]:

@@ -92,12 +92,22 @@ def is_running(content: JobFile) -> bool:
     return bool(process) and content.process in ("", process)
 
 
+def is_elsewhere(content: JobFile) -> bool:
+    """True if the job has no recorded end, and its kungfu-run is not on this machine since its last boot."""
+    boot = content.process.partition(" ")[0]
+    return content.ended is None and bool(boot) and boot != _boot_id()
+
+
+def _boot_id() -> str:
+    return _BOOT.read_text().strip()
+
+
 def identify_process(pid: int) -> str:
     """An identity that no other process of this machine ever gets; empty if the process does not exist or has ended."""
     # The boot id and the clock ticks from boot to start: the time of day is unreliable, because clocks can be set.
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state in "ZX" else f"{_BOOT.read_text().strip()} {fields[_START_TICKS]}"
+        return "" if state in "ZX" else f"{_boot_id()} {fields[_START_TICKS]}"
     except (FileNotFoundError, ProcessLookupError):
         return ""
 

@@ -23,6 +23,7 @@ from kungfu.cli.page.server import runs_server
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
+from kungfu.runtime.job_api.job_file import JobFile, end_job_file, write_job_file
 from tests.cli.page.test_page import WITHIN_S, Client
 from tests.cli.recorded import FAILED, GROWN, measured, written
 from tests.jobs.harness import awaited
@@ -233,3 +234,14 @@ def test_another_users_links_out_of_the_folder_are_no_runs(
 def test_a_name_that_is_not_utf_8_is_left_out_of_the_list(folder: Path) -> None:
     (folder / "grown").rename(os.fsdecode(os.fsencode(folder) + b"/\xff"))
     assert {*runs.run_names(folder)} == {"later", "failed"}
+
+
+def test_whether_a_job_of_another_machine_runs_is_not_known_until_it_ends(folder: Path) -> None:
+    write_job_file(folder / "failed", JobFile("job", "127.0.0.1:1", "", os.getpid(), 5.0, process="another-boot 7"))
+    with serve_runs(folder) as page:
+        row, run = listed(page)["failed"], json.loads(page.get("/run/failed/run.json")[2])["run"]
+    assert (row["state"], run["state"]) == ("unknown", "unknown")
+    assert any("another machine" in remark for remark in run["remarks"])
+    end_job_file(folder / "failed", code=3, now=6.0)
+    told = {row["name"]: (row["state"], row["code"]) for row in RunList(folder).look()["runs"]}
+    assert told["failed"] == ("over", 3)
