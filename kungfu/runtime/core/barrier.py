@@ -29,8 +29,10 @@ this barrier, or will join the survivors of a loss.
 |                         |                   | start                 | start                 | start                 |
 
 A *hold* (`kungfu resize N --hold`) stops the requests of rules and hooks for any other size than N, and for peers to
-evict. Joiners on their way replace lost peers, and still come. All other requests are carried out: for N peers, for
-peers to replace, for settings and the end of training, notices, and requests from outside.
+evict. Joiners on their way replace lost peers, and still come. The leading agent, which requests the former size when
+a host comes, gets at most N peers. All other requests are carried out: for N peers, for peers to replace, for settings
+and the end of training, notices, and requests from outside. But a rule that the hold has stopped once does not request
+any size or eviction again until the hold ends, not even N peers.
 
 "Joiners come" means that the joiners stay under way and are offered again to the next barrier. Requests of a barrier
 that was broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one
@@ -224,14 +226,22 @@ def _with_sizes(terms: Terms, requests: Sequence[request.Asked]) -> Terms:
 
 
 def _within_limits(one: request.Asked, at: BarrierInput) -> request.Asked:
-    """The resize that new limits require, if the present size, or the size already requested, is outside the limits."""
-    if not isinstance(one.what, request.SetLimits):
-        return one
+    """The request as the limits and a hold leave it.
+
+    New limits require a resize if the present size, or the size already requested, is outside them. The leading agent,
+    which asks for the former size when a host comes, restores at most the size that is held."""
     terms, hold = at.terms, at.terms.sizes.hold
     wanted = terms.target_size - len(terms.departing) if terms.target_size else meant_size(at.view, terms)
-    # A rule may have acted before this barrier knew of the hold; the size is not raised, as lost peers may be missing.
-    size = at.limits.clip(wanted if hold is None else min(wanted, hold.size))
-    return one if size == wanted else replace(one, what=request.Resize(size, one.what.keep))
+    match one.what:
+        case request.SetLimits(keep=keep):
+            # A rule may have acted before this barrier knew of the hold; the size is not raised, as lost peers may be
+            # missing.
+            size = at.limits.clip(wanted if hold is None else min(wanted, hold.size))
+            return one if size == wanted else replace(one, what=request.Resize(size, keep))
+        case request.Resize(size) if one.id == request.AGENT and hold is not None and size > hold.size:
+            # If no lost peer is missing, only the slots of the new host are news.
+            return replace(one, what=request.Resize(hold.size) if hold.size > wanted else request.Retry())
+    return one
 
 
 def _is_held(one: request.Asked, at: BarrierInput) -> bool:

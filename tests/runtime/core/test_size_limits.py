@@ -83,6 +83,14 @@ def test_a_notice_and_the_agent_reach_the_size_that_is_held() -> None:
     assert (returned.prepare, returned.terms.sizes) == (3, HELD)
 
 
+@pytest.mark.parametrize(("size", "target", "prepare"), [(3, 0, None), (2, 0, 3), (2, 3, None), (4, 0, None)])
+def test_a_host_that_comes_restores_at_most_the_size_that_is_held(size: int, target: int, prepare: int | None) -> None:
+    """Six peers before the loss of a host; a person holds what was left, and a host with free slots comes."""
+    came = barrier(size, Asked(Resize(6), "a host with free slots has come", id=AGENT), target=target)
+    assert (came.view, came.prepare, came.terms.target_size) == (view_of(size), prepare, 3 if size == 2 else 0)
+    assert (came.held, came.superseded) == ((), ()), "nobody needs to know"
+
+
 def test_a_rule_is_reported_once_for_each_hold() -> None:
     first = barrier(3, GROW)
     again = decide(BarrierInput(view_of(3), first.terms, LIMITS, [SHRINK, HOOK, replace(HOOK, step=11)]))
