@@ -9,7 +9,8 @@ replacements have come. ``merge`` chooses among several requests.
 | -------------------------------------- | ----------------------------------------------------------------------- |
 | a size, peers to evict or to replace   | that size, without those peers                                          |
 | peers of several rules                 | all of them; a peer that is both evicted and replaced leaves now        |
-| a size or peers from outside, twice    | the newer request; a preemption notice is carried out along with it     |
+| a size or peers from outside, twice    | the newer request, but one of a person before a size of the leading     |
+|                                        | agent; a preemption notice is carried out along with it                 |
 | two sizes                              | the size from outside, else the first; the others are superseded        |
 | a size, peers evicted from outside     | the peers leave without replacements; the size is superseded            |
 | a size, peers replaced on a named host | the peers; the size is superseded: its joiners would run on that host   |
@@ -225,7 +226,7 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
     >>> merged[:2] == (grow, rate), [(one.by, one.superseded_by) for one in merged[2:]]
     (True, [('hook', 'grow'), ('hook', 'rate')])
     """
-    ordered = sorted(requests, key=lambda one: not one.is_outside)
+    ordered = sorted(requests, key=_precedence)
     first = dict[tuple[Any, ...], Asked]()  # the first request for each subject
     for one in ordered:
         first.setdefault(_subject(one), one)
@@ -238,6 +239,11 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
 
     merged = (one if (won := winner(one)) is one else replace(one, superseded_by=won.by) for one in ordered)
     return tuple(sorted(merged, key=_merge_order))
+
+
+def _precedence(asked: Asked) -> tuple[bool, bool]:
+    """The sort key before a merge: requests from outside come first, but a person's before a size of the agent."""
+    return not asked.is_outside, asked.id == AGENT and isinstance(asked.what, Resize)
 
 
 def _merge_order(asked: Asked) -> tuple[bool, ...]:

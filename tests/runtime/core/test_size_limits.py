@@ -122,6 +122,16 @@ def test_a_coordinator_that_learns_of_a_hold_late_undoes_what_a_rule_did_since()
     assert barrier(2, notice, sizes=SizeLimits()).prepare is None, "its replacements may be used up"
 
 
+def test_a_size_by_hand_keeps_its_batch_beside_a_notice_that_comes_later() -> None:
+    limits = SizeLimits(maximum=3, revision=1)
+    asked = by_hand(Resize(3, "local_batch_size"), limits)
+    notice = Asked(SetLimits(), "the limits of the size", id=AGENT, sizes=limits)
+    for both in ((asked, notice), (notice, asked)):
+        shrunk = decide(BarrierInput(view_of(6), terms_of(6), LIMITS, both))
+        assert (shrunk.view.size, shrunk.terms.batch_per_peer, shrunk.terms.global_batch_size) == (3, 32.0, 96)
+        assert [one.by for one in shrunk.superseded] == [notice.by]
+
+
 def test_a_request_by_hand_replaces_a_hold_and_an_older_message_changes_nothing() -> None:
     grown = barrier(3, by_hand(Resize(4), SizeLimits(revision=2)))
     assert (grown.prepare, grown.terms.sizes.hold) == (4, None)

@@ -191,7 +191,9 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
         # No request is under way that the event could concern.
         return log, notices
     log, externals = _on_event(log, entry, event, context, now)
-    return log, [*notices, *externals]
+    # A size that is sent again brings the limits along; a notice might reach this size first, with another batch.
+    is_sized = any(isinstance(one.what, Resize | SetLimits) for one in externals)
+    return log, externals if is_sized else [*notices, *externals]
 
 
 def _on_event(

@@ -353,8 +353,17 @@ def test_a_coordinator_whose_view_began_without_the_newest_limits_is_told() -> N
     job.view = view(2, 1, 2)
     assert job.hears(ViewStarted(job.view, revision=1)) == []
     assert job.hears(ViewStarted(job.view, revision=0)) == [notice("the limits of the size")]
-    job.asked("r", Resize(3))
+    job.asked("r", Leave((2,)))
     assert job.hears(ViewStarted(job.view, revision=1)) == [notice("the limits of the size"), job.sent[-3]], "both"
+
+
+@pytest.mark.parametrize("action", [Resize(3, "local_batch_size"), SetLimits(3, keep="local_batch_size")])
+def test_a_size_that_is_sent_again_needs_no_notice_which_would_keep_another_batch(action: Request) -> None:
+    job = held(2, math.inf)
+    job.asked("free", Release())
+    job.asked("r", action)
+    again, job.view = job.sent[-1], view(2, 1)
+    assert job.hears(ViewStarted(job.view, revision=0)) == [again]
 
 
 def test_limits_that_are_moved_hold_at_once_and_a_size_outside_them_is_awaited() -> None:
