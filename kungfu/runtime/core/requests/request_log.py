@@ -204,7 +204,7 @@ def _on_event(
         case ViewStarted():
             return _on_view_changed(log, entry, context, now)
         case CoordinatorReplied():
-            return _on_coordinator_replied(log, entry, event, context)
+            return _on_coordinator_replied(log, entry, event, context, now)
         # Steps count for a profile while the view has the size to measure.
         case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
             return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
@@ -217,7 +217,7 @@ def _on_event(
         # The request has expired: its sender need not wait any longer.
         case Tick() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
-            why += _lasting(entry.request.what)
+            why += _lasting(log, entry.request.what, now)
             return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
         case _:
             return log, []
@@ -330,11 +330,14 @@ def _with_hold_ended(log: RequestLog, event: Event, now: float) -> LogTransition
     return log, []
 
 
-def _lasting(what: Request | SetValue) -> str:
-    """The part of a request that remains in force although its size was not reached, as text."""
+def _lasting(log: RequestLog, what: Request | SetValue, now: float) -> str:
+    """The part of the request under way that remains in force although its size was not reached, as text."""
     match what:
-        case Resize(hold_s=hold_s) if hold_s is not None:
-            return "; the hold stays in force, until kungfu resize --release"
+        # A hold that the log still has is the request's own: only a release is accepted beside it.
+        case Resize(hold_s=hold_s) if hold_s is not None and log.hold is not None:
+            expires = log.hold.expires
+            lasting = "" if expires is None else f" for {expires - now:.0f} s more"
+            return f"; the hold stays in force{lasting}, until kungfu resize --release"
         case SetLimits():
             return "; the limits stay in force"
     return ""
@@ -371,14 +374,14 @@ def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
 
 
 def _on_coordinator_replied(
-    log: RequestLog, entry: LoggedRequest, event: CoordinatorReplied, context: AdmissionContext
+    log: RequestLog, entry: LoggedRequest, event: CoordinatorReplied, context: AdmissionContext, now: float
 ) -> LogTransition:
     if entry.external is None or entry.external.id != event.external:
         # The answer is to an older request.
         return log, []
     if event.refusal:
         # The coordinator cannot carry out the request: the disk for a checkpoint is full, for example.
-        why = f"{event.refusal}{_lasting(entry.request.what)}"
+        why = f"{event.refusal}{_lasting(log, entry.request.what, now)}"
         return _with_end(log, entry, "refused", why, context), _back_to_initial_size(entry)
     if not isinstance(entry.external.what, SaveCheckpoint):
         # The view, or the end of training, shows when other requests are carried out.

@@ -348,6 +348,27 @@ def test_a_request_that_is_refused_changes_no_hold() -> None:
     assert job.log.sizes.hold == Hold(3), "nobody but this person has decided since"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "is_released", "lasting"),
+    [
+        (math.inf, False, "; the hold stays in force, until kungfu resize --release"),
+        (math.inf, True, ""),
+        (600.0, False, "; the hold stays in force for 570 s more, until kungfu resize --release"),
+        (20.0, False, ""),
+    ],
+)
+def test_a_refused_size_tells_of_its_hold_only_while_that_lasts(
+    seconds: float, is_released: bool, lasting: str
+) -> None:
+    job = held(3, seconds)
+    if is_released:
+        job.asked("free", Release())
+    job.now = 30.0
+    job.hears(Tick())
+    job.hears(request_log.CoordinatorReplied("h", refusal="no slot"))
+    assert job.outcome("h") == ("refused", f"no slot{lasting}")
+
+
 def test_a_coordinator_whose_view_began_without_the_newest_limits_is_told() -> None:
     job = held(2, math.inf)
     job.view = view(2, 1, 2)
