@@ -39,6 +39,20 @@ def period_of(gate: Signal) -> int:
     return abs(int(period.value))
 
 
+def is_every_steps(gate: Signal) -> bool:
+    """True if the gate is exactly ``step % n == 0`` for some n above 1, so that the steps in which it is on are known.
+
+    >>> is_every_steps(every_steps(50)), is_every_steps(every_steps(50) & (Source("size") > 2))
+    (True, False)
+    >>> is_every_steps(Source("step") % 50 == 7)
+    False
+    """
+    if not isinstance(gate, Map) or gate.operation.name != "equal" or period_of(gate) == 1:
+        return False
+    remainder = gate.operands[1]
+    return isinstance(remainder, Constant) and remainder.value == 0
+
+
 def is_gate(signal: Signal) -> bool:
     """True if this signal is an exact truth value, so that it may decide if a message is sent."""
     return signal.type == SignalType("bool") and is_exact(signal)

@@ -27,7 +27,7 @@ from kungfu.runtime.core.request import Asked, Leave, Release, Request, Resize, 
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.request_plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, MembershipStatus
-from kungfu.signal.gate import period_of
+from kungfu.signal.gate import is_every_steps, period_of
 from kungfu.testing.recorded_model import throughput_between, usual_times
 from kungfu.trace import read_plan
 
@@ -51,7 +51,8 @@ class PlanForecast:
         pause_s: Seconds for which training stops.
         cost: Peer-seconds per 1,000 samples at the new size.
         held: The hold on the size once the request is carried out, as text; empty without a hold.
-        undone_by: The rules and hooks that may change the size again, each with the steps in which it may.
+        undone_by: The rules and hooks that may change the size again, each with the steps in which it may: only with
+            their period if the first of them is unknown.
         notes: Remarks on guesses and unknown values.
     """
 
@@ -111,7 +112,8 @@ def forecast_plan(
     batch, rate_after, rules = _settings(compiled, plan, status, measured)
     pause_s, ready_s = _pause_and_ready_s(measured.job.rescales, plan, notes)
     cost_before, cost = before and 1000 * plan.before / before, after and 1000 * plan.after / after
-    held, undone_by = _hold_after(what, status.membership, notes), _undone_by(compiled, status.figures.step or 0)
+    held = _hold_after(what, status.membership, notes)
+    undone_by = _undone_by(compiled, None if held else status.figures.step or 0)
     return PlanForecast(
         batch, rate, rate_after, rules, ready_s, pause_s, before, after, cost_before, cost, held, undone_by,
         tuple(notes),
@@ -213,15 +215,19 @@ def _compiled(folder: Path, plan: RequestPlan, notes: list[str]) -> CompiledPoli
     return compiled
 
 
-def _undone_by(compiled: CompiledPolicies | None, step: int) -> tuple[str, ...]:
-    """The rules and hooks that may change the size, each with the steps after ``step`` in which it may."""
+def _undone_by(compiled: CompiledPolicies | None, step: int | None) -> tuple[str, ...]:
+    """The rules and hooks that may change the size, each with the steps after ``step`` in which it may.
+
+    ``step`` is ``None`` if a hold comes before them: nobody knows the step in which a hold ends."""
     found = []
     for rule in compiled.rules if compiled is not None else ():
         if rule.mode == "acting" and isinstance(rule.action, (Rescale, Evict, Call)):
             period = period_of(rule.gate)
-            first = figure((step // period + 1) * period)
-            when = "after any step" if period == 1 else f"at step {first}, and every {figure(period)} steps"
-            found.append(f"{rule.name} may change the size again {when}")
+            when = " after any step" if period == 1 else f", every {figure(period)} steps"
+            if step is not None and is_every_steps(rule.gate):
+                # A further condition, or another remainder, would leave the first step unknown.
+                when = f" at step {figure((step // period + 1) * period)}, and every {figure(period)} steps"
+            found.append(f"{rule.name} may change the size again{when}")
     return tuple(found)
 
 

@@ -38,7 +38,7 @@ from kungfu.control.action import operands, target_of
 from kungfu.control.rule import label_of
 from kungfu.policy_definition import Policy
 from kungfu.signal import Constant, Signal, topological
-from kungfu.signal.gate import period_of
+from kungfu.signal.gate import is_every_steps, period_of
 
 _WIDTH = 100
 _LONGEST_VALUE = 60
@@ -151,10 +151,8 @@ def _steps(gate: Signal, expressions: Expressions) -> list[str]:
         conditions = [part for one in conditions for part in (one.inputs if is_operation(one, "and") else (one,))]
     every, parts = "in every step", []
     for one in conditions:
-        period = period_of(one)
-        is_multiple = period > 1 and isinstance(rest := one.inputs[1], Constant) and rest.value == 0
-        if is_multiple and every == "in every step":
-            every = f"every {period} steps"
+        if is_every_steps(one) and every == "in every step":
+            every = f"every {period_of(one)} steps"
         elif not isinstance(one, Constant):
             parts.append(f"where {expressions.written(one) or 'a condition on step and size holds'}")
     return [every, *parts]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu import Policy
+from kungfu import Policy, control
 from kungfu.cli.job import plan_forecast
 from kungfu.cli.job.plan_forecast import SpeedsBySize, read_measured
 from kungfu.compiler import compile_policies
@@ -16,6 +16,7 @@ from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.policies import gns_batch, hybrid_scaling, linear_scaling
 from kungfu.runtime.core.cluster.cluster import Hosts
+from kungfu.signal import Signal, Source
 from kungfu.trace.lines import header_line
 from tests.cli.conftest import Printed
 from tests.cli.recorded import GROWN, measured, written
@@ -120,11 +121,19 @@ def test_a_plan_names_the_rules_that_may_undo_it_and_the_hold_that_keeps_them(tm
     assert f"  undone    {again}" in told(printed, tmp_path, "resize", 3).splitlines()
     shown = told(printed, tmp_path, "resize", 3, "--hold", 600).splitlines()
     assert shown[-3:-1] == [
-        "  held      at 3 for 10 min 0 s; lost peers are still replaced", f"  undone    after the hold, {again}"
-    ]  # fmt: skip
+        "  held      at 3 for 10 min 0 s; lost peers are still replaced",
+        "  undone    after the hold, gns_batch may change the size again, every 50 steps",
+    ], "the step in which the hold ends is not known"
     assert "  held      at 2 until it is released; lost peers are still replaced" in told(
         printed, tmp_path, "resize", 2, "--hold"
     )
+
+
+@pytest.mark.parametrize("where", [Source("step") % 50 == 7, (Source("step") % 50 == 0) & (Source("step") > 1000)])
+def test_a_plan_names_a_first_step_only_if_it_is_known(where: Signal, tmp_path: Path, printed: Printed) -> None:
+    mine = Policy("mine", lambda _: control.every(1).when(where).rescale(2))
+    with_plan(written(tmp_path, GROWN, metrics=STEPS), mine)
+    assert "may change the size again, every 50 steps" in told(printed, tmp_path, "resize", 3)
 
 
 def test_a_refused_plan_is_code_1_with_its_reason(tmp_path: Path, printed: Printed) -> None:
