@@ -23,7 +23,7 @@ from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
 from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.event_log.values import counted, duration, figure, finite_number
-from kungfu.runtime.core.request import Asked, Leave, Release, Request, Resize, ScaleOut, SetValue
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.request_plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, MembershipStatus
@@ -75,7 +75,7 @@ def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -
     """Prints the effects of a request without submitting it; returns 0, or 1 if the job would refuse the request."""
     with connected(folder) as job:
         plan, status = job.plan(request), job.status()
-    forecast = forecast_plan(folder, plan, status, what=request.what, measured=read_measured(folder))
+    forecast = forecast_plan(folder, plan, status, measured=read_measured(folder))
     if form == "json":
         document = {**asdict(plan), "forecast": asdict(forecast)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
@@ -102,17 +102,15 @@ class MeasuredRun:
     notes: tuple[str, ...] = ()
 
 
-def forecast_plan(
-    folder: Path, plan: RequestPlan, status: JobStatus, *, what: Request | SetValue, measured: MeasuredRun
-) -> PlanForecast:
-    """Forecasts the effects of the plan of ``what``, from measurements and the rules of policies in ``folder``."""
+def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
+    """Forecasts the effects of a plan, from measurements and the rules of policies in ``folder``."""
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
     compiled = _compiled(folder, plan, notes)
     batch, rate_after, rules = _settings(compiled, plan, status, measured)
     pause_s, ready_s = _pause_and_ready_s(measured.job.rescales, plan, notes)
     cost_before, cost = before and 1000 * plan.before / before, after and 1000 * plan.after / after
-    held = _hold_after(what, status.membership, notes)
+    held = _hold_after(plan, status.membership, notes)
     undone_by = _undone_by(compiled, None if held else status.figures.step or 0)
     return PlanForecast(
         batch, rate, rate_after, rules, ready_s, pause_s, before, after, cost_before, cost, held, undone_by,
@@ -231,20 +229,14 @@ def _undone_by(compiled: CompiledPolicies | None, step: int | None) -> tuple[str
     return tuple(found)
 
 
-def _hold_after(what: Request | SetValue, now: MembershipStatus, notes: list[str]) -> str:
+def _hold_after(plan: RequestPlan, now: MembershipStatus, notes: list[str]) -> str:
     """The hold on the size once a request is carried out, as text; empty without a hold."""
-    hold_s, held = now.held_for_s, now.held_at
-    match what:
-        case Resize(size, hold_s=given) if given is not None:
-            hold_s, held = None if given == math.inf else given, size
-        case Resize() | ScaleOut() | Leave() | Release():
-            if held is not None:
-                notes.append(f"the hold at {figure(held)} ends with this request")
-            return ""
-    if held is None:
+    if plan.held_at is None:
+        if now.held_at is not None:
+            notes.append(f"the hold at {figure(now.held_at)} ends with this request")
         return ""
-    lasting = "until it is released" if hold_s is None else f"for {duration(hold_s)}"
-    return f"at {figure(held)} {lasting}; lost peers are still replaced"
+    lasting = "until it is released" if plan.held_for_s is None else f"for {duration(plan.held_for_s)}"
+    return f"at {figure(plan.held_at)} {lasting}; lost peers are still replaced"
 
 
 def _settings(

@@ -58,7 +58,7 @@ class JobControl:
             return [f"{plan.words} would be refused: {plan.refusal}"]
         match what:
             case Resize() | Release():
-                forecast = forecast_plan(self._folder, plan, status, what=what, measured=self._feed.measured())
+                forecast = forecast_plan(self._folder, plan, status, measured=self._feed.measured())
                 if isinstance(what, Resize):
                     return [*plan_lines(plan, forecast)]
                 return [f"the job keeps {counted(plan.before, 'peer')}; policies decide again", *forecast.undone_by]

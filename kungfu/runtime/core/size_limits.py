@@ -27,6 +27,10 @@ class Hold:
     until: float | None = None
     expires: float | None = None
 
+    def seconds_left(self, now: float) -> float | None:
+        """The seconds until the end, at ``now`` of the leader's clock; ``None`` for a hold until it is released."""
+        return None if self.expires is None else max(0.0, self.expires - now)
+
 
 @dataclass(frozen=True)
 class SizeLimits:

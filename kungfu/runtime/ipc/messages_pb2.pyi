@@ -1004,7 +1004,7 @@ class Trouble(_message.Message):
     def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RequestPlan(_message.Message):
-    __slots__ = ("words", "refusal", "view", "before", "after", "joins", "leaves", "missing", "batch_before", "batch_after", "refused_sizes")
+    __slots__ = ("words", "refusal", "view", "before", "after", "joins", "leaves", "missing", "batch_before", "batch_after", "refused_sizes", "held_at", "held_for_s")
     WORDS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -1016,6 +1016,8 @@ class RequestPlan(_message.Message):
     BATCH_BEFORE_FIELD_NUMBER: _ClassVar[int]
     BATCH_AFTER_FIELD_NUMBER: _ClassVar[int]
     REFUSED_SIZES_FIELD_NUMBER: _ClassVar[int]
+    HELD_AT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FOR_S_FIELD_NUMBER: _ClassVar[int]
     words: str
     refusal: str
     view: int
@@ -1027,7 +1029,9 @@ class RequestPlan(_message.Message):
     batch_before: int
     batch_after: int
     refused_sizes: _containers.RepeatedCompositeFieldContainer[RefusedSizes]
-    def __init__(self, words: _Optional[str] = ..., refusal: _Optional[str] = ..., view: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., joins: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., leaves: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., missing: _Optional[int] = ..., batch_before: _Optional[int] = ..., batch_after: _Optional[int] = ..., refused_sizes: _Optional[_Iterable[_Union[RefusedSizes, _Mapping]]] = ...) -> None: ...
+    held_at: int
+    held_for_s: float
+    def __init__(self, words: _Optional[str] = ..., refusal: _Optional[str] = ..., view: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., joins: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., leaves: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., missing: _Optional[int] = ..., batch_before: _Optional[int] = ..., batch_after: _Optional[int] = ..., refused_sizes: _Optional[_Iterable[_Union[RefusedSizes, _Mapping]]] = ..., held_at: _Optional[int] = ..., held_for_s: _Optional[float] = ...) -> None: ...
 
 class PlannedPeer(_message.Message):
     __slots__ = ("id", "host")

@@ -59,6 +59,8 @@ class RequestPlan:
         batch_before: Samples per step now; ``None`` before steps were measured.
         batch_after: Samples per step afterwards, if no rule sets another batch.
         refused_sizes: The sizes that the job cannot have now.
+        held_at: The size at which the job is held once the request is accepted; ``None`` without a hold.
+        held_for_s: Seconds until the end of this hold; ``None`` for a hold until it is released.
     """
 
     words: str
@@ -72,6 +74,8 @@ class RequestPlan:
     batch_before: int | None = None
     batch_after: int | None = None
     refused_sizes: tuple[RefusedSizes, ...] = ()
+    held_at: int | None = None
+    held_for_s: float | None = None
 
 
 def plan_request(
@@ -99,9 +103,11 @@ def plan_request(
     keep: Keep = getattr(request.what, "keep", "global_batch_size")
     after_log, externals = react(log, request, context, now)
     limited = replace(context, limits=after_log.sizes.within(context.limits))
+    hold = after_log.hold
     plan = RequestPlan(
         in_words(request.what), "", before.version, before.size, before.size, batch_before=context.batch,
         batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, limited)),
+        held_at=None if hold is None else hold.size, held_for_s=None if hold is None else hold.seconds_left(now),
     )  # fmt: skip
     answer = first_answer(after_log, request)
     refusal = refusal_of_id(log, request) or (answer.reason if answer and answer.state == "refused" else "")

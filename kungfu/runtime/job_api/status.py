@@ -137,7 +137,7 @@ def membership_status(
         case Leave(peers, when) if cluster.view is not None:
             target = size - (len(set(peers) & set(cluster.view.ids)) if when == "now" else 0)
     held_at = None if hold is None else hold.size
-    held_for_s = None if hold is None or hold.expires is None else max(0.0, hold.expires - now)
+    held_for_s = None if hold is None else hold.seconds_left(now)
     return MembershipStatus(version, size, target, limits.minimum, limits.maximum, held_at, held_for_s)
 
 

@@ -129,6 +129,18 @@ def test_a_plan_names_the_rules_that_may_undo_it_and_the_hold_that_keeps_them(tm
     )
 
 
+def test_a_plan_says_that_a_hold_stays_or_ends_with_the_request(tmp_path: Path, printed: Printed) -> None:
+    written(tmp_path, GROWN, metrics=STEPS)
+    with serve_job(tmp_path):
+        printed("resize", 2, "--hold", "--logdir", tmp_path)
+        assert "  held      at 2 until it is released; " in printed(
+            "migrate", 1, "localhost", "--plan", "--logdir", tmp_path
+        )
+        text = printed("resize", 3, "--plan", "--logdir", tmp_path)
+    assert "note: the hold at 2 ends with this request" in text
+    assert "  held " not in text
+
+
 @pytest.mark.parametrize("where", [Source("step") % 50 == 7, (Source("step") % 50 == 0) & (Source("step") > 1000)])
 def test_a_plan_names_a_first_step_only_if_it_is_known(where: Signal, tmp_path: Path, printed: Printed) -> None:
     mine = Policy("mine", lambda _: control.every(1).when(where).rescale(2))

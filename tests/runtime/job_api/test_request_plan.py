@@ -82,7 +82,9 @@ def test_limits_are_planned_with_the_size_and_the_refusals_that_they_imply() -> 
     assert [one.id for one in planned(SetLimits(minimum=4), **job(0, 1, 2)).joins] == [3]
     held = planned(Resize(3, hold_s=600.0), **job(0, 1, 2))
     assert (held.words, held.after, held.joins) == ("resize 3 --hold 600", 3, ())
-    assert planned(Release(), **job(0, 1, 2)).after == 3
+    assert (held.held_at, held.held_for_s) == (3, 600.0)
+    released = planned(Release(), **job(0, 1, 2))
+    assert (released.after, released.held_at) == (3, None)
 
 
 def test_peers_that_are_on_their_way_count_and_those_without_a_slot_are_missing() -> None:

@@ -335,8 +335,8 @@ def _lasting(log: RequestLog, what: Request | SetValue, now: float) -> str:
     match what:
         # A hold that the log still has is the request's own: only a release is accepted beside it.
         case Resize(hold_s=hold_s) if hold_s is not None and log.hold is not None:
-            expires = log.hold.expires
-            lasting = "" if expires is None else f" for {expires - now:.0f} s more"
+            left_s = log.hold.seconds_left(now)
+            lasting = "" if left_s is None else f" for {left_s:.0f} s more"
             return f"; the hold stays in force{lasting}, until kungfu resize --release"
         case SetLimits():
             return "; the limits stay in force"
