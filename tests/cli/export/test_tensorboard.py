@@ -198,6 +198,17 @@ def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(
 
 
 @pytest.mark.slow
+def test_a_record_that_is_cut_while_the_process_follows_it_is_told(tmp_path: Path) -> None:
+    record, remarks = written(tmp_path, GROWN[:4], metrics=STEPS[:10]), list[str]()
+    target = tmp_path / "board" / "run"
+    with tensorboard_process(record, target, report=remarks.append):
+        awaited(lambda: target.is_dir() and scalars_of(target).get("job/loss"), what="steps", deadline_s=60.0)
+        (record / "metrics.jsonl").write_bytes(b"")
+        awaited(lambda: any("ends here" in one for one in remarks), what="a remark", deadline_s=60.0)
+    assert any("metrics.jsonl was replaced while it was read" in one for one in remarks)
+
+
+@pytest.mark.slow
 def test_the_process_loads_no_tensorflow() -> None:
     check = "import sys, kungfu.cli.export.tensorboard_writer; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=120, check=False).returncode == 0
