@@ -93,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--logdir", type=Path, metavar="RUN", help="a new folder for the run's record (runs/DATE-TIME)")
     add(
         "--checkpoints", type=Path, metavar="DIR",
-        help="folder for checkpoints of policies, shared by all hosts (RUN/checkpoints)",
+        help="folder for checkpoints that policies request, shared by all hosts (RUN/checkpoints)",
     )  # fmt: skip
     add("--keep", type=int, default=3, metavar="N", help="keep the newest N checkpoints (3)")
     resuming = parser.add_mutually_exclusive_group()

@@ -73,7 +73,7 @@ class FoldMethods:
 
         ``t[size] += decay (x - t[size])`` in every step with a finite value; the first value is stored unchanged. Gives
         a float32 vector of `largest` + 1 entries; an entry is NaN until a value was seen. For example,
-        ``table[training.size - 1]`` is the entry for one peer less.
+        ``table[training.size - 1]`` is the entry for one peer fewer.
 
         Args:
             largest: The largest size that has an entry, in peers; larger sizes are not recorded.
@@ -95,7 +95,7 @@ class FoldMethods:
         Each result is a vector whose entry *n* is for *n* peers. A sample x with n peers updates ``count += 1``, ``mean
         += (x - mean) / count``, and the variance by Welford's update. An entry is deleted, and starts again, when its
         size is reached with a new peer, by growth or by a replacement. For example, ``table.mean[training.size - 1]``
-        is the mean with one peer less.
+        is the mean with one peer fewer.
 
         Args:
             largest: The largest size that has an entry, in peers; larger sizes are not recorded.

@@ -143,7 +143,7 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
         "--pause",
         type=float,
         metavar="S",
-        help="pause of a running job that gains GPUs (for efifo and ebf: whose GPUs change)",
+        help="pause of a running job that gains GPUs (with efifo and ebf: that gains or loses GPUs)",
     )
     add("--resume", type=float, metavar="S", help="pause of a preempted job when it gets GPUs again (30; 0: free)")
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs (efifo, ebf: --pause)")
@@ -155,7 +155,7 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
         help=f"GPU seconds after which a job moves to a lower-priority queue, comma-separated ({quanta})",
     )
     add("--starvation", type=float, help="a preempted job is promoted after waiting this many times its running time")
-    add("--pending-over", type=int, help="N of rule R1: shrink when more jobs than this wait (0)")
+    add("--pending-over", type=int, help="elastic-tiresias shrinks jobs when more jobs than this wait (0)")
     add("--exact-up-to", type=int, help="largest number of running jobs for which admissions are forecast exactly")
 
 

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-event-kinds",
         metavar="KIND,...",
-        help=f"the events of --on-event, {ALL} for all ({','.join(USUAL_KINDS)})",
+        help=f"kinds of events that run the command of --on-event; {ALL} selects all ({','.join(USUAL_KINDS)})",
     )
 
 
@@ -138,7 +138,7 @@ class RunningExports:
 
     Args:
         listeners: The listeners for events and steps.
-        is_preempted: Set to True at the end of the job if this machine may be gone soon: no scrape is waited for then.
+        is_preempted: Set to True at the end of the job if this machine may soon be gone: no scrape is then awaited.
     """
 
     listeners: list[RecordListener] = field(default_factory=list)

@@ -31,7 +31,7 @@ Gates = tuple[Signal, ...]  # empty: in every step
 def schedule(
     rules: tuple[Rule, ...], *, watched: Mapping[str, Signal], straggler_fractions: Signal | None = None
 ) -> CompiledPolicies:
-    """The plan for these rules, whose graph has a single node for equal nodes.
+    """The plan for these rules; equal nodes become one node of its graph.
 
     Watched signals and the straggler fractions are computed in every step if that is cheap."""
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))

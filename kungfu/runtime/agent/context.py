@@ -132,7 +132,7 @@ class AgentContext:
         consensus: The agent's term, vote and log.
         supervisor: The processes of the agent's peers.
         recorder: The agent's record of the job.
-        clock: A monotonic clock in seconds; after an election, the clock of the previous leader.
+        clock: A monotonic clock in seconds; a newly elected leader continues from the time of the previous one.
         events: The queue of the agent's main thread.
         host_events: The events of this host for the leader.
     """

@@ -67,8 +67,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LossRecovery:
-    """The recovery of one peer from a loss: a description of the end of each lost peer, by id; the error by which this
-    peer noticed the loss; and the rank whose state all peers adopt."""
+    """The recovery of one peer after others were lost: a description of the end of each lost peer, by id; the error by
+    which this peer noticed the loss; and the rank whose state all peers adopt."""
 
     lost: Mapping[int, str]
     error: str

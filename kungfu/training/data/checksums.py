@@ -30,7 +30,7 @@ def checksum(batch: Any) -> int:
 def order_checksum(arrays: Any, targets: Any = None) -> int:
     """A checksum that is equal on peers with the same samples in the same order, from rows spread over the arrays.
 
-    Of floats only the comparisons of adjacent rows count, since the last digits may differ on another processor.
+    Rows of floats count only by how they compare with the next row, since their last digits differ by processor.
 
     Args:
         arrays: All arrays, any nest with one entry per sample.

@@ -56,7 +56,7 @@ class AddedSums:
         yield
 
     def outgoing(self) -> list[Any]:
-        """Graph: this peer's additions to the variables in the step; resets the variables to their earlier values."""
+        """Graph: this peer's additions to the variables in the step; resets these to their values at its start."""
         added = []
         for variable, before in zip(self.variables, self._before, strict=True):
             added.append(variable.read_value() - before)

@@ -214,7 +214,7 @@ class FedValues(_DeclaredValues):
             write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:
-        """Graph: the fed numbers by name, NaN if none were fed since the last message; and the argument of `carry`."""
+        """Graph: the fed numbers by name (NaN for each not fed since the last message), and the value for `carry`."""
         # No policy is fed: the step needs no op.
         if not self._names:
             return {}, None

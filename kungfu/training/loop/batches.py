@@ -89,8 +89,8 @@ def loop_batches(
         calls: The calls of the step.
         plan: The data and their order.
         over: Returns True if no further step should be done.
-        between_steps: Performs the exchanges of a kungfu loop in a new view. On all peers, also on a peer that lost
-            another peer in a step, these exchanges precede the exchange about the data.
+        between_steps: Runs the collectives that a new view needs. Every peer, even one whose step was broken by the
+            loss of another peer, must run them before the peers exchange their positions in the data.
     """
     source, sampler, before, last, awaited = plan.source, plan.sampler, -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:

@@ -145,7 +145,7 @@ _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 
 def truth(cell: str, *, where: str) -> bool:
-    """True for 1, true or yes; False for 0, false, no or an empty cell; raises ``UsageError`` for another cell."""
+    """True for 1, true or yes; False for 0, false, no or an empty cell; raises ``UsageError`` for any other text."""
     value = _TRUTH.get(cell.strip().lower())
     if value is None:
         raise UsageError(f"{where}: expected 1 or 0, got {cell!r}")
@@ -153,7 +153,7 @@ def truth(cell: str, *, where: str) -> bool:
 
 
 def whole_number(cell: str, *, where: str) -> int:
-    """The whole number of at least 1 in a cell; raises ``UsageError`` for another cell."""
+    """The whole number of at least 1 in a cell; raises ``UsageError`` for any other text."""
     value = _number(cell)
     if value is None or value < 1 or value != int(value):
         raise UsageError(f"{where}: expected a whole number of at least 1, got {cell!r}")

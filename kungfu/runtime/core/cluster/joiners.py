@@ -2,8 +2,8 @@
 
 The program of a ready joiner is compared with the job's, by digest, before a view admits the joiner. The first peers
 must all run the same program, else the job ends, since it is unknown which program is right. A later joiner must run
-the program of the peers that train. If digests differ, the descriptions are fetched (``ComparePrograms``); the answer
-(``ProgramDiffers``) only reports the difference.
+the program of the peers that train. If digests differ, the peers' descriptions of their programs are fetched
+(``ComparePrograms``), to name the difference in the error; this reply (``ProgramDiffers``) decides nothing.
 """
 
 from __future__ import annotations

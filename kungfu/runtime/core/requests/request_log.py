@@ -97,7 +97,7 @@ class RequestLog:
 
     @property
     def external(self) -> Asked | None:
-        """The last request sent to the coordinator for the request under way; ``None`` if none is under way."""
+        """What the coordinator was last asked to do for the request under way; ``None`` if no request is."""
         entry = current(self)
         return entry.external if entry else None
 
