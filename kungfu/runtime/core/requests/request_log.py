@@ -97,7 +97,7 @@ class RequestLog:
 
     @property
     def external(self) -> Asked | None:
-        """What the coordinator was last asked to do for the request under way; ``None`` if no request is."""
+        """The newest order to the coordinator for the request under way; ``None`` if no request is under way."""
         entry = current(self)
         return entry.external if entry else None
 
