@@ -100,7 +100,7 @@ class PrometheusMetrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._lock, self._job, self._began, self._version = threading.Lock(), Job(), time.time(), __version__
+        self._lock, self._job, self._began = threading.Lock(), Job(), time.time()
         self.registry.register(self)
         counted = {
             "steps": "Steps that were done, those that were done again counted again.",
@@ -122,7 +122,7 @@ class PrometheusMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields the present metrics: counters of past events, and gauges of the newest known values."""
         job = self._job
-        yield InfoMetricFamily("kungfu_build", "The version of kungfu.", value={"version": self._version})
+        yield InfoMetricFamily("kungfu_build", "The version of kungfu.", value={"version": __version__})
         if job.started is not None and job.started.job:
             name = _utf8(job.started.job)
             yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": name})
