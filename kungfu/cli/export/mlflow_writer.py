@@ -41,6 +41,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import JobWatcher, NewRecords
+from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
 # MLflow's limits: 1,000 metrics and tags in a call, 500 characters in a value (6,000 from 2.8 on), 250 in a name.
@@ -48,8 +49,6 @@ _MOST_METRICS, _LONGEST_VALUE, _LONGEST_NAME = 900, 500, 250
 _BAD_CHARACTERS = re.compile(r"[^\w\- ]")
 # Seconds that the processes of two hosts may write twice: their steps may have been measured by different clocks.
 _OVERLAP_S = 60.0
-# The exit code of a host that was cut off, so that the others may continue the job and its run.
-_CUT_OFF_CODE = 4
 _CHANGES = ("decision", "refusal", "rescale", "recovery")
 # A call must fail soon, since it is repeated, and since the process ends soon after the job.
 _ENVIRONMENT = {
@@ -225,7 +224,7 @@ class MlflowRun:
 def _status(job: Job, record: Path) -> Literal["FINISHED", "FAILED", "KILLED"] | None:
     """The status of the run of a job; ``None`` if the job continues, here or on other hosts."""
     if isinstance(job.ending, FailedEvent):
-        return None if job.ending.code == _CUT_OFF_CODE else "FAILED"
+        return None if job.ending.code == NO_QUORUM_CODE else "FAILED"
     try:
         file = read_job_file(record)
     # The record was copied without the job file.

@@ -28,7 +28,7 @@ from kungfu.runtime.agent.consensus.host_admission import request_admission
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
 from kungfu.runtime.agent.consensus.replication import lost_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec, SignalReceived, name_of
+from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec, SignalReceived, name_of
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import Console, HostRecorder, RecordListener
@@ -37,7 +37,7 @@ from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints.folder import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import exit_in_words
-from kungfu.runtime.core.failure import Failure
+from kungfu.runtime.core.failure import NO_QUORUM_CODE, Failure
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc

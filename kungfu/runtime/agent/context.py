@@ -19,9 +19,6 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines, Settings
 
-# The exit code of a host that stops because the others may continue without it.
-NO_QUORUM_CODE = 4
-
 
 @dataclass(frozen=True)
 class JobSpec:

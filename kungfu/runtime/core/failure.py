@@ -75,13 +75,15 @@ def described(exit: Exit) -> str:
 
 # ---- the root cause --------------------------------------------------------------------------------------------------
 
+# The exit code of a host that stops because the others may continue without it.
+NO_QUORUM_CODE = 4
 # Documented in the README and by `kungfu-run --help`.
 EXIT_CODES = {
     0: "training ended, and every peer exited normally",
     1: "a peer's program failed or was killed",
     2: "the command line, the program or the policy requests something that cannot work",
     3: "a wait ended at its deadline; the message names the peer",
-    4: "this host was cut off from most of the job's peers, and the others may continue without it",
+    NO_QUORUM_CODE: "this host was cut off from most of the job's peers, and the others may continue without it",
     130: "ended by Ctrl-C",
     143: "ended by SIGTERM",
 }

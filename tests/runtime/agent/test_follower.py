@@ -21,9 +21,10 @@ from kungfu.event_log.events import HostJoinedEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Agent as WholeAgent
 from kungfu.runtime.agent.consensus.election import elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
-from kungfu.runtime.agent.context import NO_QUORUM_CODE, Ending, JobSpec, SignalReceived
+from kungfu.runtime.agent.context import Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc

@@ -26,7 +26,7 @@ from kungfu.runtime.agent.consensus.consensus_service import (
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
 from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot
-from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
+from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder
@@ -35,6 +35,7 @@ from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import PeerProgressed
 from kungfu.runtime.core.cluster.transitions import start_job
+from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.core.request import Asked, Resize, SetLimits
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.hosts import Host

@@ -13,12 +13,12 @@ from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
-from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
+from kungfu.runtime.agent.context import AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition, exit_in_words
 from kungfu.runtime.core.cluster.transitions import react
-from kungfu.runtime.core.failure import Failure, find_root_cause, named
+from kungfu.runtime.core.failure import NO_QUORUM_CODE, Failure, find_root_cause, named
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from kungfu.runtime.job_api.request_handler import RequestHandler
