@@ -180,10 +180,11 @@ def _change_size(at: BarrierInput, target: int, *, asked: int, preparing: bool) 
         # A shrink needs no joiners.
         return _shrink(at, target, preparing=preparing)
     if target == view.size and not terms.leaving:
-        # The view has the requested size: joiners under way are dismissed.
+        # The view has the requested size: joiners under way are dismissed. A size requested from outside may be below
+        # the size before a loss, which the agent would restore.
         refused = terms.replacement_refused and not preparing
         terms = replace(terms, target_size=0, replacement_refused=refused)
-        return Decision(view, terms, target if preparing else None)
+        return Decision(view, terms, target if preparing or at.outside is not None else None)
     coming = target - view.size + len(terms.leaving)
     if offer is None or not _accounts_for(offer, asked, view) or coming > asked:
         # Joiners must be prepared: for the first time, or more of them, or again after an outdated offer.

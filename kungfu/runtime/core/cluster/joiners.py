@@ -14,6 +14,7 @@ from dataclasses import replace
 from kungfu.runtime.core.cluster import events, placement
 from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
+from kungfu.runtime.core.request import AGENT, Resize
 from kungfu.runtime.core.view import View
 
 UNLIKE_CODE = 2
@@ -77,6 +78,11 @@ def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tu
 def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
     """Handles a barrier's decision on the number of processes: spawns missing peers or dismisses surplus joiners."""
     size, host, leaving = decision.prepare, decision.host, decision.terms.leaving
+    asked = next(iter(decision.requests), None)
+    if asked is not None and asked.id != AGENT and isinstance(asked.what, Resize):
+        # A host that comes later restores the size before a loss only up to the size that was requested since then.
+        goal = min(cluster.hosts.goal, decision.terms.target_size or decision.view.size)
+        cluster = replace(cluster, hosts=replace(cluster.hosts, goal=goal))
     if size is None or cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
         # The decision needs no change, there is no coordinator yet, or training is over.
         return cluster, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,8 +33,9 @@ from kungfu.runtime.core.cluster.events import (
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S, free_slots, has_majority
 from kungfu.runtime.core.cluster.transitions import react, start_job
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
+from kungfu.runtime.core.terms import Terms
 from tests.runtime.core.cluster import cluster_steps
 from tests.runtime.core.cluster.cluster_steps import (
     JOB_LIMITS,
@@ -241,6 +243,20 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
 def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> None:
     shrunk, _ = after(training(2, 1, 1), *let_go(1, 0))
     assert after(shrunk, HostJoined(2, 4))[1] == []
+
+
+@pytest.mark.parametrize(("requested", "restored"), [(2, []), (3, [3]), (5, [4])])
+def test_a_host_that_comes_restores_no_more_than_was_requested_since_the_loss(
+    requested: int, restored: list[int]
+) -> None:
+    reports = [PeersLost(survivor, report()) for survivor in (0, 1)]
+    cluster, _ = after(training(4, 2, 2), HostLost(1, "gone"), *reports)
+    cluster, _ = after(cluster, ViewStarted(view := formed(cluster)))
+    terms = Terms(target_size=requested if requested > 2 else 0)
+    person = Asked(Resize(requested), "a person", id="first")
+    cluster, _ = after(cluster, Decision(view, terms, requested, requests=(person,)))
+    _, commands = after(cluster, HostJoined(2, 2))
+    assert [one.what.size for one in commands if isinstance(one, Asked) and isinstance(one.what, Resize)] == restored
 
 
 def test_a_host_that_comes_where_a_peer_found_no_slot_lets_rank_0_ask_again_once() -> None:
