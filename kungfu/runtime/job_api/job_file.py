@@ -16,6 +16,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.growing_file import open_regular
 
 NAME = "job.json"
+ELSEWHERE = "its kungfu-run is not on this machine: it runs on another, or ended before this machine was started"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MOST_BYTES = 1 << 16
 _START_TICKS = 18  # index among the fields after the state in /proc/PID/stat, see proc(5)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from kungfu.cli.top.find_jobs import find_jobs, is_kungfu_run
-from kungfu.runtime.job_api.job_file import JobFile, end_job_file, identify_process, write_job_file
+from kungfu.runtime.job_api.job_file import ELSEWHERE, JobFile, end_job_file, identify_process, write_job_file
 
 PROGRAM = """
 import sys
@@ -55,18 +55,17 @@ def test_a_job_is_found_by_the_record_that_its_process_holds_open(tmp_path: Path
 
 
 def test_folders_of_jobs_that_are_over_or_hold_none_are_told(tmp_path: Path) -> None:
-    over, stale, nothing = tmp_path / "over", tmp_path / "stale", tmp_path / "nothing"
-    for folder in (over, stale, nothing):
+    over, stale, other, _ = folders = [tmp_path / name for name in ("over", "stale", "other", "nothing")]
+    for folder in folders:
         folder.mkdir()
-    for folder in (over, stale):
-        write_job_file(folder, JobFile("job", "127.0.0.1:1", "5ec2e7", os.getpid(), 1.0, process="another one"))
+    earlier = f"{identify_process(os.getpid()).split()[0]} 1"
+    for folder, process in ((over, earlier), (stale, earlier), (other, "another-boot 1")):
+        write_job_file(folder, JobFile("job", "127.0.0.1:1", "5ec2e7", os.getpid(), 1.0, process=process))
     end_job_file(over, code=3, now=2.0)
-    remarks = [
-        job.remark for job in find_jobs([over, stale, nothing, tmp_path / "nowhere"], processes=[psutil.Process()])
-    ]
-    assert remarks[:2] == ["over, with exit code 3", "ended without a word"]
-    assert "holds no job.json" in remarks[2]
-    assert "there is no such folder" in remarks[3]
+    remarks = [job.remark for job in find_jobs([*folders, tmp_path / "nowhere"], processes=[psutil.Process()])]
+    assert remarks[:3] == ["over, with exit code 3", "ended without a word", ELSEWHERE]
+    assert "holds no job.json" in remarks[3]
+    assert "there is no such folder" in remarks[4]
 
 
 def test_a_job_of_another_user_is_told_without_a_folder() -> None:

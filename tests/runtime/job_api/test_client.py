@@ -93,6 +93,15 @@ def test_a_job_whose_kungfu_run_was_killed_is_over_without_a_word(tmp_path: Path
         pass
 
 
+def test_a_job_of_another_machine_is_asked_and_not_taken_for_over(tmp_path: Path) -> None:
+    with serve_job(tmp_path):
+        write_job_file(tmp_path, replace(read_job_file(tmp_path), process="another-boot 7"))
+        with connected(tmp_path) as job:
+            assert job.status().job == "job"
+    with pytest.raises(PeerFailure, match="it runs on another, or ended"), connected(tmp_path) as job:
+        job.status()
+
+
 def test_an_agent_that_does_not_listen_is_lost_by_name(tmp_path: Path) -> None:
     with serve_job(tmp_path):
         pass
