@@ -168,17 +168,18 @@ def policy(*, budget: Budget | None = None) -> Callable[[_Function], Callable[..
 
 
 def policy(function: _Function | None = None, *, budget: Budget | None = None) -> Any:
-    """Turns a function of `training` into a factory, which takes the other arguments and returns a `Policy`.
+    """Turns a function of a job's signals into a factory, which takes the other arguments and returns a `Policy`.
 
     The arguments are checked at once; the function runs at `attach`.
 
     Args:
-        function: Its first parameter is `training`; it returns a rule or a tuple of rules.
+        function: Its first parameter, usually called `training`, receives the signals of a step; it returns a rule or
+            a tuple of rules.
         budget: The limit on how often the policy may change the cluster if the job has no budget, as in
             ``@kf.policy(budget=kf.Budget(rescales=4, per_steps=1000))``; without it, there is no limit.
 
     Raises:
-        PolicyError: The budget is not a `Budget`, or the first parameter is not `training`; later, if the arguments do
+        PolicyError: The budget is not a `Budget`, or there is no parameter for the signals; later, if the arguments do
             not fit the function.
 
     >>> import kungfu as kf
@@ -194,12 +195,15 @@ def policy(function: _Function | None = None, *, budget: Budget | None = None) -
 
 
 def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Policy]:
-    """The factory of a policy: takes the function's arguments without `training`, and returns a policy."""
+    """The factory of a policy: takes the function's arguments except the first, the signals, and returns a policy."""
     signature = inspect.signature(function)
     name = function.__name__
     about = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
-    if "training" not in list(signature.parameters)[:1]:
-        raise PolicyError(f"@policy {name}{signature}: the first parameter must be `training`, the signals of a step")
+    first = next(iter(signature.parameters.values()), None)
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise PolicyError(
+            f"@policy {name}{signature}: the first parameter receives the signals of a step, as in def {name}(training)"
+        )
 
     @functools.wraps(function)
     def configured(*args: Any, **kwargs: Any) -> Policy:
@@ -215,7 +219,7 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
 
         given = signature.bind(None, *args, **kwargs)
         given.apply_defaults()
-        settings = {key: value for key, value in given.arguments.items() if key != "training"}
+        settings = {key: value for key, value in given.arguments.items() if key != first.name}
         return Policy(name, body, origin, budget, about=about, settings=settings)
 
     configured.makes_policy = True  # type: ignore[attr-defined]  # for the error if the factory is passed as a policy
@@ -226,7 +230,7 @@ _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _settings_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a policy's function, except `training`."""
+    """The parameters of a policy's function, except the first, which receives the signals."""
     return list(inspect.signature(function).parameters.values())[1:]
 
 
@@ -240,6 +244,8 @@ def _check_arguments(function: _Function, args: tuple[Any, ...], kwargs: Mapping
     if unknown and not any(one.kind is one.VAR_KEYWORD for one in accepted):
         close = get_close_matches(unknown[0], names, n=1, cutoff=0.7)
         meant = f"; {close[0]!r} may be meant" if close else ""
+        if unknown[0] in list(inspect.signature(function).parameters)[:1]:
+            meant = "; the first parameter receives the signals of a step, so put another before it"
         raise PolicyError(f"{name}: there is no argument {unknown[0]!r}{meant}; {shown}", policy=name, origin=origin)
     try:
         inspect.signature(function).bind(None, *args, **kwargs)

@@ -52,7 +52,9 @@ class FoldMethods:
         return self._fold("ema", decay=decay, on_rescale=on_rescale)
 
     def window(self, length: int, *, on_rescale: OnRescale = "keep") -> Window:
-        """The last `length` finite values, oldest first, with ``.mean()``, ``.median()``, ``.min()`` and ``.max()``.
+        """The last `length` finite values, oldest first: their mean, standard deviation, sum, median and extremes.
+
+        The methods of the result are ``.mean()``, ``.std()``, ``.sum()``, ``.median()``, ``.min()`` and ``.max()``.
 
         The results of these methods are float32, cover the values seen so far, and are NaN before the first value.
 

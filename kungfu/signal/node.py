@@ -142,6 +142,8 @@ class Signal(FoldMethods, abc.ABC):
     __rfloordiv__ = _reflected("floor_divide")
     __mod__ = _binary("modulo")
     __rmod__ = _reflected("modulo")
+    __pow__ = _binary("power")
+    __rpow__ = _reflected("power")
     __and__ = _binary("and")
     __rand__ = _reflected("and")
     __or__ = _binary("or")

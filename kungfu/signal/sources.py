@@ -79,6 +79,7 @@ SOURCES = {
     "replacement_refused": SourceKind(_BOOL, "the last replacement failed: no new peer came"),
     "refused_size": SourceKind(_INT, "last size that could not be reached, 0 if none", "peers"),
     "replaced_peers": SourceKind(_INT, "peers replaced so far at the request of rules, hooks or commands", "peers"),
+    "epoch": SourceKind(_INT, "the running epoch of the loader, or of `fit`, from 0", "epochs"),
     "samples_done": SourceKind(_INT, "samples trained on before this step", "samples"),
     "job_samples": SourceKind(
         _INT, "samples of the whole job, all epochs of training.batches; 0 if unknown", "samples"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, get_args
 from kungfu.errors import PolicyError
 from kungfu.signal.fold import Fold, fold
 from kungfu.signal.fold.fold import labelled
-from kungfu.signal.node import Collective, Source, where
+from kungfu.signal.node import Collective, Map, Source, operate, where
 from kungfu.signal.operation import DType, SignalType
 from kungfu.signal.sources import SOURCES, SourceKind
 
@@ -50,6 +50,20 @@ _OTHER_WORDS = {
     "iteration": "step",
     "iterations": "step",
 }
+
+
+class FedNumber(Fold):
+    """The last number that the program fed; made by `TrainingSignals.fed`."""
+
+    @property
+    def is_new(self) -> Map:
+        """True in the step whose message brought the number, also if the number equals the last (bool, agreed).
+
+        >>> accuracy = TrainingSignals().fed("accuracy")
+        >>> accuracy.is_new.count().named("validations").placement
+        'agreed'
+        """
+        return operate("is_finite", self.observed[0])
 
 
 class TrainingSignals:
@@ -184,6 +198,12 @@ class TrainingSignals:
     replaced_peers: Source
     """Peers replaced so far at the request of rules, hooks or commands (int64, peers, agreed)."""
 
+    epoch: Source
+    """The running epoch of the loader, or of `fit`, from 0 (int64, epochs, agreed).
+
+    Each loader, and each call of `fit`, counts from 0; ``initial_epoch`` of `fit` does not count. 0 without a loader.
+    """
+
     samples_done: Source
     """Samples trained on before this step (int64, samples, agreed)."""
 
@@ -258,12 +278,12 @@ class TrainingSignals:
         kind = SourceKind(SignalType(dtype), meaning, unit, placement="local", given_by="publish")
         return Source(name, self._job, kind)
 
-    def fed(self, name: str, *, unit: str = "", meaning: str = "") -> Fold:
+    def fed(self, name: str, *, unit: str = "", meaning: str = "") -> FedNumber:
         """The last number that the program fed by ``training.feed(name, value)`` between its steps, on rank 0.
 
         For values that only Python knows: a price, a validation accuracy, the hour. Every peer gets rank 0's number,
         which is sent with the next step's message, and stays valid until rank 0 feeds another. It is a float32 scalar;
-        NaN until rank 0 has fed a first number.
+        NaN until rank 0 has fed a first number. Its property `is_new` is true in the step that brings a number.
 
         Args:
             name: Letters, digits and ``_``; not a name of the step's signals. All policies must declare it identically.
@@ -289,7 +309,8 @@ class TrainingSignals:
         # The number fed to a peer since the last message is a local source, NaN if there is none. Rank 0's number is
         # sent with the next message, and a fold, which skips NaN, keeps the last number in the shared state.
         carried = Collective("sum", where(Source("rank") == 0, Source(name, self._job, kind), 0.0))
-        return labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed").named(name)
+        last = labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed")
+        return FedNumber(last.observed, last.recurrence, last.gate, last.on_rescale, name=name)
 
     # ---- derived signals -------------------------------------------------------------------------------------------
 

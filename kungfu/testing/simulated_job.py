@@ -218,6 +218,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,
         "total_samples": float(position.samples),
+        "epoch": job.samples_done // start.epoch_samples if start.epoch_samples else 0,
         "samples_done": job.samples_done,
         "learning_rate": position.learning_rate,
         "mean_loss": job.model.loss_by_step(position),

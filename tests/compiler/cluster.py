@@ -164,6 +164,7 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "replaced_peers": number // 4,
         "view": 1 + number // 3,
         "epoch_samples": 0,
+        "epoch": number // 7,
         "job_samples": 400,
         "global_batch_size": 2 * size,
         "local_batch_size": np.float32(2),

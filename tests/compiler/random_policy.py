@@ -70,6 +70,8 @@ EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "finite": lambda pools, a, b, c: ops.is_finite(pools.number(a)),
     "modulo": lambda pools, a, b, c: pools.whole[a % len(pools.whole)] % pools.whole[b % len(pools.whole)],
     "whole_part": lambda pools, a, b, c: pools.whole[a % len(pools.whole)] // pools.whole[b % len(pools.whole)],
+    "rest": lambda pools, a, b, c: pools.number(a) % (b % 5 - 2.5),
+    "whole_quotient": lambda pools, a, b, c: pools.number(a) // 2.0 ** (b % 3),
     "cast_flag": lambda pools, a, b, c: ops.cast(pools.flag(a), "float32"),
     "cast_number": lambda pools, a, b, c: ops.cast(ops.clip(pools.number(a), -9, 9), "int64"),
     "norm": lambda pools, a, b, c: ops.norm_squared(_nest(pools, a)),
@@ -114,9 +116,10 @@ EXACT: dict[str, Callable[[Pools, int, int, int], Signal]] = {
 }
 # These are the same to float tolerance only; what is in front of a predicate is kept within a few powers of ten.
 ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
-    **EXACT,
+    **{name: make for name, make in EXACT.items() if name not in ("rest", "whole_quotient")},
     "multiply": lambda pools, a, b, c: _tame(pools.number(a)) * _tame(pools.number(b)),
     "divide": lambda pools, a, b, c: _tame(pools.number(a)) / (abs(pools.number(b)) + 1),
+    "power": lambda pools, a, b, c: (abs(_tame(pools.number(a))) + 1) ** _tame(pools.number(b)),
     "exp": lambda pools, a, b, c: ops.exp(_tame(pools.number(a))),
     "log": lambda pools, a, b, c: ops.log(abs(pools.number(a)) + 1),
     "sqrt": lambda pools, a, b, c: ops.sqrt(abs(pools.number(a)) + 1),
@@ -125,6 +128,8 @@ ROUGH: dict[str, Callable[[Pools, int, int, int], Signal]] = {
     "mean": lambda pools, a, b, c: ops.mean(pools.vector(a)),
     "ema": lambda pools, a, b, c: pools.number(a).ema(0.3, on_rescale="reset" if b % 2 else "keep"),
     "sampled": lambda pools, a, b, c: pools.number(a).ema(0.2).sampled(b % 3 + 1),
+    "window_std": lambda pools, a, b, c: _tame(pools.number(a)).window(b % 4 + 1).std(),
+    "window_sum": lambda pools, a, b, c: _tame(pools.number(a)).window(b % 4 + 1).sum(),
     "window_mean": lambda pools, a, b, c: pools.number(a).window(b % 4 + 1).mean(),
     "mean_by_size": lambda pools, a, b, c: pools.number(a).statistics_by_size(3).mean[pools.whole[1] - b % 2],
     "variance_by_size": lambda pools, a, b, c: _tame(pools.number(a)).statistics_by_size(3).variance[pools.whole[1]],

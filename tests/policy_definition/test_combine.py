@@ -102,7 +102,7 @@ def test_a_missing_setting_is_refused_at_once() -> None:
 
 
 def test_a_policy_is_a_function_of_training() -> None:
-    with pytest.raises(PolicyError, match=r"@policy wrong\(\*, every: .*\).*the first parameter must be `training`"):
+    with pytest.raises(PolicyError, match=r"@policy wrong\(\*, every: .*\).*the first parameter receives the signals"):
 
         @policy
         def wrong(*, every: int) -> Any: ...

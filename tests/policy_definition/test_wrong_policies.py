@@ -136,14 +136,9 @@ def counts_too_far(training: Any) -> Any:
     return control.always().when(training.samples_done > 10**20).stop()  # here
 
 
-@wrong(r"modulo\(float32, int64\): .* write a - b \* kf.ops.floor\(a / b\)")
-def takes_a_rest_of_a_float(training: Any) -> Any:
-    return control.always().when(training.mean_loss % 2 > 1).rescale(2)  # here
-
-
-@wrong(r"floor_divide\(float32, int64\): .* write kf.ops.floor\(a / b\)")
-def divides_a_float_whole(training: Any) -> Any:
-    return control.always().rescale(training.mean_loss // 2)  # here
+@wrong(r"power\(bool, int64\): a bool is no number here")
+def squares_a_truth_value(training: Any) -> Any:
+    return control.always().rescale(training.pending**2)  # here
 
 
 @wrong(r"every 0 steps: the period must be a whole number of at least 1")

@@ -123,6 +123,18 @@ def test_of_what_peers_are_fed_that_of_rank_0_counts_and_stands_when_rank_0_goes
     assert price_over(replay, [nothing], [0.5]) == [1.5, 0.5]
 
 
+@kf.policy
+def counting(training):
+    fed = training.fed("price").is_new.count().named("fed")
+    return kf.control.always().when(fed > 9).stop()
+
+
+def test_a_number_that_is_fed_again_is_new_again() -> None:
+    replay, nothing = Replay(compile_policies([counting()]), size=2), np.nan
+    given = ([1.5, nothing], [nothing, 9.0], [1.5, nothing], [2.0, nothing])
+    assert price_over(replay, *given) == [1, 1, 2, 3]
+
+
 def test_a_fed_signal_is_agreed_and_goes_along_with_the_shared_state() -> None:
     signal = training.fed("price", unit="dollars/hour")
     assert (signal.type, signal.placement, signal.on_rescale) == (SignalType("float32"), "agreed", "keep")

@@ -32,7 +32,7 @@ def ruled_by(*names: str) -> list[Operation]:
     return [one for one in VOCABULARY.values() if one.rule.__name__ in names]
 
 
-RULES = ("arithmetic", "fractional", "integral", "comparison", "order", "predicate", "logic", "choice", "rule")
+RULES = ("arithmetic", "fractional", "comparison", "order", "predicate", "logic", "choice", "rule")
 ELEMENTWISE = ruled_by(*RULES)  # the rules of casts are all called "rule"
 
 
@@ -109,6 +109,23 @@ ROWS: list[tuple[str, list[tuple[SignalType, Any]], Any]] = [
     # Whole division by zero is zero, and stops nothing.
     ("floor_divide", [(WHOLE, 7), (WHOLE, 0)], 0),
     ("modulo", [(WHOLE, 7), (WHOLE, 0)], 0),
+    # A rest has the sign of the divisor, and fits the quotient, as Python's do.
+    *(
+        (name, [(NUMBER, a), (NUMBER, b)], value)
+        for a, b, quotient, rest in [
+            (7.5, 2, 3, 1.5),
+            (-7.5, 2, -4, 0.5),
+            (7.5, -2, -4, -0.5),
+            (-1, math.inf, -1, math.inf),
+        ]
+        for name, value in (("floor_divide", quotient), ("modulo", rest))
+    ),
+    ("floor_divide", [(NUMBER, 1), (NUMBER, 0.1)], 9),
+    ("floor_divide", [(NUMBER, 2.0**23 + 1), (NUMBER, 1)], 2.0**23 + 1),
+    ("floor_divide", [(NUMBER, -7), (NUMBER, 0)], -math.inf),
+    ("modulo", [(NUMBER, -7), (NUMBER, 0)], math.nan),
+    ("power", [(NUMBER, 2), (NUMBER, -2)], 0.25),
+    ("power", [(NUMBER, -8), (NUMBER, 1 / 3)], math.nan),
     # Halves are rounded to the even number.
     ("round", [(PER_PEER, [0.5, 1.5, 2.5, -0.5])], [0, 2, 2, 0]),
     *(("to_int64", [(NUMBER, one)], whole) for one, whole in [(2.9, 2), (-2.9, -2), (-0.5, 0), (math.nan, 0)]),
@@ -170,12 +187,17 @@ def test_the_place_of_an_extreme_passes_over_nan(name: str, vector: list[float])
 
 
 @pytest.mark.parametrize("vector", [*VECTORS, [np.nan], [np.nan, 4.0, np.nan, 2.0]], ids=str)
-@pytest.mark.parametrize("name", ["mean_present", "median_present", "min_present", "max_present"])
+@pytest.mark.parametrize("name", [f"{name}_present" for name in ("sum", "mean", "median", "min", "max")])
 def test_reductions_of_what_was_seen_leave_nan_out(name: str, vector: list[float]) -> None:
     oracle, tensor = both(VOCABULARY[name], [np.array(vector, np.float32)], (PER_PEER,))
     np.testing.assert_allclose(tensor, oracle, rtol=1e-6)
     present = [one for one in vector if not np.isnan(one)]
     np.testing.assert_equal(np.isnan(oracle), not present)
+
+
+def test_the_spread_of_what_was_seen_is_over_their_number():
+    spread, _ = both(VOCABULARY["std_present"], [np.array([1.0, np.nan, 3.0], np.float32)], (PER_PEER,))
+    assert spread == 1.0
 
 
 def test_every_operation_is_tested_here_by_name_or_by_its_rule() -> None:

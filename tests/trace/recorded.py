@@ -61,7 +61,7 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
     agreed = {
         "size": size,
         **dict.fromkeys(("pending", "barrier_due", "change_due", "replacing", "replacement_refused"), False),
-        **dict.fromkeys(("target_size", "refused_size", "replaced_peers", "epoch_samples", "job_samples"), 0),
+        **dict.fromkeys(("target_size", "refused_size", "replaced_peers", "epoch_samples", "epoch", "job_samples"), 0),
         "min_size": 1,
         "max_size": 8,
         "global_batch_size": 8 * size,

@@ -9,7 +9,7 @@ from kungfu.compiler.explain.labels import source_label
 from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source, topological
 
 _LONGEST_TEXT, _LARGEST_TREE = 160, 60  # limits of an expression, in characters and in nodes
-_COMPARISON, _CALL = 4, 9
+_COMPARISON, _POWER, _CALL = 4, 8, 9
 _BINDING = {
     "or": 1,
     "and": 2,
@@ -17,6 +17,7 @@ _BINDING = {
     "add": 5,
     "subtract": 5,
     "negative": 7,
+    "power": _POWER,
     **dict.fromkeys(("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"), _COMPARISON),
     **dict.fromkeys(("multiply", "divide", "floor_divide", "modulo"), 6),
 }
@@ -128,8 +129,9 @@ class _Writer:
         binding, symbol = _BINDING[name], _SYMBOLS.get(name, node.operation.symbol)
         if not others:
             return f"{symbol}{self._bound(first, binding)}", binding
-        # Python would read a comparison of comparisons as a chain: a < b == c as a < b and b == c.
-        least = binding + 1 if binding == _COMPARISON else binding
+        # Python would read a comparison of comparisons as a chain: a < b == c as a < b and b == c; and a ** b ** c as
+        # a ** (b ** c).
+        least = binding + 1 if binding in (_COMPARISON, _POWER) else binding
         return f"{self._bound(first, least)} {symbol} {self._bound(others[0], binding + 1)}", binding
 
     def _bound(self, node: Signal, least: int) -> str:

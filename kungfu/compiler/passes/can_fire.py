@@ -179,7 +179,7 @@ _RANGES: Mapping[str, Callable[..., _Range]] = {
     "maximum": lambda a, b: _Range(max(a.low, b.low), max(a.high, b.high)),
     "multiply": lambda a, b: _product(a, b),
     "divide": lambda a, b: _ANY,
-    "modulo": lambda a, b: _Range(0, b.high - 1) if b.low > 0 else _ANY,
+    "modulo": lambda a, b: _Range(0, b.high) if b.low > 0 else _ANY,
     "round": lambda a: _Range(a.low - 0.5, a.high + 0.5),
     "floor": lambda a: _Range(a.low - 1, a.high),
     "ceil": lambda a: _Range(a.low, a.high + 1),

@@ -47,8 +47,8 @@ def _without_neutral(node: Signal) -> Signal:
     """The operand `x` of a map that always equals `x`, else the node; triggers without a condition create such maps.
 
     Returns:
-        `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which preserve NaN, infinities and -0.0 to the last
-        bit; also for ``x // 1`` and ``x + 0`` of whole numbers, and for ``True & x``. Other maps are unchanged: ``x +
+        `x` for ``x - 0``, ``x + -0.0``, ``x * 1``, ``x / 1`` and ``x ** 1``, which preserve NaN, infinities and -0.0 to
+        the last bit; also for ``x + 0`` of whole numbers, and for ``True & x``. Other maps are unchanged: ``x +
         0.0`` turns -0.0 into 0.0, ``0 * x`` turns infinity into NaN, and ``x * 1.0`` turns a whole number into a float.
     """
     if not isinstance(node, Map):
@@ -70,7 +70,7 @@ def _without_neutral(node: Signal) -> Signal:
 
 
 # The second operand that leaves the first operand unchanged to the last bit, or, in commutative operations, vice versa.
-_NEUTRAL = {"add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "floor_divide": 1, "and": True, "or": False}
+_NEUTRAL = {"add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "power": 1, "and": True, "or": False}
 _COMMUTATIVE = {"add", "multiply", "and", "or"}
 # The constant that is the result for every other operand.
 _ABSORBING = {"and": False, "or": True}

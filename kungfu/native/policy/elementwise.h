@@ -84,6 +84,21 @@ inline float logarithm(float a) { return std::log(a); }
 inline float nearest(float a) { return std::nearbyint(a); }
 inline float below(float a) { return std::floor(a); }
 inline float above(float a) { return std::ceil(a); }
+inline float power(float a, float b) { return std::pow(a, b); }
+
+// With the sign of the divisor.
+inline float modulo(float a, float b) {
+  const float rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+inline float floor_divide(float a, float b) {
+  if (b == 0) return a / b;
+  const float rest = std::fmod(a, b);
+  const float quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0) ? 1 : 0);
+  return std::nearbyint(quotient);  // whole but for rounding, so not down
+}
+
 inline bool is_finite(float a) { return std::isfinite(a); }
 
 // ---- whole numbers: 0 where the divisor is, and rounded downwards --------------------------------------------------

@@ -183,6 +183,15 @@ float sum(Numbers& numbers) { return static_cast<float>(std::accumulate(numbers.
 
 float mean(Numbers& numbers) { return sum(numbers) / static_cast<float>(numbers.size()); }
 
+float deviation(Numbers& numbers) {
+  const double center = std::accumulate(numbers.begin(), numbers.end(), 0.0) / static_cast<double>(numbers.size());
+  double squares = 0.0;
+  for (const float entry : numbers) squares += (entry - center) * (entry - center);
+  return static_cast<float>(std::sqrt(squares / static_cast<double>(numbers.size())));
+}
+
+float sum_of_any(Numbers& numbers) { return numbers.empty() ? kNaN : sum(numbers); }
+
 float smallest(Numbers& numbers) {
   if (numbers.empty() || has_nan(numbers)) return kNaN;
   return *std::min_element(numbers.begin(), numbers.end());
@@ -219,8 +228,11 @@ const std::map<std::string, Operation>& operations() {
       {"multiply.float32", Each<multiply<float>>::run},
       {"multiply.int64", Each<multiply<int64_t>>::run},
       {"divide.float32", Each<divide>::run},
-      {"floor_divide.int64", Each<floor_divide>::run},
-      {"modulo.int64", Each<modulo>::run},
+      {"floor_divide.float32", Each<static_cast<float (*)(float, float)>(floor_divide)>::run},
+      {"floor_divide.int64", Each<static_cast<int64_t (*)(int64_t, int64_t)>(floor_divide)>::run},
+      {"modulo.float32", Each<static_cast<float (*)(float, float)>(modulo)>::run},
+      {"modulo.int64", Each<static_cast<int64_t (*)(int64_t, int64_t)>(modulo)>::run},
+      {"power.float32", Each<power>::run},
       {"negative.float32", Each<negative<float>>::run},
       {"negative.int64", Each<negative<int64_t>>::run},
       {"abs.float32", Each<static_cast<float (*)(float)>(magnitude)>::run},
@@ -283,7 +295,9 @@ const std::map<std::string, Operation>& operations() {
       {"min", reduce<smallest, Missing::kSpreads>},
       {"max", reduce<largest, Missing::kSpreads>},
       {"median", reduce<median, Missing::kSpreads>},
+      {"sum_present", reduce<sum_of_any, Missing::kIsPassedOver>},
       {"mean_present", reduce<mean, Missing::kIsPassedOver>},
+      {"std_present", reduce<deviation, Missing::kIsPassedOver>},
       {"min_present", reduce<smallest, Missing::kIsPassedOver>},
       {"max_present", reduce<largest, Missing::kIsPassedOver>},
       {"median_present", reduce<median, Missing::kIsPassedOver>},

@@ -84,6 +84,14 @@ class Window:
 
     values: Fold
 
+    def sum(self) -> Map:
+        """The sum of the values seen: float32, NaN before the first."""
+        return operate("sum_present", self.values)
+
+    def std(self) -> Map:
+        """The standard deviation of the n values seen (over n, not n - 1): float32, NaN before the first."""
+        return operate("std_present", self.values)
+
     def mean(self) -> Map:
         """The mean of the values seen: float32, NaN before the first."""
         return operate("mean_present", self.values)

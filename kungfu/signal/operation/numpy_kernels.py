@@ -14,12 +14,16 @@ _LARGEST_WHOLE = 2**53  # above it, a float64 skips whole numbers
 
 
 def floor_divide(x: Any, y: Any) -> Any:
-    """``x // y``; 0 if y is 0, a case in which TensorFlow would raise an error in the middle of a step."""
+    """``x // y``; for whole numbers 0 if y is 0, a case in which TensorFlow would raise an error in a step."""
+    if np.issubdtype(x.dtype, np.floating):
+        return np.floor_divide(x, y)
     return np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y)))
 
 
 def modulo(x: Any, y: Any) -> Any:
-    """``x % y`` with the sign of y, and 0 if y is 0."""
+    """``x % y`` with the sign of y; if y is 0, 0 for whole numbers, else NaN."""
+    if np.issubdtype(x.dtype, np.floating):
+        return np.mod(x, y)
     return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y)))
 
 

@@ -55,23 +55,6 @@ def fractional(types: tuple[SignalType, ...]) -> Typing:
     return _elementwise(types, of="float32")
 
 
-def integral(instead: str) -> TypeRule:
-    """The type rule for whole numbers only; `instead` is the expression suggested for other numbers a and b."""
-
-    def rule(types: tuple[SignalType, ...]) -> Typing:
-        if any(one.dtype != "int64" for one in types):
-            raise PolicyError(
-                f"takes int64 signals only, like step and size; for a and b of float32 write {instead}, or make them "
-                'whole with kf.ops.cast(x, "int64")'
-            )
-        return _elementwise(types, of="int64")
-
-    return rule
-
-
-division, remainder = integral("kf.ops.floor(a / b)"), integral("a - b * kf.ops.floor(a / b)")
-
-
 def comparison(types: tuple[SignalType, ...]) -> Typing:
     """The type rule for comparing two numbers, or two truth values; the result is bool."""
     both_bool = all(one.dtype == "bool" for one in types)

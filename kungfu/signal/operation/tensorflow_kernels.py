@@ -10,13 +10,27 @@ _LARGEST_WHOLE = float(2**53)
 
 
 def floor_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x // y``; 0 if y is 0, a case in which TensorFlow's op would raise an error in the middle of a step."""
+    """``x // y``; for whole numbers 0 if y is 0, a case in which TensorFlow's op would raise an error in a step."""
+    if x.dtype.is_floating:
+        rest, other_sign = _remainder(x, y)
+        quotient = (x - rest) / y - tf.cast(other_sign, x.dtype)
+        # The quotient is whole but for rounding, so it is rounded to the nearest whole number, not down.
+        return tf.where(tf.equal(y, 0), x / y, tf.math.round(quotient))
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floordiv(x, _divisor(y)))
 
 
 def modulo(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x % y`` with the sign of y, and 0 if y is 0."""
+    """``x % y`` with the sign of y; if y is 0, 0 for whole numbers, else NaN."""
+    if x.dtype.is_floating:
+        rest, other_sign = _remainder(x, y)
+        return tf.where(other_sign, rest + y, rest)
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floormod(x, _divisor(y)))
+
+
+def _remainder(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The remainder of the division rounded towards 0, and true if the remainder has not the sign of `y`."""
+    rest = tf.truncatemod(x, y)
+    return rest, tf.not_equal(rest, 0) & tf.not_equal(rest < 0, y < 0)
 
 
 def _divisor(y: tf.Tensor) -> tf.Tensor:
@@ -80,10 +94,21 @@ def _vector_or_nan(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.where(any_nan, tf.constant(float("nan"), x.dtype), result)
 
 
+def sum_present(x: tf.Tensor) -> tf.Tensor:
+    """The sum of the entries that are not NaN; NaN if all are NaN."""
+    return _of_any(tf.reduce_sum(_filled(x, 0.0)), x)
+
+
 def mean_present(x: tf.Tensor) -> tf.Tensor:
     """The mean of the entries that are not NaN; NaN if all are NaN."""
+    return tf.reduce_sum(_filled(x, 0.0)) / tf.cast(tf.math.count_nonzero(~tf.math.is_nan(x)), x.dtype)
+
+
+def std_present(x: tf.Tensor) -> tf.Tensor:
+    """The standard deviation (over n, not n - 1) of the n entries that are not NaN; NaN if all are NaN."""
     absent = tf.math.is_nan(x)
-    return tf.reduce_sum(tf.where(absent, tf.zeros_like(x), x)) / tf.cast(tf.math.count_nonzero(~absent), x.dtype)
+    squares = tf.reduce_sum(tf.where(absent, tf.zeros_like(x), tf.math.square(x - mean_present(x))))
+    return tf.math.sqrt(squares / tf.cast(tf.math.count_nonzero(~absent), x.dtype))
 
 
 def min_present(x: tf.Tensor) -> tf.Tensor:

@@ -218,6 +218,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
         "host_joiners": graph_state.view.host_joiners,
         "clock_seconds": _float(tf.where(now > began, now - began, tf.zeros_like(began))),
         "step": graph_state.progress.step.read_value() + 1,
+        "epoch": graph_state.progress.epoch,
         "samples_done": graph_state.progress.trained,
         "size": size,
         "view": graph_state.view.version,
@@ -322,7 +323,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now
         began=graph_state.times.began,
         header=extras[:_HEADER],
     )
-    of_the_step = {"epoch": progress.epoch, "seconds": graph_state.times.step_seconds}
+    of_the_step = {"seconds": graph_state.times.step_seconds}
     graph_state.metrics.step_record.write(given, of_the_step, sources, outcome)
     _post(averaging, outcome)
     return outcome

@@ -103,8 +103,8 @@ DERIVED_SOURCES: Mapping[str, Callable[[MessageNumbers], float]] = {
 
 Group = Literal["step", "local", "agreed", "watched", "watched_whole", "targets", "fired"]
 
-# The values that the host needs besides the sources: the epoch of the step, and the duration of the step.
-_OF_THE_STEP: Mapping[str, DType] = {"epoch": "int64", "seconds": "float32"}
+# The value that the host needs besides the sources: the duration of the step.
+_OF_THE_STEP: Mapping[str, DType] = {"seconds": "float32"}
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class StepRecord:
         samples, seconds = numbers[index["agreed", "total_samples"]], numbers[index["step", "seconds"]]
         return {
             "step": int(numbers[index["agreed", "step"]]),
-            "epoch": int(numbers[index["step", "epoch"]]),
+            "epoch": int(numbers[index["agreed", "epoch"]]),
             "size": int(numbers[index["agreed", "size"]]),
             "batch": int(samples),
             "loss": numbers[index["agreed", "mean_loss"]],

@@ -96,9 +96,10 @@ LOSS, STEP, HIGH = training.mean_loss, training.step, training.mean_loss > 1
         (LOSS - 0.0, LOSS),
         (LOSS + -0.0, LOSS),
         (LOSS * 1 / 1.0, LOSS),
+        (LOSS**1, LOSS),
         (1 * LOSS, LOSS),
         (0 + STEP - 0, STEP),
-        (STEP * 1 // 1, STEP),
+        (STEP * 1, STEP),
     ],
     ids=str,
 )
@@ -130,7 +131,7 @@ def test_what_may_be_another_number_type_or_placement_stays(made: Signal, left: 
 
 def test_a_constant_that_goes_would_not_have_changed_a_bit() -> None:
     numbers = np.array([0.0, -0.0, 1.5, -1e-30, math.inf, -math.inf, math.nan], np.float32)
-    for made in (LOSS - 0, LOSS + -0.0, LOSS * 1, 1 * LOSS, LOSS / 1):
+    for made in (LOSS - 0, LOSS + -0.0, LOSS * 1, 1 * LOSS, LOSS / 1, LOSS**1):
         operands = [one.value if isinstance(one, Constant) else numbers for one in made.operands]  # type: ignore[attr-defined]
         found = made.operation.evaluate(operands, tuple(one.type for one in made.operands))  # type: ignore[attr-defined]
         assert found.tobytes() == numbers.tobytes()
