@@ -57,7 +57,7 @@ def why_command(folder: Path, *, content: Content = "narrative", form: Literal["
 
 
 def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
-    """A tree for each view of a run: the view's peers, the slowest first, with the timed parts of their stops.
+    """A tree for each view of a run: its peers, slowest first, with the timed parts of each pause at the barrier.
 
     Examples:
         >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]

@@ -92,7 +92,7 @@ class Control:
 
     @property
     def requests(self) -> tuple[HookRequest, ...]:
-        """The requests of the hook so far, in the order of the first call of each method."""
+        """The requests made in the hook so far, in the order of the first call of each request method."""
         return tuple(self._asked.values())
 
     @property

@@ -104,10 +104,10 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
     """The policies that a user has listed, as a tuple.
 
     Args:
-        policies: A list of policies.
+        policies: An iterable of policies, in an order that is the same on every peer: not a set.
 
     Raises:
-        PolicyError: `policies` is not a list, or an entry is not a policy; the message contains the user's line.
+        PolicyError: `policies` is no such iterable, or an entry is not a policy; the message contains the user's line.
 
     >>> checked_policies([]), checked_policies(one for one in [])
     ((), ())

@@ -298,7 +298,7 @@ def export_record(
 
 
 def _await_start(record: Path, host: int | None, is_over: Callable[[float], bool]) -> Job | None:
-    """The job once it has started and the process of ``host`` writes its run; ``None`` if that does not happen."""
+    """The job, once it has started and ``host`` has begun to write its MLflow run; ``None`` if that does not happen."""
     watcher, ending = JobWatcher(record), False
     while not _writes(job := watcher.look(), host):
         if ending:

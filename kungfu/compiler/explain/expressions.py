@@ -44,7 +44,7 @@ class Expressions:
         return self._signal(node) or next((text for text in texts if text), "")
 
     def watched(self, roots: Sequence[Signal]) -> list[str]:
-        """The named signals and monitors that these signals read, with the sources behind them; then other sources."""
+        """The named signals and monitors that these signals read, with their sources; then the other sources."""
         named, sources, behind = dict[str, None](), dict[str, None](), set[str]()
         seen, waiting = set[Signal](), [(root, True) for root in reversed(roots)]
         while waiting:

@@ -113,7 +113,7 @@ class _Memory:
 
 
 class _Numbered(keras.callbacks.CallbackList):
-    """Passes calls for batches on to callbacks, numbered over all parts; omits the calls at a part's begin and end."""
+    """Forwards the batch calls of callbacks, numbered over all parts; drops those at a part's start and end."""
 
     def __init__(self, callbacks: Any, numbers: Sequence[int], seen: Callable[[int, Any], None]) -> None:
         super().__init__()

@@ -163,7 +163,7 @@ class LocalAttachment(Attachment):
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The newest wait for late peers, if longer than `noted_after_s`; returned once, on the lowest waiting rank."""
+        """The latest wait for late peers, if above `noted_after_s`; given once, on the lowest rank that waited."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late

@@ -369,7 +369,7 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
 
 
 def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
-    """Returns the new terms and the nearest possible size; if it is not the requested one, the terms note a refusal."""
+    """Returns the terms with this request, and the nearest possible size; if that is another size, the terms say so."""
     # A rule gives its limit. Hooks and requests from outside give none, so the limit in force remains.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
     terms = replace(terms, keep=request.keep, max_global_batch=most)

@@ -23,7 +23,7 @@ class SignalType:
     shape: Shape = SCALAR
 
     def extents(self, size: int) -> tuple[int, ...]:
-        """The number of entries along each axis in a cluster of `size` peers; not for gradients."""
+        """The number of entries along each axis in a cluster of `size` peers; undefined for gradients."""
         return tuple(size if one == "size" else int(one) for one in self.shape)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Reports a step to the host, in one row of numbers that the step returns; computes how much of a run is left.
+"""Reports a step to Python, in one row of numbers that the step returns; computes how much of a run is left.
 
-Reading a variable costs Python about 30 microseconds, ten times that while training occupies the caches, so the host
-reads none between two steps. The row is valid until the next step, or until the host itself changes a variable.
+Reading a variable costs Python about 30 microseconds, ten times that while training occupies the caches, so none is
+read between two steps. The row is valid until the next step, or until Python code changes a variable.
 """
 
 from __future__ import annotations

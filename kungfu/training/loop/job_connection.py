@@ -77,7 +77,7 @@ class JobConnection:
 
     @cached_property
     def attachment(self) -> Attachment:
-        """The all-reduce of this process."""
+        """The attachment of this process: it sums tensors over the peers."""
         if self.settings is None:
             return make_attachment("solo")
         return make_attachment(self.settings.attachment, deadlines=self.deadlines, host=self.settings.host)

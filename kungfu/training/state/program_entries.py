@@ -309,7 +309,7 @@ def _function(path: _Path, function: FunctionType) -> Iterator[Entry]:
 
 
 def _code(code: CodeType) -> str:
-    """Code without files and lines; set constants are sorted, since Python randomises the hashes of strings."""
+    """A code object without file names and line numbers; its sets are sorted, since Python randomises string hashes."""
     return repr((code.co_code, code.co_names, [*map(_constant, code.co_consts)]))
 
 

@@ -126,7 +126,7 @@ class PeerClient:
         self._in_thread(perform)
 
     def _first_described(self, peers: Sequence[Peer]) -> tuple[Peer, Description]:
-        """The first of ``peers`` that answers, and its description of its program; the last peer must answer."""
+        """The first of ``peers`` that answers, and its program's description; raises the last error if none answers."""
         for peer in peers[:-1]:
             # The peer may have been lost: the next peer runs the same program.
             with suppress(KungfuError):

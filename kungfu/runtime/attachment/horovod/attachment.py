@@ -120,7 +120,7 @@ class HorovodAttachment(Attachment):
             stall.deadline_s = deadline_s
 
     def late(self) -> LateRanks | None:
-        """The newest wait for late peers, if longer than `noted_after_s`; returned once, on the lowest waiting rank."""
+        """The latest wait for late peers, if above `noted_after_s`; given once, on the lowest rank that waited."""
         if (stall := self._stall) is None:
             return None
         late, stall.late = stall.late, None
