@@ -7,6 +7,7 @@ Planning begins with profiling (Misra et al., *RubberBand*, 2021, section 5): a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -29,13 +30,19 @@ class ProgramProfile(msgspec.Struct, frozen=True):
         version: the format, 1.
         program: the command of the job, word by word.
         attachment: the all-reduce in the measurement, "local" or "horovod".
-        sizes: the measurements, in order of rising numbers of peers.
+        sizes: the measurements, in order of rising numbers of peers; of several batches, one batch after the other.
     """
 
     version: int
     program: tuple[str, ...]
     attachment: str
     sizes: tuple[ProfiledSize, ...]
+
+    def by_batch(self) -> tuple[ProgramProfile, ...]:
+        """A profile for each measured batch: a batch begins where the number of peers does not rise."""
+        starts = [0, *(at for at, (one, next_) in enumerate(pairwise(self.sizes), 1) if one.size >= next_.size)]
+        ends = [*starts[1:], len(self.sizes)]
+        return tuple(msgspec.structs.replace(self, sizes=self.sizes[a:b]) for a, b in zip(starts, ends, strict=True))
 
     @property
     def batch(self) -> int | None:
@@ -47,6 +54,23 @@ class ProgramProfile(msgspec.Struct, frozen=True):
     def points(self) -> dict[int, float]:
         """The measured samples per second, by number of peers."""
         return {each.size: each.samples_per_s for each in self.sizes}
+
+    def at_batch(self, batch: int | None, *, where: str) -> ProgramProfile:
+        """The measurements at one batch; those of the only batch if there is no other.
+
+        Args:
+            batch: the samples of a step of all peers; None if not known.
+            where: the profile's file, for the message.
+
+        Raises:
+            UsageError: Several batches were measured, and this is none of them.
+        """
+        found = self.by_batch()
+        chosen = [one for one in found if len(found) == 1 or one.batch == batch]
+        if not chosen:
+            measured = ", ".join(str(one.batch) for one in found)
+            raise UsageError(f"{where}: was measured at batches of {measured}; name one of these, not {batch}")
+        return chosen[0]
 
 
 def read_profile(path: str | Path) -> ProgramProfile:
@@ -63,9 +87,12 @@ def read_profile(path: str | Path) -> ProgramProfile:
         raise UsageError(f"{path}: is no profile ({error}); give the profile.json of `kungfu profile`") from error
     if found.version != 1:
         raise UsageError(f"{path}: is a profile of version {found.version}, and 1 can be read; measure it again")
-    sizes = [each.size for each in found.sizes]
-    if not sizes or min(sizes) < 1 or sizes != sorted({*sizes}):
-        raise UsageError(f"{path}: holds the sizes {sizes}; expected whole numbers that rise from 1 or more")
+    sizes, batches = [each.size for each in found.sizes], [of.batch for of in found.by_batch() if of.sizes]
+    rise = all(one is not None and two is not None and one < two for one, two in pairwise(batches))
+    if not sizes or min(sizes) < 1 or not rise:
+        raise UsageError(
+            f"{path}: holds the sizes {sizes}; expected whole numbers from 1 on that rise, at each of rising batches"
+        )
     for each in found.sizes:
         if not (each.samples_per_s > 0 and each.batch >= 1):
             raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import operator
 import os
 import shlex
 import sys
@@ -36,10 +37,12 @@ def load_policy(spec: str) -> Policy:
     """
     where, name, arguments = _parsed(spec)
     module = _module(where, spec=spec)
-    if not hasattr(module, name):
+    try:
+        named = operator.attrgetter(name)(module)
+    except AttributeError as error:
         found = ", ".join(sorted(one for one in vars(module) if not one.startswith("_"))) or "nothing"
-        raise PolicyError(f"{spec!r}: {where} has no {name!r}; it has {found}")
-    policy = _made(getattr(module, name), arguments=arguments, spec=spec)
+        raise PolicyError(f"{spec!r}: {where} has no {name!r}; it has {found}") from error
+    policy = _made(named, arguments=arguments, spec=spec)
     return replace(policy, origin=spec) if where.startswith(_PREBUILT) else policy
 
 
@@ -69,11 +72,11 @@ def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise PolicyError(f"{spec!r}: {expression!r} is no Python expression ({error.msg}); {_FORM}") from error
-    # A policy, or a function without arguments.
-    if isinstance(tree, ast.Name):
-        return where, tree.id, None
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-        return where, tree.func.id, tree
+    # A policy, or a function without arguments, or a call; a function's attribute is another way to make its policy.
+    call = tree if isinstance(tree, ast.Call) else None
+    named = tree if call is None else call.func
+    if isinstance(named.value if isinstance(named, ast.Attribute) else named, ast.Name):
+        return where, ast.unparse(named), call
     raise PolicyError(f"{spec!r}: {expression!r} is neither a name nor one call of a name; {_FORM}")
 
 

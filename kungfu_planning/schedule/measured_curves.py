@@ -147,12 +147,14 @@ ANY_MODEL = ""
 
 
 def _profiled(path: Path) -> dict[int, Curve]:
-    profile = read_profile(path)
-    if profile.batch is None:
-        batches = " and ".join(f"{one.batch:g} on {one.size}" for one in profile.sizes)
-        raise UsageError(f"{path}: the batch differed between sizes ({batches}): measure with one batch for all")
-    rates = tuple(each.samples_per_s / profile.batch for each in profile.sizes)
-    return {profile.batch: Curve(tuple(profile.points), rates)}
+    family = {}
+    for profile in read_profile(path).by_batch():
+        if profile.batch is None:
+            batches = " and ".join(f"{one.batch:g} on {one.size}" for one in profile.sizes)
+            raise UsageError(f"{path}: the batch differed between sizes ({batches}): measure with one batch for all")
+        rates = tuple(each.samples_per_s / profile.batch for each in profile.sizes)
+        family[profile.batch] = Curve(tuple(profile.points), rates)
+    return family
 
 
 def _read_table(path: Path) -> dict[int, Curve]:

@@ -62,27 +62,28 @@ def test_every_block_shows_what_it_says(page: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["policies", *(f"policies/{name}" for name in policies.__all__)])
+@pytest.mark.parametrize("page", ["policies", "recipes", *(f"policies/{name}" for name in policies.__all__)])
 def test_every_block_of_a_page_on_policies_shows_what_it_says(page: str) -> None:
     assert {kind for kind, _ in blocks((DOCS / f"{page}.md").read_text())} == {"python", "pycon"}
     assert_shows_what_it_says(DOCS / f"{page}.md", flags=doctest.NORMALIZE_WHITESPACE)
 
 
-def test_the_cookbook_has_recipes_each_short_and_with_what_it_decides() -> None:
+@pytest.mark.parametrize(("page", "recipes", "calls"), [("policies", 13, 14), ("recipes", 15, 15)])
+def test_a_page_has_recipes_each_short_and_with_what_it_decides(page: str, recipes: int, calls: int) -> None:
     """A recipe is a program of one to ten lines, which costs no message, and what it decides."""
-    text, found = COOKBOOK.read_text(), dict[str, Any]()
+    text, found = (DOCS / f"{page}.md").read_text(), dict[str, Any]()
     programs = "\n".join(source for kind, source in blocks(text) if kind == "python")
-    exec(compile(programs, str(COOKBOOK), "exec"), found)
+    exec(compile(programs, page, "exec"), found)
     made = {name: one for name, one in found.items() if isinstance(one, Policy)}
-    recipes = re.split(r"^(?=## \d+\. )", text, flags=re.MULTILINE)[1:]
-    assert len(recipes) == 13
-    for recipe in recipes:
+    sections = re.split(r"^(?=## \d+\. )", text, flags=re.MULTILINE)[1:]
+    assert len(sections) == recipes
+    for recipe in sections:
         (kind, source), (shown, _) = blocks(recipe)
         assert (kind, shown) == ("python", "pycon")
         assert 1 <= len([one for one in source.splitlines() if one.strip()]) <= 10, source
         for name in re.findall(r"^def (\w+)\(training", source, re.MULTILINE):
             made[name] = found[name]()
-    assert len(made) == 14
+    assert len(made) == calls
     for name, policy in made.items():
         assert compile_policies([policy]).messages_per_step == 0, name
 

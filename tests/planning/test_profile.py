@@ -73,6 +73,23 @@ def test_a_profile_of_something_else_is_said(tmp_path: Path, plan: dict[str, Any
         check_profile(profile, where="profile.json", **plan)
 
 
+TWO_BATCHES = [*SIZES, *({**one, "batch": 128.0} for one in SIZES)]
+
+
+def test_a_profile_of_several_batches_is_a_curve_for_each_and_a_plan_names_one(tmp_path: Path) -> None:
+    path = written(tmp_path, sizes=TWO_BATCHES)
+    measured = read_throughputs(path)
+    assert measured.curve("", batch=64) == Curve((1, 4), (100 / 64, 5.0))
+    assert measured.curve("", batch=128) == Curve((1, 4), (100 / 128, 2.5))
+    profile = read_profile(path)
+    assert profile.at_batch(128, where="profile.json").points == {1: 100.0, 4: 320.0}
+    with pytest.raises(UsageError, match=r"profile\.json: was measured at batches of 64, 128; name one .*, not None"):
+        profile.at_batch(None, where="profile.json")
+    written(tmp_path, sizes=[*TWO_BATCHES, *SIZES])
+    with pytest.raises(UsageError, match=r"from 1 on that rise, at each of rising batches"):
+        read_profile(path)
+
+
 def test_a_folder_of_curves_holds_tables_and_profiles(tmp_path: Path) -> None:
     written(tmp_path, "small.json")
     (tmp_path / "large.csv").write_text("global_batch_size,1,2\n32,4,6\n64,2,4\n")

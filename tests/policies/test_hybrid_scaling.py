@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.compiler import compile_policies, fired_on_rescale
+from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, schedule
-from kungfu.testing import ClusterModel, SimulatedStep, Start
+from kungfu.policy_definition.policy_path import load_policy
+from kungfu.testing import ClusterModel, SimulatedStep, Start, run_on_model
 from kungfu.testing.simulated_run import simulate
 from tests.policies.test_linear_scaling import rates
 
@@ -105,3 +110,88 @@ def test_a_growth_and_a_return_leave_batch_and_rate_as_they_were(
     simulate(compile_policies([schedule(sizes), hybrid_scaling(table, over_steps=0)]), model, seen=seen.append)
     assert len({one.size for one in seen}) == len({2, *sizes.values()})
     assert (seen[-1].size, seen[-1].samples, seen[-1].learning_rate) == (2, batch, pytest.approx(0.125))
+
+
+# ---- the table of a profile ------------------------------------------------------------------------------------------
+
+SPEEDS: Mapping[float, Mapping[int, float]] = {64: {1: 100.0, 2: 150.0, 4: 150.0}, 128: {1: 110.0, 2: 190.0, 4: 260.0}}
+
+
+def profile(folder: Path, speeds: Mapping[float, Mapping[int, float]] = SPEEDS, **changes: Any) -> Path:
+    """The file of a profile with these throughputs, by batch and size."""
+    sizes = [
+        {"size": size, "samples_per_s": speed, "batch": batch, "steps": 5}
+        for batch, by_size in speeds.items()
+        for size, speed in by_size.items()
+    ]
+    command = ["python", "here/train.py", "--small"]
+    document = {"version": 1, "program": command, "attachment": "local", "state": "carried out", "sizes": sizes}
+    path = folder / "profile.json"
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+def test_the_file_of_a_profile_gives_the_table_of_the_fastest_sizes(tmp_path: Path) -> None:
+    model = ClusterModel({1: 100, 8: 800}, steps=60, start=Start(size=1, max_size=8, global_batch_size=64))
+    path, sizes = profile(tmp_path), schedule({5: 2, 15: 4, 25: 8})
+    # Of the equally fast sizes 2 and 4 the smaller one counts, and 4 was the largest for 128 samples.
+    table = {64: 2, 128: 4}
+    expected = run_on_model([sizes, hybrid_scaling(table, over_steps=7)], model)
+    measured = hybrid_scaling.from_profile(path, program="python train.py", batch=128, attachment="local", over_steps=7)
+    found = run_on_model([sizes, measured], model)
+    assert [(one.rule, one.step, one.value) for one in found.decisions] == [
+        (one.rule, one.step, one.value) for one in expected.decisions
+    ]
+    assert [one.value for one in found.decisions if type(one.action).__name__ == "SetLearningRate"] == [
+        pytest.approx(0.2), pytest.approx(0.8),
+    ]  # fmt: skip
+    named = load_policy(f"hybrid_scaling.from_profile({str(path)!r}, over_steps=7)")
+    assert (named.name, run_on_model([sizes, named], model).samples) == ("hybrid_scaling", expected.samples)
+
+
+def test_a_mean_batch_of_epochs_that_end_early_is_one_batch(tmp_path: Path) -> None:
+    sizes = [{"size": 1, "samples_per_s": 100.0, "batch": 64.0}, {"size": 2, "samples_per_s": 90.0, "batch": 63.4}]
+    model = ClusterModel({1: 100, 8: 800}, steps=20, start=Start(size=1, global_batch_size=64))
+    runs = (
+        run_on_model([schedule({5: 2}), policy], model)
+        for policy in (hybrid_scaling({64: 1}), hybrid_scaling.from_profile(profile(tmp_path, sizes=sizes)))
+    )
+    assert len({one.samples for one in runs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("speeds", "changes", "given", "message"),
+    [
+        (SPEEDS, {"version": 2}, {}, "is a profile of version 2, and 1 can be read"),
+        (SPEEDS, {"sizes": 3}, {}, "is no profile .*give the file of `kungfu profile MIN MAX --batches B"),
+        (
+            SPEEDS,
+            {},
+            {"program": "train.py --large"},
+            "of `python here/train.py --small`, and not of `train.py --large`",
+        ),
+        (SPEEDS, {}, {"program": "rain.py"}, "is a profile of "),
+        (SPEEDS, {}, {"attachment": "horovod"}, "was measured with --attachment local, and not horovod"),
+        (SPEEDS, {}, {"batch": 256}, "was measured at batches of 64, 128, and not of 256"),
+        ({}, {}, {}, "holds nothing; each batch needs the same sizes, at least two, once"),
+        ({64: {1: 9.0}}, {}, {}, "holds 64 samples on 1 peers; each batch needs"),
+        ({64: {1: 9.0, 2: 8.0}, 128: {2: 9.0}}, {}, {}, "holds 64 samples on 1, 2 peers; 128 samples on 2 peers; "),
+        ({32: {1: 9.0}, 64: {2: 9.0}}, {}, {}, "holds 32 samples on 1 peers; 64 samples on 2 peers; "),
+        ({64: {1: 9.0, 2: 0.0}}, {}, {}, "a size, a throughput and a batch are above 0"),
+    ],
+)
+def test_a_file_that_gives_no_table_for_the_job_is_refused(
+    tmp_path: Path, speeds: Any, changes: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    policy = hybrid_scaling.from_profile(profile(tmp_path, speeds, **changes), **given)
+    with pytest.raises(PolicyError, match=message) as refused:
+        compile_policies([policy])
+    assert refused.value.policy == "hybrid_scaling"
+    assert "test_hybrid_scaling.py:" in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused_at_attach(tmp_path: Path) -> None:
+    with pytest.raises(
+        PolicyError, match=r"nowhere\.json: No such file or directory; give the file of `kungfu profile"
+    ):
+        compile_policies([hybrid_scaling.from_profile(tmp_path / "nowhere.json")])

@@ -97,6 +97,14 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give RUN before --hold") from None
 
 
+def _samples(text: str) -> int:
+    """Parses a global batch of a profile."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of samples; give RUN before --batches") from None
+
+
 def _peers_and_folder(words: Sequence[str]) -> tuple[tuple[int, ...], Path | None]:
     """Parses words as peer ids; the last word may be a folder instead."""
     peers, rest = [word for word in words if word.isdecimal()], [word for word in words if not word.isdecimal()]
@@ -137,7 +145,10 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
             sizes = "the smallest and the largest size in peers; the job's folder"
             traces = "write traces of TensorFlow's profiler instead, in one folder per peer below --to"
             add("words", nargs="*", metavar="MIN MAX [RUN]", help=sizes)
-            add("--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured steps per size (%(default)s)")
+            batches = "measure each size at each of these global batches, in samples (the batch of the job)"
+            add("--batches", type=_samples, nargs="+", default=(), metavar="B", help=batches)
+            steps = "measured steps per size and batch (%(default)s)"
+            add("--steps", type=int, default=_PROFILE_STEPS, metavar="K", help=steps)
             add("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (RUN/profile)")
             add("--trace", action="store_true", help=f"{traces} (RUN/trace/TIME)")
             add("--seconds", type=float, default=_TRACE_S, metavar="S", help="length of a trace (%(default)g)")
@@ -158,6 +169,8 @@ _REQUESTS: Mapping[str, Callable[[argparse.Namespace], request.Request]] = {
     "scale-in": lambda given: request.Leave(given.peers, keep=given.keep),
     "migrate": lambda given: request.Migrate(given.peer, given.host),
     "checkpoint": lambda given: request.SaveCheckpoint(),
-    "profile": lambda given: request.Profile(given.minimum, given.maximum, given.steps, given.keep),
+    "profile": lambda given: request.Profile(
+        given.minimum, given.maximum, given.steps, given.keep, tuple(given.batches)
+    ),
     "stop": lambda given: request.StopTraining(),
 }

@@ -104,13 +104,15 @@ class Migrate(Struct, frozen=True, tag=True):
 class Profile(Struct, frozen=True, tag=True):
     """A request to measure the throughput of each size from ``minimum`` to ``maximum``, over ``steps`` steps.
 
-    The leading agent converts this request to one `Resize` for each size, and one back to the initial size.
+    With ``batches``, each size is measured at each of these global batches, in samples. The leading agent converts this
+    request to one `Resize` for each size and one `SetBatch` for each batch, and returns to the initial size and batch.
     """
 
     minimum: int
     maximum: int
     steps: int
     keep: Keep = "global_batch_size"
+    batches: tuple[int, ...] = ()
 
 
 class SetLimits(Struct, frozen=True, tag=True):
@@ -320,8 +322,8 @@ def in_words(request: Request | SetValue) -> str:
             return f"migrate {peer} -> {host}"
         case SaveCheckpoint():
             return "checkpoint"
-        case Profile(minimum, maximum):
-            return f"profile {minimum} {maximum}"
+        case Profile(minimum, maximum, batches=batches):
+            return " ".join([f"profile {minimum} {maximum}", *(["--batches", *map(str, batches)] if batches else ())])
         case StopTraining():
             return "stop"
         case SetBatch(samples):

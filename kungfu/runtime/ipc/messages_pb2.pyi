@@ -810,16 +810,18 @@ class Migrate(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Profile(_message.Message):
-    __slots__ = ("minimum", "maximum", "steps", "keep")
+    __slots__ = ("minimum", "maximum", "steps", "keep", "batches")
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     maximum: int
     steps: int
     keep: Keep
-    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+    batches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SetLimits(_message.Message):
     __slots__ = ("minimum", "maximum", "keep")

@@ -203,7 +203,7 @@ class ScalingSection(Section):
         if named is None:
             return self._by_seconds()
         self._refuse_seconds(f"the profile {named}")
-        found = read_profile(named)
+        found = read_profile(named).at_batch(self.batch or None, where=str(named))
         check_profile(
             found,
             where=str(named),

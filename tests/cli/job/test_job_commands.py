@@ -19,11 +19,13 @@ from kungfu.cli.job.submit import submit_and_wait
 from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.record_follower import NewRecords
+from kungfu.policies import hybrid_scaling, schedule
 from kungfu.runtime.core.cluster.cluster import Starting
 from kungfu.runtime.core.cluster.events import TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, SetLimits, StopTraining
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import JobFile, end_job_file, write_job_file
+from kungfu.testing import ClusterModel, Start, run_on_model
 from kungfu_planning.profile import read_profile
 from tests.cli.conftest import Printed
 from tests.cli.recorded import FAILED, GROWN, Events, measured, written
@@ -262,6 +264,31 @@ def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, printed: Printed
     sizes = [(one["size"], one["samples_per_s"], one["efficiency"]) for one in document["sizes"]]
     assert sizes == [(1, 20.0, 1.0), (2, 30.0, 0.75)]
     assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_profile_of_batches_has_the_sizes_of_one_batch_after_the_other(tmp_path: Path, printed: Printed) -> None:
+    def lines(size: int, batch: int, speed: float) -> NewRecords:
+        return NewRecords(rows=({**ROW, "size": size, "batch": batch, "samples_per_s": speed},) * 20)
+
+    write_record(tmp_path, {"event": "started", "size": 2, "command": ["python", "train.py"], "attachment": "local"})
+    with serve_job(tmp_path) as place:
+        place.put(lines(2, 64, 30.0))
+        events = [lines(2, 64, 30.0), lines(2, 128, 40.0), ViewStarted(view(4, 0)), lines(1, 64, 40.0)]
+        events += [lines(1, 128, 25.0), ViewStarted(view(5, 0, 2)), lines(2, 64, 30.0)]
+        leader = served(place, *events)
+        out = printed("profile", "1", "2", tmp_path, "--steps", "5", "--batches", "64", "128")
+        leader.join(5.0)
+    assert re.search(r"128 \| +2 \| +40 \| +20 \| +80%", out)
+    sizes = json.loads((tmp_path / "profile.json").read_text())["sizes"]
+    found = [(one["batch"], one["size"], one["samples_per_s"], one["efficiency"]) for one in sizes]
+    assert found == [(64, 1, 40.0, 1.0), (64, 2, 30.0, 0.375), (128, 1, 25.0, 1.0), (128, 2, 40.0, 0.8)]
+    of_64, of_128 = read_profile(tmp_path / "profile.json").by_batch()
+    assert (of_64.batch, of_64.points, of_128.batch, of_128.points) == (64, {1: 40.0, 2: 30.0}, 128, {1: 25.0, 2: 40.0})
+    assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
+    # The policy reads the same file: 64 samples keep one peer busy, 128 two.
+    measured = hybrid_scaling.from_profile(tmp_path / "profile.json", program="train.py", batch=64)
+    model = ClusterModel({1: 40, 2: 60}, steps=20, start=Start(size=1, global_batch_size=64))
+    assert run_on_model([schedule({5: 2}), measured], model).samples > 20 * 64
 
 
 def test_what_is_refused_or_not_carried_out_in_time_is_code_1(tmp_path: Path, printed: Printed) -> None:

@@ -14,6 +14,7 @@ from kungfu.runtime.settings import Limits
 Scaling = Literal["elastic", "inelastic"]
 MOST_STEPS = 1_000_000
 MOST_PEERS = 1 << 30
+MOST_SAMPLES = 1 << 53
 MOST_HOLD_S = 1e9  # thirty years, whose end every calendar has
 
 
@@ -171,4 +172,19 @@ def _cannot_profile(action: request.Profile, context: AdmissionContext) -> str |
         return f"sizes from {action.minimum} to {action.maximum}: give 1 <= MIN <= MAX"
     if not 1 <= action.steps <= MOST_STEPS:
         return f"{action.steps} steps of each size: give 1 to {MOST_STEPS}"
-    return _out_of_limits(action.minimum, context.limits) or _out_of_reach(action.maximum, action.keep, context)
+    return (
+        _out_of_limits(action.minimum, context.limits)
+        or (_cannot_set_batches(action, context) if action.batches else None)
+        or _out_of_reach(action.maximum, action.keep, context)
+    )
+
+
+def _cannot_set_batches(action: request.Profile, context: AdmissionContext) -> str | None:
+    given, batches = ", ".join(map(str, action.batches)), action.batches
+    if len({*batches}) < len(batches) or not all(action.maximum <= one <= MOST_SAMPLES for one in batches):
+        return f"batches of {given}: give different numbers of samples, at least one for each of {action.maximum} peers"
+    if action.keep != "global_batch_size":
+        return f"batches of {given}, and --keep {action.keep}: give one of the two"
+    if context.batch is None:
+        return "the batch of the job, to which a profile of several batches returns, is not measured yet; ask again"
+    return None

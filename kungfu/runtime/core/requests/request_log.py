@@ -40,6 +40,7 @@ from kungfu.runtime.core.request import (
     Resize,
     SaveCheckpoint,
     ScaleOut,
+    SetBatch,
     SetLimits,
     SetValue,
     StopTraining,
@@ -206,7 +207,7 @@ def _on_event(
         case CoordinatorReplied():
             return _on_coordinator_replied(log, entry, event, context, now)
         # Steps count for a profile while the view has the size to measure.
-        case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
+        case StepsMeasured(steps) if entry.survey is not None and _has_size(context.view, entry.survey):
             return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
         # Training, or a phase of it, has ended, as a stop requested.
         case TrainingFinished(leaving=False) if isinstance(entry.request.what, StopTraining):
@@ -218,7 +219,9 @@ def _on_event(
         case Tick() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
             why += _lasting(log, entry.request.what, now)
-            return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
+            if entry.survey is not None and entry.survey.goal.batch is not None:
+                why += f"; an epoch needs at least {entry.survey.goal.batch} samples, and no policy may set the batch"
+            return _with_end(log, entry, "expired", why, context), _back_to_initial(entry)
         case _:
             return log, []
 
@@ -257,7 +260,8 @@ def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None
 def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
     assert context.view is not None
     size = context.view.size
-    survey = start_survey(request.what, initial_size=size) if isinstance(request.what, Profile) else None
+    profile = request.what if isinstance(request.what, Profile) else None
+    survey = start_survey(profile, initial_size=size, batch=context.batch) if profile is not None else None
     external = _resolved(request, size=size, context=context)
     answer = Answer("accepted", "", context.view.version)
     entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
@@ -363,7 +367,16 @@ def _is_met(external: Asked | None, view: View | None) -> bool:
             return False
 
 
+def _has_size(view: View | None, survey: Survey) -> bool:
+    """True if the view has the size that a profile measures next, or the initial size if everything is measured."""
+    return view is not None and view.size == survey.goal.size
+
+
 def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
+    if entry.survey is not None and isinstance(entry.external, Asked) and isinstance(entry.external.what, SetBatch):
+        # A profile sets batches in this view: a new coordinator needs the batch, another size comes before it.
+        log, externals = _advance_profile(log, entry, context, now)
+        return log, externals or [entry.external]
     if not _is_met(entry.external, context.view):
         # The view is not as requested: it may have a new coordinator, which needs the request.
         return log, [entry.external] if entry.external else []
@@ -382,7 +395,7 @@ def _on_coordinator_replied(
     if event.refusal:
         # The coordinator cannot carry out the request: the disk for a checkpoint is full, for example.
         why = f"{event.refusal}{_lasting(log, entry.request.what, now)}"
-        return _with_end(log, entry, "refused", why, context), _back_to_initial_size(entry)
+        return _with_end(log, entry, "refused", why, context), _back_to_initial(entry)
     if not isinstance(entry.external.what, SaveCheckpoint):
         # The view, or the end of training, shows when other requests are carried out.
         return log, []
@@ -402,28 +415,38 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     survey, external = entry.survey, entry.external
     assert survey is not None
     assert external is not None
-    assert isinstance(external.what, Resize)
     newest = replace(entry.newest, points=survey.measured)
     entry = replace(entry, newest=newest, until=now + context.patience_s)
-    if survey.goal != external.what.size:
-        # This size is measured: the coordinator is sent the next size, or the initial size.
-        name, what = f"{entry.request.id}/{len(survey.measured)}", structs.replace(external.what, size=survey.goal)
-        external = replace(external, id=name, what=what)
-        entry = replace(entry, external=external)
-        if not _is_met(external, context.view):
-            # The job does not have that size yet.
-            return with_entry(log, entry), [external]
-    if survey.is_measured and _is_met(external, context.view):
-        # All sizes are measured, and the job is back at its initial size.
+    order = _next_order(entry, survey, context.view)
+    if order.what != external.what:
+        # The coordinator is sent the next size, or the next batch once the view has the size; at last the initial ones.
+        entry = replace(entry, external=order)
+        if not _is_met(order, context.view):
+            return with_entry(log, entry), [order]
+    if survey.is_over and _has_size(context.view, survey):
+        # Everything is measured, and the job is back at its initial size and batch.
         return _with_end(log, entry, "carried out", "", context), []
     return with_entry(log, entry), []
 
 
-def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
-    """The request that returns the job to its initial size after an unfinished profile; empty for other requests."""
-    if entry.survey is None or entry.external is None or not isinstance(entry.external.what, Resize):
-        # Only a profile changes the size temporarily.
+def _next_order(entry: LoggedRequest, survey: Survey, view: View | None) -> Asked:
+    """The order that brings the job to the survey's next goal: its size, or its batch if the view has the size."""
+    assert entry.external is not None
+    assert isinstance(entry.request.what, Profile)
+    goal, name = survey.goal, f"{entry.request.id}/{len(survey.measured)}"
+    if goal.batch is not None and _has_size(view, survey):
+        return replace(entry.external, id=f"{name}/batch", what=SetBatch(goal.batch))
+    return replace(entry.external, id=name, what=Resize(goal.size, entry.request.what.keep))
+
+
+def _back_to_initial(entry: LoggedRequest) -> list[Asked]:
+    """The orders that return the job to its initial size and batch after an unfinished profile; else empty."""
+    if entry.survey is None or entry.external is None or not isinstance(entry.request.what, Profile):
+        # Only a profile changes the size and the batch temporarily.
         return []
-    why = "back to the size before a profile that did not come to its end"
-    what = structs.replace(entry.external.what, size=entry.survey.initial_size)
-    return [replace(entry.external, what=what, by=why, id=f"{entry.request.id}/home")]
+    why, initial = "back to the size before a profile that did not come to its end", entry.survey.initial
+    what = Resize(initial.size, entry.request.what.keep)
+    home = replace(entry.external, what=what, by=why, id=f"{entry.request.id}/home")
+    if initial.batch is None:
+        return [home]
+    return [home, replace(home, what=SetBatch(initial.batch), id=f"{home.id}/batch")]

@@ -28,6 +28,7 @@ NO_SAMPLE = (
     "a batch of 3 samples cannot be shared by 4 peers, and it is to stay; "
     "--keep local_batch_size lets it grow with them"
 )
+NO_BATCHES = "batches of {}: give different numbers of samples, at least one for each of 4 peers"
 LARGER = (request.Resize(4), request.ScaleOut(1), request.Profile(2, 4, 5))
 OTHERS = (request.Leave((0,)), request.Migrate(0, "a"), request.SetLimits(1), request.Release())
 
@@ -88,6 +89,18 @@ def test_what_fits_is_not_refused(job: AdmissionContext, action: request.Request
         (ELASTIC, request.Profile(3, 2, 10), "sizes from 3 to 2: give 1 <= MIN <= MAX"),
         (ELASTIC, request.Profile(2, 4, 0), "0 steps of each size: give 1 to 1000000"),
         (ELASTIC, request.Profile(1, 4, 10), OUT_OF_LIMITS.format(1)),
+        (ELASTIC, request.Profile(2, 4, 10, batches=(8, 3)), NO_BATCHES.format("8, 3")),
+        (ELASTIC, request.Profile(2, 4, 10, batches=(8, 8)), NO_BATCHES.format("8, 8")),
+        (
+            ELASTIC,
+            request.Profile(2, 4, 10, "local_batch_size", (8,)),
+            "batches of 8, and --keep local_batch_size: give one of the two",
+        ),
+        (
+            ELASTIC,
+            request.Profile(2, 4, 10, batches=(8,)),
+            "the batch of the job, to which a profile of several batches returns, is not measured yet; ask again",
+        ),
         (ELASTIC, request.SetBatch(64.0), NOT_FROM_OUTSIDE.format("set the global batch size to 64")),
         (ELASTIC, request.Leave((0,), "noticed"), NOT_FROM_OUTSIDE.format("scale-in 0")),
         (ELASTIC, request.Retry(), NOT_FROM_OUTSIDE.format("retry")),

@@ -21,6 +21,7 @@ from kungfu.runtime.core.request import (
     Resize,
     SaveCheckpoint,
     ScaleOut,
+    SetBatch,
     SetLimits,
     StopTraining,
 )
@@ -49,12 +50,14 @@ class Job:
     sent: list[Asked] = field(default_factory=list)
     now: float = 0.0
     end_reason: str = ""
+    batch: int | None = None
 
     def hears(self, event: request_log.Event) -> list[Asked]:
         sizes = self.log.sizes
         context = AdmissionContext(
             self.view, sizes.within(self.limits), "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9},
             most=self.limits.maximum, held_size=sizes.hold.size if sizes.hold else None, time=1000.0 + self.now,
+            batch=self.batch,
         )  # fmt: skip
         self.log, externals = request_log.react(self.log, event, context, self.now)
         self.sent += externals
@@ -72,10 +75,10 @@ class Job:
         self.view = view(self.view.version + 1, *peers)
         return self.hears(ViewStarted(self.view))
 
-    def trained(self, steps: int) -> list[Asked]:
+    def trained(self, steps: int, *, samples: int = 6) -> list[Asked]:
         """So many steps of the size that the job has; at size n one takes 1/n s."""
         size = self.view.size
-        return self.hears(request_log.StepsMeasured((TimedStep(size, 6, 1 / size),) * steps))
+        return self.hears(request_log.StepsMeasured((TimedStep(size, samples, 1 / size),) * steps))
 
     def state(self, name: str) -> str:
         return self.log.entries[name].newest.state
@@ -246,6 +249,43 @@ def test_a_profile_goes_up_and_down_through_the_sizes_and_home_again() -> None:
     answer = job.log.entries["p"].newest
     assert answer.state == "carried out"
     assert [(one.size, one.samples_per_s) for one in answer.points] == [(3, 18.0), (2, 12.0), (1, 6.0)]
+
+
+def test_a_profile_of_batches_sets_each_at_each_size_and_goes_home_to_both() -> None:
+    job = Job(limits=Limits(1, 3), batch=6)
+    job.asked("p", Profile(2, 3, 2, batches=(12, 24)))
+    assert job.log.entries["p"].request.what == Profile(2, 3, 2, batches=(12, 24))
+    job.moved(0, 1, 2)
+    for samples in (12, 24):
+        job.trained(50)  # at the batch of before
+        job.trained(WARM_UP_STEPS + 2, samples=samples)
+    job.moved(0, 1)
+    for samples in (12, 24):
+        job.trained(WARM_UP_STEPS + 2, samples=samples)
+    assert job.state("p") == "accepted", "the batch is not what it was"
+    assert [one.what for one in job.sent] == [
+        Resize(3), SetBatch(12), SetBatch(24), Resize(2), SetBatch(12), SetBatch(24), SetBatch(6),
+    ]  # fmt: skip
+    assert len({one.id for one in job.sent}) == len(job.sent), "the coordinator takes an order once"
+    job.trained(1, samples=6)
+    answer = job.log.entries["p"].newest
+    assert answer.state == "carried out"
+    assert [(one.size, one.samples // one.steps) for one in answer.points] == [(3, 12), (3, 24), (2, 12), (2, 24)]
+
+
+def test_a_batch_is_sent_again_to_a_new_coordinator_and_a_lost_size_comes_before_it() -> None:
+    job = Job(limits=Limits(1, 3), batch=6)
+    job.asked("p", Profile(2, 2, 2, batches=(12,)))
+    job.trained(1)
+    assert job.sent[-1].what == SetBatch(12)
+    assert [one.what for one in job.moved(1, 4)] == [SetBatch(12)], "two other peers"
+    assert [one.what for one in job.moved(4)] == [Resize(2)], "one was lost"
+    assert [one.what for one in job.moved(4, 5)] == [SetBatch(12)]
+    job.now += 1.1 * PATIENCE_S
+    assert [one.what for one in job.hears(Tick())] == [Resize(2), SetBatch(6)]
+    state, reason = job.outcome("p")
+    assert state == "expired"
+    assert "an epoch needs at least 12 samples, and no policy may set the batch" in reason
 
 
 def test_a_profile_of_the_present_size_alone_changes_nothing() -> None:
