@@ -31,14 +31,14 @@ RECIPES: dict[str, tuple[tuple[object, ...], tuple[object, ...], list[dict[str, 
     "simigrad(smallest=6, largest=48)": (TWO, (), [BATCH]),
     "halve_when_turning(rate=0.5, burn_in=10)": (TWO, (), [{**RATE, "to": 0.25}]),
     "divide_on_plateau(rate=0.05, patience=2)": (
-        TWO, ("--fed", '{"accuracy": 0.5}'), [{**RATE, "to": pytest.approx(0.005)}],
+        TWO, ("--fed", "accuracy=0.5"), [{**RATE, "to": pytest.approx(0.005)}],
     ),
     "replace_outliers(every=10)": (
         ("-np", 3), ("--slow", 1), [{"event": "decision", "peers": [1]}, {"event": "rescale"}],
     ),
-    "within_price(most=1000.0)": (GROWING, ("--fed", '{"price": 0.01}'), [GROWN]),
+    "within_price(most=1000.0)": (GROWING, ("--fed", "price=0.01"), [GROWN]),
     "deadline_and_budget(deadline_s=1.0, budget=0.1)": (GROWING, (), [GROWN, {"event": "set", "what": "stop"}]),
-    "by_night(night=2, day=1)": (GROWING, ("--fed", '{"hour": 23.5}'), [GROWN]),
+    "by_night(night=2, day=1)": (GROWING, ("--fed", "hour=23.5"), [GROWN]),
     "progressive_resizing(smallest=4, largest=8, stages=3, epochs=6)": (
         TWO, (), [{"event": "called", "also": [f"set_value('pixels', {pixels})"]} for pixels in (6, 8)],
     ),
@@ -74,3 +74,27 @@ def test_a_recipe_does_in_a_job_what_the_page_says(
         ended = job.end()
     _, decisions = replayed(ended)
     assert {one.rule.removesuffix("_2").removesuffix("_3") for one in decisions} == {rule}
+
+
+@SOAK
+def test_a_profile_measures_each_size_at_each_batch_and_hybrid_scaling_takes_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started(tmp_path, "-np", 1, "--max", 2, program="recipes.py") as job:
+        job.steps(5)
+        words = ("profile", 1, 2, "--batches", 8, 24, "--steps", 10, "--to", tmp_path / "measured")
+        document = asked(job.folder, capsys, *words)
+        asked(job.folder, capsys, "stop")
+        ended = job.end()
+    assert document["state"] == "carried out"
+    assert [(one["batch"], one["size"]) for one in document["sizes"]] == [(8, 1), (8, 2), (24, 1), (24, 2)]
+    assert all(one["steps"] == 10 for one in document["sizes"])
+    assert ended.sizes == [1, 2, 1]
+    assert (ended.metrics[0]["batch"], ended.metrics[-1]["batch"]) == (12, 12), "that of the job, before and after"
+    policy = f"hybrid_scaling.from_profile({str(tmp_path / 'measured.json')!r}, program='recipes.py', batch=8)"
+    with started(tmp_path, "-np", 1, "--max", 2, "--policy", policy, program="recipes.py", name="scaled") as job:
+        job.steps(5)
+        asked(job.folder, capsys, "resize", 2)
+        job.event("rescale", to=2)
+        asked(job.folder, capsys, "stop")
+        job.end()

@@ -1,7 +1,7 @@
 """A small network for images of any size, which gives the recipes of docs/recipes.md what they watch.
 
-After every tenth step it feeds the numbers of ``--fed``; the peer ``--slow`` needs 0.3 s more for each step. It trains
-until it is told to stop.
+After every tenth step it feeds the number of ``--fed NAME=NUMBER``; the peer ``--slow`` needs 0.3 s more for each step.
+It trains until it is told to stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACE_S, SLOW_S = 0.02, 0.3
 
 
 def main() -> None:
-    given = options(fed=None, slow=-1)
+    given = options(fed="", slow=-1)
     keras.utils.set_random_seed(0)
     images = np.random.default_rng(0).normal(size=(SAMPLES, PIXELS, PIXELS, 1)).astype(np.float32)
     labels = np.random.default_rng(1).normal(size=(SAMPLES, 1)).astype(np.float32)
@@ -52,8 +52,9 @@ def main() -> None:
     for number, (x, y) in enumerate(training.batches((images, labels), batch_size=12, epochs=1_000_000, seed=1)):
         time.sleep(PACE_S + (SLOW_S if training.peer == given.slow else 0.0))
         step(x, y)
-        for name, value in (given.fed or {}).items() if number % 10 == 0 else ():
-            training.feed(name, value)
+        if given.fed and number % 10 == 0:
+            name, _, value = given.fed.partition("=")
+            training.feed(name, float(value))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from kungfu.runtime.agent.consensus.state import (
 from kungfu.runtime.core import request
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
 from kungfu.runtime.core.requests import request_log
-from kungfu.runtime.core.requests.profiling import Point, Survey
+from kungfu.runtime.core.requests.profiling import Goal, Point, Survey
 from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines
@@ -165,11 +165,12 @@ def test_an_id_of_a_request_that_ended_long_ago_takes_16_bytes_at_most() -> None
 
 def test_every_kind_of_request_comes_back_as_it_was() -> None:
     point = Point(2, 5, 320, 1.5)
-    survey = Survey((2, 1), 4, 5, current=point, measured=(point,))
+    survey = Survey((Goal(2), Goal(1, 64)), Goal(4, 32), 5, current=point, measured=(point,))
     kinds = [
         request.Resize(3, keep="local_batch_size", max_global_batch=96, hold_s=math.inf),
         request.Leave((3, 4), when="replaced", size=2, host=1), request.ScaleOut(2), request.Migrate(1, "b"),
-        request.Profile(1, 4, 5), request.SetBatch(96.5), request.SetRate(0.1, over=4.0, unit="samples"),
+        request.Profile(1, 4, 5), request.Profile(1, 4, 5, batches=(8, 64)),
+        request.SetBatch(96.5), request.SetRate(0.1, over=4.0, unit="samples"),
         request.SaveCheckpoint(), request.StopTraining(), request.Retry(),
         request.SetLimits(maximum=4), request.Release(),
     ]  # fmt: skip

@@ -50,7 +50,7 @@ class Job:
     sent: list[Asked] = field(default_factory=list)
     now: float = 0.0
     end_reason: str = ""
-    batch: int | None = None
+    batch: int | None = 6
 
     def hears(self, event: request_log.Event) -> list[Asked]:
         sizes = self.log.sizes
@@ -252,9 +252,8 @@ def test_a_profile_goes_up_and_down_through_the_sizes_and_home_again() -> None:
 
 
 def test_a_profile_of_batches_sets_each_at_each_size_and_goes_home_to_both() -> None:
-    job = Job(limits=Limits(1, 3), batch=6)
+    job = Job(limits=Limits(1, 3))
     job.asked("p", Profile(2, 3, 2, batches=(12, 24)))
-    assert job.log.entries["p"].request.what == Profile(2, 3, 2, batches=(12, 24))
     job.moved(0, 1, 2)
     for samples in (12, 24):
         job.trained(50)  # at the batch of before
@@ -274,7 +273,7 @@ def test_a_profile_of_batches_sets_each_at_each_size_and_goes_home_to_both() -> 
 
 
 def test_a_batch_is_sent_again_to_a_new_coordinator_and_a_lost_size_comes_before_it() -> None:
-    job = Job(limits=Limits(1, 3), batch=6)
+    job = Job(limits=Limits(1, 3))
     job.asked("p", Profile(2, 2, 2, batches=(12,)))
     job.trained(1)
     assert job.sent[-1].what == SetBatch(12)
@@ -450,21 +449,19 @@ ACTIONS = st.one_of(
     st.builds(ScaleOut, st.integers(0, 4)),
     st.builds(Leave, st.lists(st.integers(0, 6), max_size=3).map(tuple)),
     st.builds(Migrate, st.integers(0, 6), st.sampled_from(["a", "b"])),
-    st.builds(Profile, st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)),
+    st.builds(Profile, *map(st.integers, (0, 0, 0), (4, 5, 3)), batches=st.sampled_from([(), (), (6, 12)])),
     st.just(SaveCheckpoint()),
     st.just(StopTraining()),
 )
 REQUESTS = st.builds(Asked, ACTIONS, id=st.sampled_from("uvwxyz"), if_view=st.none() | st.integers(1, 5))
 VIEWS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
-NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "x", "y/home"])
+NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "w/1/batch", "x", "y/home"])
+STEPS = st.builds(TimedStep, st.integers(1, 4), st.sampled_from([6, 12]), st.just(0.5))
 EVENTS = st.one_of(
     REQUESTS,
     VIEWS,
     st.builds(request_log.CoordinatorReplied, NAMES, st.sampled_from(["", "it cannot be"])),
-    st.builds(
-        request_log.StepsMeasured,
-        st.lists(st.builds(TimedStep, st.integers(1, 4), st.just(6), st.just(0.5)), max_size=9).map(tuple),
-    ),
+    st.builds(request_log.StepsMeasured, st.lists(STEPS, max_size=9).map(tuple)),
     st.just(ENDED),
     st.just(Tick()),
 )
