@@ -94,8 +94,7 @@ def from_profile(
 
     Raises:
         PolicyError: At `attach`: the file cannot be read or is no profile; it is of another program, batch or
-            attachment; its batches were not all measured at the same two or more sizes, as in a profile that did not
-            come to its end.
+            attachment; it did not come to its end, or its batches were not all measured at the same two or more sizes.
     """
     optimal_peers = _read(Path(path), program=program, batch=batch, attachment=attachment)
     return _rules(training, optimal_peers, over_steps=over_steps)
@@ -150,6 +149,7 @@ class _Profile(msgspec.Struct, frozen=True):
     program: tuple[str, ...]
     attachment: str
     sizes: tuple[_Measured, ...]
+    state: str = "carried out"
 
 
 def _read(path: Path, *, program: str | None, batch: int | None, attachment: str | None) -> dict[int, int]:
@@ -162,6 +162,8 @@ def _read(path: Path, *, program: str | None, batch: int | None, attachment: str
         raise PolicyError(f"{path}: is no profile ({error}); {_MEASURE}") from error
     if profile.version != 1:
         raise PolicyError(f"{path}: is a profile of version {profile.version}, and 1 can be read; measure it again")
+    if profile.state != "carried out":
+        raise PolicyError(f"{path}: is a profile that did not come to its end ({profile.state}): measure it again")
     if program is not None and f" {_last_parts(program.split())} " not in f" {_last_parts(profile.program)} ":
         raise PolicyError(f"{path}: is a profile of `{' '.join(profile.program)}`, and not of `{program}`; measure it")
     if attachment is not None and profile.attachment != attachment:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kungfu.cli.main import main
 from tests.docs.test_programs import DOCS, blocks
 from tests.jobs.harness import asked, started
 from tests.jobs.test_policies import replayed
@@ -98,3 +100,20 @@ def test_a_profile_measures_each_size_at_each_batch_and_hybrid_scaling_takes_the
         job.event("rescale", to=2)
         asked(job.folder, capsys, "stop")
         job.end()
+
+
+@SOAK
+def test_a_profile_of_batches_outlives_a_killed_coordinator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with started(tmp_path, "-np", 2, "--max", 2, program="recipes.py") as job:
+        job.steps(5)
+        words = ("profile", 2, 2, "--batches", 8, 24, "--steps", 60, "--id", "p")
+        with capsys.disabled():
+            main([*map(str, words), "--logdir", str(job.folder), "--no-wait"])
+        job.event("set", what="global batch size", to=8)
+        job.signal(signal.SIGKILL, peer=0)
+        job.event("recovered")
+        document = asked(job.folder, capsys, *words, "--to", tmp_path / "measured")
+        asked(job.folder, capsys, "stop")
+        ended = job.end()
+    assert [(one["batch"], one["size"], one["steps"]) for one in document["sizes"]] == [(8, 2, 60), (24, 2, 60)]
+    assert (ended.sizes, ended.metrics[-1]["batch"]) == ([2, 1, 2], 12)

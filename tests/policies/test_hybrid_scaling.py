@@ -163,6 +163,7 @@ def test_a_mean_batch_of_epochs_that_end_early_is_one_batch(tmp_path: Path) -> N
     ("speeds", "changes", "given", "message"),
     [
         (SPEEDS, {"version": 2}, {}, "is a profile of version 2, and 1 can be read"),
+        (SPEEDS, {"state": "expired"}, {}, r"is a profile that did not come to its end \(expired\): measure it again"),
         (SPEEDS, {"sizes": 3}, {}, "is no profile .*give the file of `kungfu profile MIN MAX --batches B"),
         (
             SPEEDS,

@@ -186,6 +186,9 @@ def test_a_hold_of_a_folder_is_refused_with_where_the_folder_goes(capsys: pytest
     with pytest.raises(SystemExit, match="2"):
         main(["resize", "2", "--hold", "runs/mine"])
     assert "'runs/mine' is no number of seconds; give RUN before --hold" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["profile", "1", "2", "--batches", "64", "runs/mine"])
+    assert "'runs/mine' is no number of samples; give RUN before --batches" in capsys.readouterr().err
 
 
 def over(folder: Path, events: Events, code: int | None) -> Path:

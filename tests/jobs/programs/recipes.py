@@ -55,6 +55,7 @@ def main() -> None:
         if given.fed and number % 10 == 0:
             name, _, value = given.fed.partition("=")
             training.feed(name, float(value))
+    assert training.traces() <= 1, "neither a batch nor the size of an image makes the step another one"
 
 
 if __name__ == "__main__":

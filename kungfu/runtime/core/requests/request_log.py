@@ -373,7 +373,7 @@ def _has_size(view: View | None, survey: Survey) -> bool:
 
 
 def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
-    if entry.survey is not None and isinstance(entry.external, Asked) and isinstance(entry.external.what, SetBatch):
+    if entry.survey is not None and entry.external is not None and isinstance(entry.external.what, SetBatch):
         # A profile sets batches in this view: a new coordinator needs the batch, another size comes before it.
         log, externals = _advance_profile(log, entry, context, now)
         return log, externals or [entry.external]
