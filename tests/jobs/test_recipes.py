@@ -79,7 +79,7 @@ def test_a_recipe_does_in_a_job_what_the_page_says(
 
 
 @SOAK
-def test_a_profile_measures_each_size_at_each_batch_and_hybrid_scaling_takes_the_file(
+def test_a_profile_measures_sizes_at_batches_and_hybrid_scaling_reads_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with started(tmp_path, "-np", 1, "--max", 2, program="recipes.py") as job:
