@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, Restore, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.hook import Control, HookRequest, HookRequestKind
 from kungfu.errors import PolicyError
 from kungfu.policy_definition.policy import in_brackets
@@ -25,6 +25,7 @@ _OF_LATER_STEPS: tuple[HookRequestKind, ...] = (
     "set_learning_rate",
     "stop",
 )
+_Requested = request.Request | request.SetValue | request.RestoreCheckpoint
 _BUDGET_USED_UP, _OVER = "its budget of rescales is used up", "training is over"
 _REPLACEMENTS_USED_UP = "its budget of replacements is used up"
 
@@ -88,7 +89,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 
 
 def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
-    """Calls the hook of a rule that fired in the last step of a job; keeps only requests for checkpoints and values."""
+    """Calls the hook of a rule that fired in the last step of a job; keeps requests about checkpoints and values."""
     return call_hook(fired, action, size=size).without(_OF_LATER_STEPS, why=_OVER)
 
 
@@ -139,7 +140,7 @@ def rescale_sources(
     }
 
 
-def asked_by(fired: FiredRule, what: request.Request | request.SetValue | None = None) -> request.Asked:
+def asked_by(fired: FiredRule, what: _Requested | None = None) -> request.Asked:
     """The request ``what`` with the rule that made it; by default, ``what`` is the setting that the rule requests."""
     what = _setting(fired) if what is None else what
     return request.Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
@@ -156,7 +157,7 @@ def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mappi
     return replace(fired, ranks=tuple(sorted(order[:left])))
 
 
-def _of_rule(fired: FiredRule, view: View) -> request.Request | None:
+def _of_rule(fired: FiredRule, view: View) -> _Requested | None:
     match fired.action:
         case Rescale(keep=keep, max_global_batch=most):
             return request.Resize(round(fired.value), keep, most)
@@ -164,8 +165,10 @@ def _of_rule(fired: FiredRule, view: View) -> request.Request | None:
             return _leave(view, fired.ranks, when="now")
         case Replace():
             return _leave(view, fired.ranks, when="replaced")
-        case Checkpoint():
-            return request.SaveCheckpoint()
+        case Checkpoint(name):
+            return request.SaveCheckpoint(name)
+        case Restore(name):
+            return request.RestoreCheckpoint(name)
     return _setting(fired)
 
 
@@ -179,7 +182,7 @@ def _setting(fired: FiredRule) -> request.Request:
     return request.StopTraining()
 
 
-def _of_hook(made: HookRequest, view: View) -> request.Request | request.SetValue | None:
+def _of_hook(made: HookRequest, view: View) -> _Requested | None:
     match made.kind:
         case "rescale":
             return request.Resize(made.value, made.keep)
@@ -188,7 +191,9 @@ def _of_hook(made: HookRequest, view: View) -> request.Request | request.SetValu
         case "replace":
             return _leave(view, made.ranks, when="replaced")
         case "checkpoint":
-            return request.SaveCheckpoint()
+            return request.SaveCheckpoint(made.name)
+        case "restore":
+            return request.RestoreCheckpoint(made.name)
         case "set_value":
             return request.SetValue(made.name, made.value)
         case "set_global_batch_size":

@@ -6,6 +6,7 @@ import argparse
 import errno
 import math
 import os
+import re
 import resource
 import shutil
 import signal
@@ -30,13 +31,13 @@ from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Setti
 
 # With the millions of descriptors that some systems allow, programs that loop over all descriptors would take long.
 _MOST_DESCRIPTORS = 1 << 16
+_KEEP, _MOST_KEPT = 3, 1000  # checkpoints
 # The minimum and the maximum of each option, and the range as text.
 _RANGES = {
     **dict.fromkeys(("failures", "preemptions"), (0, math.inf, "0 (replace none) or more")),
     "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
     "report_every": (0.05, 3600, "from 0.05 to 3600 seconds"),
     "compare_every": (1, 1_000_000, "from 1 to 1000000 steps"),
-    "keep": (1, 1000, "from 1 to 1000 checkpoints"),
     **dict.fromkeys(("ready_deadline", "deadline", "heartbeat", "grace"), (1, 86400, "from 1 to 86400 seconds")),
 }
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
@@ -95,10 +96,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--checkpoints", type=Path, metavar="DIR",
         help="folder for checkpoints that policies request, shared by all hosts (RUN/checkpoints)",
     )  # fmt: skip
-    add("--keep", type=int, default=3, metavar="N", help="keep the newest N checkpoints (3)")
+    add(
+        "--keep", default=str(_KEEP), metavar="N",
+        help="keep the newest N checkpoints (3); N,best or N,best:SIGNAL: and as DIR/best the one with the lowest "
+        "mean_loss, or SIGNAL of a policy",
+    )  # fmt: skip
     resuming = parser.add_mutually_exclusive_group()
     resuming.add_argument(
-        "--resume", type=Path, metavar="DIR", help="resume from a checkpoint, or from the newest one in DIR"
+        "--resume", type=Path, metavar="DIR", help="resume from a checkpoint (DIR/best), or from the newest one in DIR"
     )
     resuming.add_argument(
         "--resume-if-any", type=Path, metavar="DIR",
@@ -212,8 +217,27 @@ def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
         print(
             f"kungfu-run: --resume-if-any {folder}: no checkpoint is there yet; training begins anew", file=sys.stderr
         )
-    asked = "" if folder is None else f"{option} {folder.absolute()}"
-    return CheckpointSettings("", given.keep, "" if found is None else str(found), given.peers, resume_option=asked)
+    asked, (keep, best_signal) = "" if folder is None else f"{option} {folder.absolute()}", _kept(given.keep)
+    resume = "" if found is None else str(found)
+    return CheckpointSettings("", keep, resume, given.peers, resume_option=asked, best_signal=best_signal)
+
+
+def _kept(text: str) -> tuple[int, str]:
+    """The number of newest checkpoints to keep, and the signal whose lowest value makes a checkpoint the best.
+
+    >>> _kept("5"), _kept("best"), _kept("2,best:val_loss")
+    ((5, ''), (3, 'mean_loss'), (2, 'val_loss'))
+    """
+    match = re.fullmatch(r"(?:(?P<number>-?\d+)(?:,|$))?(?:(?P<best>best)(?::(?P<signal>[^,:]+))?)?", text)
+    if not text or match is None or (match["number"] and text.endswith(",")):
+        raise UsageError(
+            f"--keep {text}: takes a number of checkpoints, best or best:SIGNAL for the one with the lowest value of a "
+            "signal, or both, as in --keep 3,best:val_loss"
+        )
+    number = int(match["number"] or _KEEP)
+    if not 1 <= number <= _MOST_KEPT:
+        raise UsageError(f"--keep {number}: must be from 1 to {_MOST_KEPT} checkpoints")
+    return number, (match["signal"] or "mean_loss") if match["best"] else ""
 
 
 def _check_policies(specs: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,6 +15,7 @@ Keep = Literal["local_batch_size", "global_batch_size"]
 """The batch size that a rescale keeps: each peer's (the global batch size then follows the size), or the global one."""
 Unit = Literal["steps", "samples"]
 Setting = Literal["size", "global batch size", "learning rate"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +94,23 @@ class Replace:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Writes a checkpoint of the shared state after the step in which all peers have learned of the request."""
+    """Writes a checkpoint of the state after the step in which all peers have learned of the request.
+
+    Attributes:
+        name: The name of the checkpoint, which replaces the previous one of that name; empty for no name.
+    """
+
+    name: str = ""
 
 
-Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint
+@dataclass(frozen=True, eq=False)
+class Restore:
+    """Restores the model and the optimizers from the checkpoint called `name`, on all peers."""
+
+    name: str
+
+
+Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint | Restore
 """The request of a rule when it fires."""
 
 
@@ -154,3 +169,20 @@ def ramp(*, over_steps: float | None, over_samples: float | None) -> tuple[float
     if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 <= length < math.inf:
         raise PolicyError(f"set_learning_rate(over_{unit}={length!r}): takes a finite number of {unit}, at least 0")
     return float(length), unit
+
+
+def checkpoint_name(name: object, *, method: str) -> str:
+    """The name of a checkpoint, which names a folder beside the numbered checkpoints.
+
+    Raises:
+        PolicyError: The name could be no folder, or is one that kungfu uses itself.
+
+    >>> checkpoint_name("best", method="restore")
+    'best'
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("step-") or name == "latest":
+        raise PolicyError(
+            f"{method}({name!r}): takes a name for the checkpoint, as in {method}('best'): letters, digits and _ . -, "
+            "with a letter or digit first; 'latest' and names that begin with 'step-' belong to kungfu"
+        )
+    return name

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, get_args
 
-from kungfu.control.action import Keep, Unit, ramp
+from kungfu.control.action import Keep, Unit, checkpoint_name, ramp
 from kungfu.errors import PolicyError
 
 HookRequestKind = Literal[
-    "rescale", "evict", "replace", "set_global_batch_size", "set_learning_rate", "stop", "checkpoint", "set_value"
+    "rescale", "evict", "replace", "set_global_batch_size", "set_learning_rate", "stop", "checkpoint", "restore",
+    "set_value",
 ]
 
 _MOST = 1e6  # peers: larger than any job, and small enough for a message
@@ -30,7 +31,7 @@ class HookRequest:
         ranks: The peers to remove or replace.
         ramp_length: The length of a learning rate's ramp, in `unit`.
         unit: The unit of `ramp_length`.
-        name: The name of the registered value to set.
+        name: The name of the registered value to set, or of the checkpoint.
     """
 
     kind: HookRequestKind
@@ -54,9 +55,11 @@ class HookRequest:
             return f"{self.kind}({list(self.ranks)})"
         if self.kind == "set_value":
             return f"set_value({self.name!r}, {self.value!r})"
+        if self.kind in ("checkpoint", "restore"):
+            return f"{self.kind}({repr(self.name) if self.name else ''})"
         keep = f", keep={self.keep!r}" if self.keep == "global_batch_size" else ""
         over = f", over_{self.unit}={self.ramp_length:g}" if self.ramp_length else ""
-        return f"{self.kind}({'' if self.kind in ('stop', 'checkpoint') else f'{self.value:g}'}{keep}{over})"
+        return f"{self.kind}({'' if self.kind == 'stop' else f'{self.value:g}'}{keep}{over})"
 
 
 class Control:
@@ -69,7 +72,7 @@ class Control:
     not finite requests nothing: an earlier request remains, and the record shows the call.
 
     The return value of a hook is ignored, and an error that it raises ends the job. In the last step a hook can request
-    only a checkpoint and a new value, since no step follows; the record shows ignored requests.
+    only checkpoints to write or to restore and new values, since no step follows; the record shows ignored requests.
 
     Attributes:
         size: The number of peers when the rule fired.
@@ -159,9 +162,21 @@ class Control:
         """Requests the end of the training on all peers."""
         self._ask(HookRequest("stop"))
 
-    def checkpoint(self) -> None:
-        """Requests a checkpoint of the state before the next step."""
-        self._ask(HookRequest("checkpoint"))
+    def checkpoint(self, name: str = "") -> None:
+        """Requests a checkpoint of the state before the next step; for ``name`` see a rule's `checkpoint`.
+
+        Raises:
+            PolicyError: The name cannot be that of a folder, or belongs to kungfu.
+        """
+        self._ask(HookRequest("checkpoint", name=checkpoint_name(name, method="control.checkpoint") if name else ""))
+
+    def restore(self, name: str) -> None:
+        """Requests that model and optimizers are restored from a named checkpoint, like a rule's `restore`.
+
+        Raises:
+            PolicyError: The name cannot be that of a checkpoint.
+        """
+        self._asked["restore", ""] = HookRequest("restore", name=checkpoint_name(name, method="control.restore"))
 
     def evict(self, ranks: int | Iterable[int]) -> None:
         """Requests the permanent removal of peers, down to the job's minimum.

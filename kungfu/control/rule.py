@@ -267,8 +267,8 @@ def rate_rule(
     return Rule(name, trigger, fires, actions.SetLearningRate(wanted, ramp_length, unit), inputs)
 
 
-def plain_rule(action: actions.Stop | actions.Checkpoint, *, trigger: Trigger, name: str) -> Rule:
-    """The rule for a request without a number: the end of the training, or a checkpoint."""
+def plain_rule(action: actions.Stop | actions.Checkpoint | actions.Restore, *, trigger: Trigger, name: str) -> Rule:
+    """The rule for a request without a number: the end of the training, or a checkpoint to write or to restore."""
     return Rule(name, trigger, _looks(trigger), action, _seen(trigger, trigger.gate))
 
 

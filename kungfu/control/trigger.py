@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kungfu.control import rule as rules
-from kungfu.control.action import Checkpoint, Keep, Stop, ramp
+from kungfu.control.action import Checkpoint, Keep, Restore, Stop, checkpoint_name, ramp
 from kungfu.control.rate_limit import NO_COOLDOWN, Cooldown, rescale_cost
 from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
@@ -195,9 +195,44 @@ class Trigger:
         """Ends the training on all peers; joining peers are dismissed. Cost: no message."""
         return rules.plain_rule(Stop(), trigger=self, name="stop")
 
-    def checkpoint(self) -> Rule:
-        """Writes a checkpoint of the shared state after the next barrier. Cost: no message."""
-        return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
+    def checkpoint(self, name: str = "") -> Rule:
+        """Writes a checkpoint of the state after the next barrier, numbered by its step.
+
+        Args:
+            name: A name for the checkpoint, such as "best": a folder beside the numbered ones. A new checkpoint of that
+                name replaces the previous one at once, when it is complete. A named checkpoint is kept in addition to
+                the newest N checkpoints of ``kungfu-run --keep N``.
+
+        Raises:
+            PolicyError: The name cannot be that of a folder, or belongs to kungfu.
+
+        Cost:
+            No message.
+        """
+        name = checkpoint_name(name, method="checkpoint") if name else ""
+        return rules.plain_rule(Checkpoint(name), trigger=self, name="checkpoint")
+
+    def restore(self, name: str) -> Rule:
+        """Restores the model and the optimizers from the newest checkpoint of a name, after the next barrier.
+
+        All peers then have the weights, the layers' statistics and the optimizers' slots of that checkpoint, bit for
+        bit. Everything else continues: the position in the data, the numbers of steps (also those that optimizers
+        count, and that schedules follow), batch, learning rate and ramp, the folds of policies, seeds, and registered
+        values. With `stop` in the same step, the model is restored before training ends. If the checkpoint is missing,
+        damaged or of another model, no peer changes anything; the record says so, and training continues. Once
+        training is over, this is an error.
+
+        Args:
+            name: The name, as given to `checkpoint`.
+
+        Raises:
+            PolicyError: The name cannot be that of a checkpoint.
+
+        Cost:
+            In a step, no message. In each barrier a message of 1 KB, and when a checkpoint is restored, one with the
+            weights and slots, which rank 0 reads and sends.
+        """
+        return rules.plain_rule(Restore(checkpoint_name(name, method="restore")), trigger=self, name="restore")
 
     def evict(self, mask: Signal) -> Rule:
         """Removes the peers for which `mask` is true: a bool vector by rank, equal on all peers. Fires if a peer is
@@ -225,9 +260,10 @@ class Trigger:
 
         This is the escape hatch for decisions that the vocabulary cannot express. Through `control`, a
         `kungfu.control.hook.Control`, the function can make the same requests as rules: a size, a batch, a rate, peers
-        to remove or replace, a checkpoint, the end of the training, or new content for a registered value. Only the
-        requests of rank 0's call count. A request for the pending size changes nothing; another size replaces it. If
-        the barrier of the step may change the cluster, the function is called in the next step instead.
+        to remove or replace, a checkpoint to write or to restore, the end of the training, or new content for a
+        registered value. Only the requests of rank 0's call count. A request for the pending size changes nothing;
+        another size replaces it. If the barrier of the step may change the cluster, the function is called in the next
+        step instead.
 
         The barrier follows at the end of the step after the firing, and the rule does not fire again before the
         barrier: with ``always()``, the function is called in every second step. The same barrier handles rules that

@@ -335,6 +335,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
         path: The folder of the checkpoint.
         size_bytes: The size of the checkpoint; None if unknown.
         error: The reason why writing failed; empty if writing succeeded.
+        names: The names that the checkpoint received, such as "best".
         seconds: Seconds that the writing took.
         stop_s: Seconds for which training stopped.
     """
@@ -345,6 +346,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
     path: str
     size_bytes: int | None = field(name="bytes", default=None)
     error: str = ""
+    names: tuple[str, ...] = ()
     seconds: float
     stop_s: float
 
@@ -353,7 +355,8 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
         # For example, the disk is full; training has continued.
         if self.error:
             return f"step {step}: no checkpoint could be written to {self.path}: {self.error}"
-        return f"step {step}: a checkpoint of {_size(self.size_bytes)} is in {self.path}, as {self.rule} asked"
+        named = f", named {' and '.join(map(repr, self.names))}" if self.names else ""
+        return f"step {step}: a checkpoint of {_size(self.size_bytes)} is in {self.path}, as {self.rule} asked{named}"
 
     def details(self) -> tuple[str, ...]:
         if self.error:

@@ -30,7 +30,7 @@ AnyEvent = (
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent
     | UndefinedEvent
     | RulesEvent | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
-    | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent
+    | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent | RestoredEvent
 )  # fmt: skip
 
 

@@ -340,6 +340,8 @@ class Job(Struct, frozen=True):
                 return replace(job, not_finite={k: v for k, v in job.not_finite.items() if k != event.what})
             case events.UndefinedEvent():
                 return job._in_trouble(event)
+            case events.RestoredEvent(error=error) if error:
+                return job._in_trouble(event)
         return job._after_arrival_or_end(event)
 
     def _after_arrival_or_end(self, event: events.LoggedEvent) -> Job:

@@ -12,8 +12,8 @@ from kungfu.event_log.numbers import as_float
 from kungfu.event_log.values import counted, figure, finite_number, held_words, label, peers_named
 
 __all__ = [
-    "CalledEvent", "DecisionEvent", "HeldEvent", "RuleEvent", "RulesEvent", "SetEvent", "SettingRun", "ShadowEvent",
-    "SupersededEvent", "joined_to_run",
+    "CalledEvent", "DecisionEvent", "HeldEvent", "RestoredEvent", "RuleEvent", "RulesEvent", "SetEvent", "SettingRun",
+    "ShadowEvent", "SupersededEvent", "joined_to_run",
 ]  # fmt: skip
 
 _ACTIONS = {
@@ -25,6 +25,7 @@ _ACTIONS = {
     "Evict": "the eviction of",
     "Replace": "the replacement of",
     "Checkpoint": "a checkpoint",
+    "Restore": "a checkpoint to be restored",
 }
 
 
@@ -289,6 +290,50 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
     def markers(self) -> Mapping[str, float]:
         value = as_float(self.to)
         return {} if value is None else {f"settings/{self.what.replace(' ', '_')}": value}
+
+
+class RestoredEvent(RuleEvent, frozen=True, kw_only=True, tag="restored"):
+    """The model of all peers was restored from a named checkpoint, or could not be restored.
+
+    Attributes:
+        name: The name of the checkpoint.
+        path: The folder of the checkpoint; empty if there is none.
+        saved_step: The number of steps done before the checkpoint; None if unknown.
+        at_step: The number of steps done before the model was restored.
+        error: The reason why the model could not be restored; empty if it was.
+        stop_s: Seconds for which training stopped.
+    """
+
+    topic: ClassVar[Topic] = "setting"
+    name: str
+    path: str
+    saved_step: int | None
+    at_step: int
+    error: str = ""
+    stop_s: float
+
+    def requested(self) -> str:
+        """The request and its outcome, as text.
+
+        Examples:
+            >>> event = RestoredEvent(
+            ...     step=50, rule="early_stop", saw={}, name="best", path="kept/step-00000030", saved_step=30, at_step=51,
+            ...     stop_s=0.02)
+            >>> event.one_line()
+            "step 50: early_stop restores the checkpoint 'best' of step 30"
+        """
+        if self.error:
+            return f"wants the checkpoint {self.name!r} restored, which was not possible: {self.error}"
+        return f"restores the checkpoint {self.name!r} of step {figure(self.saved_step)}"
+
+    def details(self) -> tuple[str, ...]:
+        if self.error:
+            return *super().details(), "the model of all peers is as it was"
+        done = f"after step {figure(self.at_step)} all peers received the weights and slots that are in {self.path}"
+        return *super().details(), done, "data, steps, batch, rate and policies went on from where they were"
+
+    def tallied_as(self) -> str:
+        return "failed" if self.error else "restored"
 
 
 class SettingRun(Struct, frozen=True):

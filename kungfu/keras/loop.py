@@ -132,6 +132,9 @@ class FitRun:
         self._model.stop_training = False
         try:
             self._train()
+            # The callbacks' ``on_train_end`` and later fits find the model that a rule has restored.
+            if self._calls.has_view and not self._run.left and barrier.restore_last(self._run):
+                self._calls.exchange(lambda _: None)
             self._go_on("share last")
             # The actions before the last barrier, in each view that reaches this barrier.
             calls.finish(lambda: self._go_on("finish"))

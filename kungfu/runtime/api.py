@@ -10,7 +10,7 @@ Importing this module loads TensorFlow, so code that must not load TensorFlow im
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.runtime.attachment.protocol import Attachment, LateRanks
-from kungfu.runtime.checkpoints.folder import CheckpointFolder, FolderInUse, find, has_step
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, FolderInUse, find, find_named, has_step
 from kungfu.runtime.checkpoints.manifest import (
     Manifest,
     VariableEntry,
@@ -26,6 +26,7 @@ from kungfu.runtime.core.request import (
     Asked,
     Leave,
     Resize,
+    RestoreCheckpoint,
     SaveCheckpoint,
     SetBatch,
     SetRate,

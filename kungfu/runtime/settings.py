@@ -56,6 +56,7 @@ class CheckpointSettings:
     Args:
         folder: The folder for checkpoints if the program names none.
         keep: The number of newest checkpoints to keep.
+        best_signal: The signal whose lowest value makes a checkpoint the one called "best"; empty for none.
         resume: The checkpoint, or a folder of checkpoints, to resume from; empty for none.
         founders: The number of peers that begin the job; 0 for a peer that joins later and receives the state.
         job: The job's name; empty for a program without a job.
@@ -68,6 +69,7 @@ class CheckpointSettings:
     founders: int = 1
     job: str = ""
     resume_option: str = ""
+    best_signal: str = ""
 
 
 @dataclass(frozen=True)

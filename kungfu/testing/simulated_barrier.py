@@ -6,19 +6,19 @@ only the peers, their preparation and the clock are modelled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kungfu import rule_requests
 from kungfu.compiler import FiredRule
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
-from kungfu.control import Call
+from kungfu.control import Call, Checkpoint, Restore
 from kungfu.control.action import changes_membership
 from kungfu.control.hook import HookRequest
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide, with_settings
 from kungfu.runtime.core.cluster.placement import NO_SLOT
-from kungfu.runtime.core.request import Asked
+from kungfu.runtime.core.request import Asked, RestoreCheckpoint, SaveCheckpoint, merge
 from kungfu.runtime.core.terms import RunPosition, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.testing.simulated_job import SimulatedJob, moved
@@ -48,6 +48,7 @@ class SimulatedBarrier:
     # The peers that a rule marked and may replace within its budget, by rule and step.
     ranks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     brought: list[FiredRule] = field(default_factory=list)  # the on-rescale rules that fired at this barrier
+    names: set[str] = field(default_factory=set)  # of the checkpoints written so far
 
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
         """Holds a barrier after a step if requests, joiners or departures are pending; else posts the fired rules.
@@ -75,15 +76,13 @@ class SimulatedBarrier:
 
     def finish(self) -> None:
         """Calls the hooks of the rules that fired in the last step, since no barrier follows that step."""
-        for fired in self.posted:
-            if isinstance(fired.action, Call):
-                self._answered(fired, rule_requests.call_last_hook(fired, fired.action, size=self.job.size))
+        last = [one for one in self.posted if isinstance(one.action, (Call, Checkpoint, Restore))]
+        self._checkpoint(rule_requests.requests_of(last, self._view(), call=self._call_last))
 
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
         """Decides on the requests and on the offer of joiners, and carries out the decision."""
         self.job.clocks.after_barrier = True
-        job = self.job
-        view = View(job.view, tuple(_peer(number) for number in job.peers))
+        job, view = self.job, self._view()
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))
         due = [rule_requests.within_replacements(one, view, lambda: speeds) for one in due]
         self.ranks |= {(one.rule, one.step): one.ranks for one in due if one.ranks}
@@ -91,7 +90,24 @@ class SimulatedBarrier:
         decision = decide(BarrierInput(view, job.terms, job.limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
             self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
+        self._checkpoint(requests)
         self._enter(view, decision)
+
+    def _checkpoint(self, requests: Iterable[Asked]) -> None:
+        """Restores a checkpoint, which has no effect if no rule has written it, and then writes others, as real peers do."""
+        merged = merge(one for one in requests if isinstance(one.what, SaveCheckpoint | RestoreCheckpoint))
+        for one in merged:
+            if isinstance(one.what, RestoreCheckpoint) and one.superseded_by:
+                self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
+            elif isinstance(one.what, RestoreCheckpoint) and one.what.name not in self.names:
+                self.unmet[one.by, one.step] = f"no rule has written the checkpoint {one.what.name!r}"
+        self.names |= {one.what.name for one in merged if isinstance(one.what, SaveCheckpoint)}
+
+    def _view(self) -> View:
+        return View(self.job.view, tuple(_peer(number) for number in self.job.peers))
+
+    def _call_last(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
+        return self._answered(fired, rule_requests.call_last_hook(fired, action, size=self.job.size))
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
         return self._answered(fired, rule_requests.call_hook(fired, action, size=self.job.size))

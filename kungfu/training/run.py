@@ -111,6 +111,24 @@ class Standing:
 
 
 @dataclass
+class Restoring:
+    """A requested return of the model to a named checkpoint; see `kungfu.training.loop.restoring`.
+
+    Args:
+        wanted: The request, until all peers have the state of the checkpoint; ``None`` without one.
+        done_at: The number of steps done when the model was restored last; the values of that step describe the model
+            before. -1 if the model was never restored.
+        is_last: True once training has ended by itself: no step follows.
+        error: The reason why the model could not be restored before training ended; empty if there is none.
+    """
+
+    wanted: Asked | None = None
+    done_at: int = -1
+    is_last: bool = False
+    error: str = ""
+
+
+@dataclass
 class Pending:
     """Work that waits for the next barrier, or for the time between two steps.
 
@@ -120,6 +138,7 @@ class Pending:
         stop_reason: The reason given if the program requested the end of training; else ``None``.
         sync: The work that the last barrier left to do before the next step.
         set_values: The values set by hooks since the last step.
+        restoring: The return of the model to a named checkpoint.
     """
 
     unanswered: tuple[Asked, ...] | None = None
@@ -127,6 +146,7 @@ class Pending:
     stop_reason: str | None = None
     sync: PendingSync | None = None
     set_values: dict[str, Any] = field(default_factory=dict)
+    restoring: Restoring = field(default_factory=Restoring)
 
 
 @dataclass(frozen=True)

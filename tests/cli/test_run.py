@@ -87,6 +87,15 @@ def test_one_line_of_a_supervisor_begins_anew_and_then_goes_on(
     assert "not allowed with argument --resume" in capsys.readouterr().err
 
 
+def test_a_run_goes_on_from_a_checkpoint_by_name_which_is_that_of_then(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "kept")
+    best = folder.publish(7, writing(7), names=["best"])
+    folder.publish(9, writing(9))
+    words = ["-np", "1", "--keep", "2,best:val_loss", "--resume", str(tmp_path / "kept" / "best"), "bash", "run.sh"]
+    settings = settings_of(words).checkpoints
+    assert (settings.resume, settings.keep, settings.best_signal) == (str(best), 2, "val_loss")
+
+
 def test_it_may_have_the_descriptors_that_the_system_allows() -> None:
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
@@ -136,6 +145,9 @@ def test_a_missing_compiler_is_told_before_any_peer_starts(
         (("-np", "1", "--heartbeat", "0"), ("--heartbeat", "86400")),
         (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint", "--resume-if-any")),
         (("-np", "1", "--keep", "0"), ("--keep 0", "from 1 to 1000")),
+        (("-np", "1", "--keep", "1001,best"), ("--keep 1001", "from 1 to 1000")),
+        *((("-np", "1", "--keep", one), (f"--keep {one}: takes a number", "--keep 3,best:val_loss"))
+          for one in ("many", "3,", ",best", "best:", "best,3", "3best", "3,worst", "best:a,b")),
         (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
         (("-np", "1", "--compare-every", "0"), ("--compare-every 0", "from 1 to 1000000 steps")),
         (("-np", "1", "--grace", "0"), ("--grace 0: must be from 1 to 86400 seconds",)),

@@ -19,13 +19,14 @@ EVERY: dict[str, Action] = {
     "call": control.always().call(lambda control, a, b: None, training.step, training.size).action,
     "evict": control.always().evict(LOSSES > 1).action,
     "replace": control.always().replace(LOSSES > 1).action,
-    "checkpoint": control.always().checkpoint().action,
+    "checkpoint": control.always().checkpoint("best").action,
+    "restore": control.always().restore("best").action,
 }
 
 
 def test_each_action_names_what_it_needs() -> None:
     counts = {name: len(operands(one)) for name, one in EVERY.items()}
-    assert counts == dict.fromkeys(EVERY, 1) | {"stop": 0, "call": 2, "checkpoint": 0}
+    assert counts == dict.fromkeys(EVERY, 1) | {"stop": 0, "call": 2, "checkpoint": 0, "restore": 0}
     assert {name for name, one in EVERY.items() if target_of(one) is not None} == {"rescale", "batch", "rate"}
     assert {name for name, one in EVERY.items() if mask_of(one) is not None} == {"evict", "replace"}
 
@@ -42,5 +43,5 @@ def test_an_action_over_other_nodes_keeps_the_rest(name: str) -> None:
     again = rewired(action, shared=others)
     assert type(again) is type(action)
     assert all(one is training_step for one, training_step in zip(operands(again), others.values(), strict=True))
-    kept = {"keep", "over", "unit", "fn"} & vars(action).keys()
+    kept = {"keep", "over", "unit", "fn", "name"} & vars(action).keys()
     assert all(getattr(again, one) == getattr(action, one) for one in kept)

@@ -64,6 +64,8 @@ def test_everything_that_a_rule_can_ask_for_is_shown_as_it_was_written() -> None
         "evict([2])": lambda control: control.evict(2),
         "replace([0, 3])": lambda control: control.replace([3, 0]),
         "checkpoint()": lambda control: control.checkpoint(),
+        "checkpoint('best')": lambda control: control.checkpoint("best"),
+        "restore('best')": lambda control: control.restore("best"),
         "stop()": lambda control: control.stop(),
         "set_value('temperature', 0.5)": lambda control: control.set_value("temperature", 0.5),
     }
@@ -80,8 +82,11 @@ def test_the_last_call_of_a_method_counts_and_peers_add_up() -> None:
         lambda control: control.set_value("a", 1),
         lambda control: control.set_value("b", 2),
         lambda control: control.set_value("a", 3),
+        lambda control: control.restore("a"),
+        lambda control: control.restore("b"),
     )
-    assert requests == ["set_learning_rate(0.25)", "evict([1, 2])", "set_value('a', 3)", "set_value('b', 2)"]
+    values = ["set_value('a', 3)", "set_value('b', 2)"]
+    assert requests == ["set_learning_rate(0.25)", "evict([1, 2])", *values, "restore('b')"]
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,57 @@ def test_a_joiner_that_alone_is_left_before_its_first_step_has_the_registered_va
     assert f"registered values from before step {recovered['step']}" in ended.output
     found = left_in(tmp_path)[1]
     assert found["counted"] == found["steps"] - 1, "what the program did after the last step of the old peer is lost"
+
+
+def test_all_peers_go_back_to_a_named_checkpoint_whatever_happens_to_the_job_meanwhile(tmp_path):
+    """In the barrier in which a peer joins; again as rank 0 is killed over the file; and in the step of a stop."""
+    kept, results = tmp_path / "kept", tmp_path / "results"
+    options = ("-np", 2, "--max", 3, "--failures", 0, "--checkpoints", kept, "--keep", "2,best")
+    arguments = ["--results", results, "--record", tmp_path / "log" / "events.jsonl"]
+    ended = ran(tmp_path, *options, program="going_back.py", arguments=arguments)
+    assert ended.sizes == [2, 3, 2]
+    restored = ended.all_of("restored")
+    assert [(one["name"], one["saved_step"]) for one in restored] == [("good", 6)] * 3
+    joined, killed, stopped = (one["at_step"] for one in restored)
+    assert (ended.all_of("rescale")[0]["step"], ended.all_of("recovered")[0]["step"]) == (joined, killed)
+    began: dict[int, set[tuple[float, ...]]] = {}
+    lines = [line for path in results.iterdir() for line in lines_of(path) if isinstance(line, list)]
+    for done, _, weights in lines:
+        began.setdefault(done, set()).add(tuple(weights))
+    assert all(len(weights) == 1 for weights in began.values()), "equal on all peers, to the last bit"
+    good = began[7]
+    assert began[joined + 1] == began[killed + 1] == good != began[joined]
+    found = endings(results)
+    assert ({tuple(one["weights"]) for one in found}, len({one["all"] for one in found})) == (good, 1)
+    taken = Counter(sample for _, samples, _ in lines for sample in samples)
+    assert (max(taken.values()), len(taken)) == (1, 20 * stopped), "each sample of the steps once"
+
+    loss = {row["step"]: row["loss"] for row in ended.metrics}
+    written = [one["step"] for one in ended.all_of("checkpoint") if one["step"] not in (joined, killed, stopped)]
+    lowest = min(loss[step] for step in written)
+    assert read_manifest(find(kept / "best")).signals == {"mean_loss": lowest}, "of all, also after rank 0 was lost"
+    assert find(kept / "good").name == "step-00000006"
+    assert len({path.resolve() for path in kept.glob("step-*")}) <= 4, "the newest two, and those with names"
+
+
+def test_the_recipe_of_early_stopping_ends_a_fit_with_its_best_model_on_all_peers(tmp_path):
+    """The recipe is that of the cookbook; of its five numbers without improvement the third ends training."""
+    recipe = re.search(r"```python\n(@kf.policy\ndef early_stopping.*?)```", COOKBOOK.read_text(), flags=re.DOTALL)
+    (tmp_path / "recipe.py").write_text(f"import kungfu as kf\n\n\n{recipe[1]}")
+    policy, results = f"{tmp_path / 'recipe.py'}:early_stopping(patience=2)", tmp_path / "results"
+    ended = ran(tmp_path, "-np", 2, "--policy", policy, program="stopping_early.py", arguments=["--results", results])
+    (restored,) = ended.all_of("restored")
+    # Fed after each epoch of 5 steps: better after 5, 10 and 15 steps, and worse after 20 and 25.
+    assert (restored["step"], restored["at_step"], restored["saved_step"]) == (26, 27, 17)
+    assert restored["saw"]["since_best"] == 2
+    found = left_in(results)
+    assert len(found) == 2
+    for one in found.values():
+        assert one["stopped"]
+        assert one["trainable"] == one["steps"]["17"] != one["steps"]["27"]
+        assert one["on_train_end"] == [one["all"]] == [found[0]["all"]], "with the statistics of layers"
+        assert one["epochs"] == [0, 1, 2, 3, 4, 5]
+    why = subprocess.run(
+        [sys.executable, "-m", "kungfu.cli.main", "why", str(ended.folder)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "early_stopping restores the checkpoint 'best' of step 17" in " ".join(why.split())

@@ -326,6 +326,38 @@ def test_a_policy_that_stops_training_ends_the_epoch_there():
     assert int(model.optimizer.iterations) in (3, 4)
 
 
+@pytest.mark.parametrize("stops", [True, False], ids=["with a stop", "in the last step"])
+def test_the_best_weights_are_those_that_on_train_end_and_the_user_find(stops, tmp_path, monkeypatch):
+    """As with ``EarlyStopping(restore_best_weights=True)`` of Keras; validation, too, sees them if training is stopped."""
+    monkeypatch.chdir(tmp_path)
+
+    @kf.policy
+    def early(training):
+        at = kf.control.always()
+        late = at.when(training.step == (7 if stops else 10))
+        return at.when(training.step == 3).checkpoint("best"), late.restore("best"), *([late.stop()] if stops else [])
+
+    class Watching(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(self.model.get_weights())
+
+        def on_train_end(self, logs: Any = None) -> None:
+            ended.append(self.model.get_weights())
+
+    seen: list[Any] = []
+    ended: list[Any] = []
+    model = fitting.compiled(fitting.network(keras.layers.BatchNormalization()))
+    given = {"batch_size": 10, "epochs": 2, "validation_data": (X, Y), "callbacks": [Watching()]}
+    history = fitting.in_job(model, X, Y, policies=[early()], **given)
+    assert len(seen) == (8 if stops else 10)
+    for found in (ended[0], model.get_weights()):
+        for one, best in zip(found, seen[3], strict=True):
+            assert np.array_equal(one, best)
+    if stops:
+        assert history.history["val_loss"][-1] == pytest.approx(model.evaluate(X, Y, verbose=0))
+    assert int(model.optimizer.iterations) == len(seen)
+
+
 def test_no_epochs_at_all_leave_the_model_as_it_is():
     model = fitting.compiled(fitting.network())
     before = [np.asarray(one) for one in model.weights]

@@ -178,3 +178,29 @@ def test_jitter_alone_sends_nobody_away_but_the_newest() -> None:
     for seed in range(20):
         speeds = PeerSpeeds(jitter=0.05, seed=seed)
         assert left_of([schedule({60: 3}), WATCHED], speeds=speeds) == [(3,)]
+
+
+def test_names_of_checkpoints_are_known_to_the_model_as_to_a_real_job() -> None:
+    """A restore of a name that no rule has written has no effect; a restore comes before a checkpoint of its step."""
+
+    @kf.policy
+    def keeping(training: Any) -> Any:
+        at = kf.control.always()
+        return (
+            at.when((training.step == 2) | (training.step == 5)).restore("best"),
+            at.when(training.step == 2).checkpoint("best"),
+            at.when((training.step == 5) | (training.step == 9)).restore("worst"),
+        )
+
+    model = ClusterModel({1: 100}, steps=9)
+    decisions = kf.testing.run_policy(keeping(), model)
+    found = [(one.step, type(one.action).__name__, one.unmet) for one in decisions]
+    first, second = (one.rule for one in decisions if one.step == 5)
+    assert found == [
+        (2, "Restore", "no rule has written the checkpoint 'best'"),
+        (2, "Checkpoint", ""),
+        (5, "Restore", ""),
+        (5, "Restore", f"{first} came before it"),
+        (9, "Restore", "no rule has written the checkpoint 'worst'"),
+    ]
+    assert first != second

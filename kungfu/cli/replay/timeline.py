@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kungfu.compiler import FiredRule
-from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, Restore, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import Action
 from kungfu.event_log.events import (
     CalledEvent,
@@ -16,6 +16,7 @@ from kungfu.event_log.events import (
     HeldEvent,
     LoggedEvent,
     RescaleEvent,
+    RestoredEvent,
     RuleEvent,
     SetEvent,
     ShadowEvent,
@@ -25,7 +26,7 @@ from kungfu.event_log.rule_events import reasons
 from kungfu.event_log.values import counted, figure
 
 # The events that a rule causes; each records the step in which the rule fired.
-OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
+OF_RULES = (DecisionEvent, CalledEvent, SetEvent, RestoredEvent, ShadowEvent, HeldEvent, SupersededEvent)
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,10 @@ def _asked(decision: FiredRule) -> str:
             return f"replaces rank {ranks}"
         case Call():
             return "calls its function"
-        case Checkpoint():
-            return "wants a checkpoint"
+        case Checkpoint(name):
+            return f"wants a checkpoint {name}".rstrip()
+        case Restore(name):
+            return f"wants the checkpoint {name} restored"
     return "ends training"
 
 

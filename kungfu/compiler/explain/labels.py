@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
-from kungfu.control import Action, Call, Rescale, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import Action, Call, Checkpoint, Rescale, Restore, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
 from kungfu.errors import InternalError
@@ -100,6 +100,7 @@ def does(action: Action, labels: Labels) -> str:
         )
     if isinstance(action, Call):
         return f"call {getattr(action.fn, '__name__', 'a function')}({arguments})"
+    arguments = action.name if isinstance(action, (Checkpoint, Restore)) else arguments
     return f"{type(action).__name__.lower()} {arguments}".rstrip()
 
 

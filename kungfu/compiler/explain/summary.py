@@ -29,6 +29,7 @@ from kungfu.control import (
     Evict,
     Replace,
     Rescale,
+    Restore,
     Rule,
     SetGlobalBatchSize,
     SetLearningRate,
@@ -193,8 +194,10 @@ def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> 
             return f"a learning rate: {number}{over}"
         case Stop():
             return "the end of training"
-        case Checkpoint():
-            return "a checkpoint"
+        case Checkpoint(name):
+            return "a checkpoint" + (f" named {name}" if name else "")
+        case Restore(name):
+            return f"the checkpoint {name} to be restored"
         case Call():
             given = ", ".join(text or "a computed number" for text in texts)
             return (

@@ -4,6 +4,9 @@
 writer is killed or the disk is full during a write, all existing checkpoints and ``latest`` remain unchanged. The next
 writer removes the files of a killed writer; a writer that was merely slow then lacks its files, and publishes nothing.
 
+``DIR/NAME``, such as ``DIR/best``, is a link to the numbered checkpoint that was published under that name last. The
+link is replaced in one step, and its checkpoint is kept in addition to the newest ones.
+
 The newest checkpoint is the one published last: each checkpoint contains its sequence number in the folder. File times
 are not used, because clocks are changed and folders are copied.
 
@@ -19,7 +22,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +31,8 @@ from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints.manifest import MANIFEST, read_manifest
 
 _LATEST = "latest"
-_WRITING = ".writing-"
+_WRITING, _LINKING = ".writing-", ".linking-"
+_NUMBERED = "step-"
 _PUBLISHED = "published"  # a file in each checkpoint, with its number and the job
 _MOST_DIGITS = 18
 _LOCK = ".lock"
@@ -38,18 +42,19 @@ _held: dict[Path, int] = {}  # file descriptors of this process, by folder
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder of the newest ``keep`` checkpoints of ``job``; ``job`` is empty for a program that runs alone."""
+    """A folder of the newest ``keep`` checkpoints of ``job`` and of those with names; ``job`` is empty without a job."""
 
     path: Path
     keep: int = 3
     job: str = ""
 
-    def publish(self, step: int, write: Callable[[Path], None]) -> Path:
+    def publish(self, step: int, write: Callable[[Path], None], *, names: Sequence[str] = ()) -> Path:
         """Publishes a new checkpoint and returns its path.
 
         Args:
             step: The number of steps of the checkpoint.
             write: Writes the files of the checkpoint into an empty folder.
+            names: The names that the checkpoint takes over from earlier ones.
 
         Raises:
             FolderInUse: Another job writes its checkpoints to this folder.
@@ -58,15 +63,22 @@ class CheckpointFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         is_claimed = claim(self.path, f"job {self.job}" if self.job else f"process {os.getpid()}")
         try:
-            return self._publish(step, write, is_claimed=is_claimed)
+            return self._publish(step, write, names, is_claimed=is_claimed)
         finally:
             if not self.job:  # a program without a job may run long after its training
                 release(self.path)
 
-    def _publish(self, step: int, write: Callable[[Path], None], *, is_claimed: bool) -> Path:
+    def adopt_names(self, folder: Path) -> None:
+        """Takes over the names in another folder, such as that of a resumed run, which this folder does not have yet."""
+        for name in names_in(folder):
+            if not os.path.lexists(self.path / name):
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._name(name, str((folder / name).resolve()))
+
+    def _publish(self, step: int, write: Callable[[Path], None], names: Sequence[str], *, is_claimed: bool) -> Path:
         own = f"{_WRITING}{self.job or os.getpid()}-"
         # If no lock excludes other jobs, their files must not be removed.
-        self._sweep(f"{_WRITING}*", f".{_LATEST}-*") if is_claimed else self._sweep(f"{own}*")
+        self._sweep(f"{_WRITING}*", f"{_LINKING}*", f".{_LATEST}-*") if is_claimed else self._sweep(f"{own}*")
         beside = self.path / f"{own}{step}-{secrets.token_hex(4)}"
         beside.mkdir()
         try:
@@ -83,12 +95,14 @@ class CheckpointFolder:
             raise
         _sync(self.path)
         self._point_to(made)
+        for name in names:
+            self._name(name, made.name)
         self._prune(made)
         return made
 
     def _sweep(self, *patterns: str) -> None:
         for left in (path for pattern in patterns for path in self.path.glob(pattern)):
-            if left.is_dir():
+            if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 with suppress(OSError):
@@ -109,16 +123,47 @@ class CheckpointFolder:
         beside.replace(self.path / _LATEST)
         _sync(self.path)
 
+    def _name(self, name: str, target: str) -> None:
+        """Makes ``name`` a link to a checkpoint, in place of the checkpoint that has the name now."""
+        beside = self.path / f"{_LINKING}{secrets.token_hex(4)}"
+        beside.symlink_to(target)
+        try:
+            beside.replace(self.path / name)
+        except OSError:  # a folder that kungfu did not make has this name
+            beside.unlink()
+            raise
+        _sync(self.path)
+
     def _prune(self, made: Path) -> None:
+        # `latest` names ``made``.
+        kept = {made.resolve(), *((self.path / name).resolve() for name in names_in(self.path))}
         for old in published(self.path)[self.keep :]:
-            if old != made:  # `latest` names ``made``
+            if old.resolve() not in kept:
                 shutil.rmtree(old, ignore_errors=True)
 
 
 def published(folder: Path) -> list[Path]:
     """The paths of the complete checkpoints in a folder; the checkpoint published last comes first."""
-    found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")]
+    found = [path.parent for path in folder.glob(f"{_NUMBERED}*/{MANIFEST}")]
     return sorted(found, key=lambda path: (_number(path), path.name), reverse=True)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of the complete checkpoints in a folder, besides their numbers."""
+    names = (path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
+    return sorted(name for name in names if not name.startswith((_NUMBERED, ".")))
+
+
+def find_named(folder: Path, name: str) -> Path:
+    """The numbered checkpoint that has a name now; its path stays valid if another checkpoint takes over the name.
+
+    Raises:
+        UsageError: There is no checkpoint of that name.
+    """
+    if not os.path.lexists(folder / name):
+        known = ", ".join(names_in(folder))
+        raise UsageError(f"there is no checkpoint {name!r} in {folder}" + (f"; named there: {known}" if known else ""))
+    return (folder / name).resolve()
 
 
 def _number(path: Path) -> int:
@@ -137,14 +182,17 @@ def has_step(folder: Path, step: int) -> bool:
 
 
 def find(path: Path) -> Path | None:
-    """The checkpoint at ``path``, or the newest one in a folder of checkpoints; ``None`` if there is none.
+    """The checkpoint at ``path``, by number or name, or the newest one in a folder; ``None`` if there is none.
 
     Raises:
         UsageError: The checkpoint is damaged. Training never silently resumes from an older checkpoint, so the message
             names the newest complete one.
     """
     path = path.absolute()
-    newest = path if (path / MANIFEST).exists() else _newest(path)
+    # A name is resolved once, since a job may give the name to another checkpoint.
+    is_named = path.is_symlink() and path.resolve().name.startswith(_NUMBERED)
+    path = path.resolve() if is_named else path
+    newest = path if is_named or (path / MANIFEST).exists() else _newest(path)
     if newest is None:
         return None
     try:
@@ -158,7 +206,7 @@ def find(path: Path) -> Path | None:
 
 
 def _name(step: int) -> str:
-    return f"step-{step:08d}"
+    return f"{_NUMBERED}{step:08d}"
 
 
 def _newest(folder: Path) -> Path | None:

@@ -42,6 +42,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         data: The position in the data, as numbers by name.
         files: The size in bytes of each file of the checkpoint except the manifest, by name.
         phase: The phase of the job.
+        signals: The value, in the last step, of the signal of ``kungfu-run --keep best:SIGNAL``, by the signal's name.
     """
 
     step: int
@@ -52,6 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     data: Mapping[str, int] = msgspec.field(default_factory=dict)
     files: Mapping[str, int] = msgspec.field(default_factory=dict)
     phase: int = 1
+    signals: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

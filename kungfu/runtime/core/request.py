@@ -18,7 +18,9 @@ replacements have come. ``merge`` chooses among several requests.
 | a size, peers given notice             | that size, without those peers                                          |
 | two batches, two learning rates, or    | the first; the others are superseded                                    |
 | two contents of one registered value   |                                                                         |
-| several checkpoints                    | one checkpoint for all requests                                         |
+| several checkpoints                    | one checkpoint for all requests, under all their names                  |
+| two checkpoints to restore             | the first; the others are superseded                                    |
+| a checkpoint, and one to restore       | both: the new checkpoint holds the restored state                       |
 | the end of training, and any request   | the end; peers that leave now still leave, and the requests that need   |
 | that needs joiners                     | joiners are superseded                                                  |
 
@@ -153,7 +155,15 @@ class SetValue(Struct, frozen=True, tag=True):
 
 
 class SaveCheckpoint(Struct, frozen=True, tag=True):
-    """A request for a checkpoint of the state."""
+    """A request for a checkpoint of the state, which replaces the checkpoint called ``name``; empty for no name."""
+
+    name: str = ""
+
+
+class RestoreCheckpoint(Struct, frozen=True, tag=True):
+    """A request to restore the model and the optimizers from the checkpoint called ``name``; never sent in a message."""
+
+    name: str
 
 
 class StopTraining(Struct, frozen=True, tag=True):
@@ -190,7 +200,7 @@ class Asked:
         sizes: The limits of the size, and the hold, that are in force when the leading agent sends the request.
     """
 
-    what: Request | SetValue
+    what: Request | SetValue | RestoreCheckpoint
     by: str = ""
     step: int = 0
     inputs: Mapping[str, float] = field(default_factory=dict)
@@ -288,6 +298,9 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
         # The first of two batches, rates or contents of a value wins.
         case SetBatch() | SetRate() | SetValue():
             return first if first is not one else None
+        # All weights come from one checkpoint.
+        case RestoreCheckpoint():
+            return first if first is not one else None
         case Leave(when=when):
             # New processes can be requested on one host at a time; training that ends needs no joiners.
             elsewhere = outside if leave is not None and leave.host is not None and one is not outside else None
@@ -297,7 +310,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
             return None
 
 
-def in_words(request: Request | SetValue) -> str:
+def in_words(request: Request | SetValue | RestoreCheckpoint) -> str:
     """Formats the request as a user would type it.
 
     >>> in_words(Leave((1, 3))), in_words(Migrate(2, "b")), in_words(Profile(1, 4, 50))
@@ -320,8 +333,10 @@ def in_words(request: Request | SetValue) -> str:
             return " ".join(["scale-in", *(str(peer) for peer in peers)])
         case Migrate(peer, host):
             return f"migrate {peer} -> {host}"
-        case SaveCheckpoint():
-            return "checkpoint"
+        case SaveCheckpoint(name):
+            return f"checkpoint {name}".rstrip()
+        case RestoreCheckpoint(name):
+            return f"restore the checkpoint {name!r}"
         case Profile(minimum, maximum, batches=batches):
             return " ".join([f"profile {minimum} {maximum}", *(["--batches", *map(str, batches)] if batches else ())])
         case StopTraining():

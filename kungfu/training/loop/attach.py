@@ -104,6 +104,7 @@ def attach_built(
         _refuse_synchronized(model)
     _check_threads()
     plan = compile_policies(policies_in_job(policies, settings), budget=budget)
+    _check_best_signal(plan, connection.checkpoints.best_signal)
     with tf.device("/CPU:0"):  # for counters and scalars that the host reads
         program = fused(lower(plan))
         graph_state = GraphState.of(plan)
@@ -185,6 +186,16 @@ def deciding_rules(plan: CompiledPolicies) -> list[str]:
     """The names of the rules that may request another size or other peers, including hooks."""
     kinds = (Rescale, Evict, Replace, Call)
     return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
+
+
+def _check_best_signal(plan: CompiledPolicies, name: str) -> None:
+    """Refuses a signal of ``kungfu-run --keep best:SIGNAL`` that no policy names."""
+    known = ["mean_loss", *plan.watched_signals]
+    if name and name not in known:
+        raise UsageError(
+            f"kungfu-run --keep best:{name}: no policy of this program has a signal named {name!r}, which would say "
+            f"which checkpoint is the best; there are {', '.join(known)}; name one in a policy with .named({name!r})"
+        )
 
 
 def _check_threads() -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import structs
 
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
-from kungfu.control import Call, Checkpoint
+from kungfu.control import Call, Checkpoint, Restore
 from kungfu.control.hook import HookRequest
 from kungfu.errors import UsageError
 from kungfu.rule_requests import HookAnswer, asked_by, call_hook, call_last_hook, requests_of, rescale_sources
@@ -20,6 +20,7 @@ from kungfu.runtime.api import (
     Asked,
     BarrierResult,
     Decision,
+    RestoreCheckpoint,
     RunPosition,
     SaveCheckpoint,
     SetRate,
@@ -33,6 +34,7 @@ from kungfu.runtime.api import (
 from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.loop import between_steps
+from kungfu.training.loop.restoring import may_restore, request_restore
 from kungfu.training.run import Run
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
 from kungfu.training.state.program_description import machine_in_words
@@ -109,6 +111,7 @@ def hold(run: Run) -> None:
     step = run.steps()
     between_steps.left_pending(run, result, step=step)
     _request_checkpoints(run, requests)
+    request_restore(run, requests)
     between_steps.forget_message_time(run)
     stop_s = time.monotonic() - started
     if changed:
@@ -127,11 +130,29 @@ def finish(run: Run) -> None:
     """Ends training on all peers: averages the layers' statistics, and compares the states."""
     # After this call, a joiner of the last barrier has done its pending work too.
     between_steps.complete_pending(run)
-    _request_checkpoints(run, _last_requests(run))
+    requests = _last_requests(run)
+    _request_checkpoints(run, requests)
+    request_restore(run, requests)
+    run.pending.restoring.is_last = True
     average_statistics(run)
     run.pending.sync = PendingSync()
     between_steps.complete_pending(run)
     run.membership.final_barrier(run.state, run.terms, shadows=(*run.pending.shadows,))
+
+
+def restore_last(run: Run) -> bool:
+    """Leaves a restore that was requested in the last step to the next exchange, before `finish`, as ``fit`` needs.
+
+    Checkpoints that were requested in the last step wait for `finish`. Returns False if no rule can restore the model.
+    """
+    if not may_restore(run):
+        return False
+    requests = _last_requests(run)
+    request_restore(run, requests)
+    run.pending.restoring.is_last = True
+    run.pending.unanswered = tuple(one for one in requests if isinstance(one.what, SaveCheckpoint))
+    run.pending.sync = run.pending.sync or PendingSync()
+    return True
 
 
 def ask(run: Run) -> None:
@@ -236,28 +257,28 @@ def _requests(run: Run) -> tuple[Asked, ...]:
 
 
 def _last_requests(run: Run) -> list[Asked]:
-    """Collects the requests of the last step, before training ends: checkpoints, and values set by hooks."""
-    fired = [one for one in _posted(run) if isinstance(one.action, (Call, Checkpoint))]
+    """Collects the requests of the last step, before training ends: checkpoints, restores, and values set by hooks."""
+    fired = [one for one in _posted(run) if isinstance(one.action, (Call, Checkpoint, Restore))]
     requests, run.pending.unanswered = [*(run.pending.unanswered or ())], None
     requests += requests_of(fired, run.membership.view, call=partial(_called, run, call_last_hook))
-    run.journal.superseded(_set_values(run, requests))
+    _set_values(run, requests)
+    merged = merge(one for one in requests if isinstance(one.what, SetValue | RestoreCheckpoint))
+    run.journal.superseded([one for one in merged if one.superseded_by])
     return requests
 
 
-def _set_values(run: Run, requests: Sequence[Asked]) -> Sequence[Asked]:
-    """Keeps the registered values that hooks set, until the next step or the end; returns the superseded requests."""
-    merged = merge(one for one in requests if isinstance(one.what, SetValue))
-    for one in merged:
+def _set_values(run: Run, requests: Sequence[Asked]) -> None:
+    """Keeps the registered values that hooks set, until the next step or the end."""
+    for one in merge(one for one in requests if isinstance(one.what, SetValue)):
         if isinstance(one.what, SetValue) and not one.superseded_by:
             name, value = one.what.name, one.what.value
             run.pending.set_values[name] = run.registry.accepted_value(name, value, by=one.by)
-    return [one for one in merged if one.superseded_by]
 
 
 def _request_checkpoints(run: Run, requests: Sequence[Asked]) -> None:
     for one in requests:
         if isinstance(one.what, SaveCheckpoint):
-            run.checkpoints.request(CheckpointRequest(one.by))
+            run.checkpoints.request(CheckpointRequest(one.by, names=(one.what.name,) if one.what.name else ()))
 
 
 def _posted(run: Run) -> list[FiredRule]:

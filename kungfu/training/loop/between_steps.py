@@ -1,4 +1,4 @@
-"""Synchronises registered values, calls hooks and starts checkpoints between two steps, after a barrier.
+"""Synchronises registered values, calls hooks, restores and starts checkpoints between two steps, after a barrier.
 
 A barrier is inside a step, where the peers' programs are at different points. So the barrier only records its pending
 work, and the next call of the step does this work. Before a step, `HostNotes` writes changes on the host to the graph.
@@ -20,6 +20,7 @@ from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.tracing.random_streams import RandomStreams
 from kungfu.training.graph.training_state import checksum_of
 from kungfu.training.graph.variable_io import read_variable, write_variable
+from kungfu.training.loop.restoring import refuse_other_model, restore_wanted
 from kungfu.training.run import Run
 from kungfu.training.state.program_description import describe
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
@@ -53,7 +54,7 @@ def left_pending(run: Run, result: BarrierResult, *, step: int) -> None:
     before, recovery = result.before, result.recovery
     # Rank 0 was lost, perhaps before it wrote a checkpoint.
     if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
-        run.checkpoints.take_over()
+        run.checkpoints.take_over(step=step, leads=result.rank == 0)
     run.pending.sync = _pending_sync(result, step=step, founds=run.checkpoints.founds)
 
 
@@ -64,7 +65,8 @@ def complete_pending(run: Run) -> None:
     program is called. If a loop sends further values in a new view, the peer counts later (see `complete_state`).
 
     Raises:
-        UsageError: A shared value differs between the peers, or a hook raised.
+        UsageError: A shared value differs between the peers, a hook raised, or training has ended without the model
+            that should have been restored.
         PeerFailure: A peer was lost meanwhile; all work remains pending.
     """
     pending, sync = run.pending, run.pending.sync
@@ -85,6 +87,8 @@ def complete_pending(run: Run) -> None:
     pending.sync = None
     if sync.rescaled is not None:
         run.hooks.call(sync.rescaled)
+    # Before a checkpoint, from which training would otherwise continue with the model that was given up.
+    restore_wanted(run, peers, decided_by=sync.source or 0)
     # Otherwise a checkpoint would combine this peer's old loop state with the new values.
     if is_whole:
         _start_checkpoints(run, rank=peers.rank)
@@ -100,8 +104,22 @@ def complete_state(run: Run) -> None:
 def _start_checkpoints(run: Run, *, rank: int) -> None:
     """Starts the requested checkpoints; called when all state is present, and equal on all peers."""
     batch = int(read_variable(run.graph_state.progress.batch))
-    phase, data = max(1, run.settings.phase), run.declared.data
-    run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)
+    more = {"phase": max(1, run.settings.phase), "data": run.declared.data, "signals": _compared_signal(run)}
+    run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, **more), rank=rank)
+    refuse_other_model(run, peer_group(run))
+
+
+def _compared_signal(run: Run) -> dict[str, float]:
+    """The value in the last step of the signal that finds the best checkpoint; empty if the model has no such value."""
+    name, step_record = run.checkpoints.best_signal, run.graph_state.metrics.step_record
+    packed = read_variable(step_record.packed).tolist() if name and run.checkpoints.is_wanted else []
+    # This peer has joined, or the model was restored, after the last step.
+    if not packed or math.isnan(packed[0]) or step_record.step(packed) != run.steps():
+        return {}
+    if run.pending.restoring.done_at == run.steps():
+        return {}
+    line = step_record.metrics(packed)
+    return {name: float(line[name] if name in line else line["loss"])}
 
 
 def forget_message_time(run: Run) -> None:

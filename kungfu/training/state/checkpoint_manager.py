@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
@@ -23,14 +25,18 @@ from kungfu.runtime.api import (
     PastPhases,
     Terms,
     find,
+    find_named,
     has_step,
+    read_manifest,
 )
 from kungfu.training.graph.training_state import TrainingState, plant_seeds
 from kungfu.training.state.registry import Registry
-from kungfu.training.state.snapshot import CheckpointedState, StateSnapshot, load, phase_file
+from kungfu.training.state.snapshot import CheckpointedState, StateSnapshot, load, phase_file, read_values
 
 # Facts about the data that must be equal on all peers, but may differ in a resumed run: no position depends on them.
 _MAY_CHANGE = ("weights", "validation")
+BEST = "best"  # the name of the checkpoint that ``kungfu-run --keep best`` keeps
+_TRAINED = ("model/", "optimizer/")  # the prefixes of the variables of the model and of the optimizers
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,12 @@ class TrainedObjects:
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """A request for a checkpoint, with its reason; without a folder, the checkpoint is written to the job's folder."""
+    """A request for a checkpoint, with its reason and the names that the checkpoint receives; without a folder, the
+    checkpoint is written to the job's folder."""
 
     reason: str
     folder: CheckpointFolder | None = None
+    names: tuple[str, ...] = ()
 
 
 class CheckpointManager:
@@ -87,7 +95,7 @@ class CheckpointManager:
         # The requests that rank 0 has to carry out, by folder, each with the number of steps done by then; their
         # checkpoints have not been seen on disk yet.
         self._entrusted: dict[Path, tuple[CheckpointRequest, int]] = {}
-        self._writing: Future[None] | None = None
+        self._writing: Future[str] | None = None
         self._past_phases = past_phases
         self._kept: dict[str, Callable[[], bytes]] = {}  # the contents of additional files, by name
 
@@ -169,7 +177,16 @@ class CheckpointManager:
             trained.state.rescaled()
         self._registry.restore()
         self._path = path
+        if trained.peer == 0:
+            self._adopt_names(path.parent)
         return path
+
+    def _adopt_names(self, folder: Path) -> None:
+        """Gives the named checkpoints of a resumed run to the job's folder: rules may restore or compare with them."""
+        try:
+            self._folder(CheckpointRequest("")).adopt_names(folder)
+        except OSError as error:
+            print(f"kungfu: the named checkpoints in {folder} stay behind: {error}", file=sys.stderr)
 
     def resumed_file(self, name: str) -> bytes | None:
         """The content of an additional file in the resumed checkpoint; ``None`` if there is no such file."""
@@ -195,7 +212,39 @@ class CheckpointManager:
         terms = replace(terms, base_batch=lasting.base_batch, base_size=lasting.base_size)
         return replace(terms, policy_share=lasting.policy_share)
 
+    # ---- restoring -------------------------------------------------------------------------------------------------
+
+    def trained_variables(self) -> dict[str, tf.Variable]:
+        """The variables that a rule restores, by name: weights, layers' statistics, and optimizers' slots.
+
+        The optimizers' counts of steps are not among them, since the job's steps go on, nor are their learning rates,
+        which are settings like the batch.
+        """
+        optimizers = self._trained.optimizers
+        own = [*optimizers, *(one.inner_optimizer for one in optimizers if hasattr(one, "inner_optimizer"))]
+        settings = [setting for one in own for setting in (one.iterations, one.learning_rate)]
+        kept = {id(one.value) for one in settings if isinstance(one, keras.Variable)}
+        classes = self.state().classes
+        found = {**classes.shared, **classes.averaged, **classes.of_rank_0}
+        return {name: one for name, one in found.items() if name.startswith(_TRAINED) and id(one) not in kept}
+
+    def read_named(self, name: str) -> tuple[Path, Manifest, list[Any]]:
+        """Reads the values of `trained_variables` from a named checkpoint of the job's folder; changes no variable.
+
+        Raises:
+            UsageError: There is no checkpoint of this name, it is damaged, or it is of another model.
+        """
+        self.wait()  # the checkpoint may be the one that is being written
+        path = find_named(self._folder(CheckpointRequest("")).path, name)
+        manifest, values = read_values(path, self.state(), self.trained_variables(), within=_TRAINED)
+        return path, manifest, values
+
     # ---- writing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def best_signal(self) -> str:
+        """The signal whose lowest value makes a checkpoint the best one; empty without ``kungfu-run --keep best``."""
+        return self._settings.best_signal
 
     @property
     def is_wanted(self) -> bool:
@@ -203,15 +252,39 @@ class CheckpointManager:
         return bool(self._wanted)
 
     def request(self, request: CheckpointRequest) -> None:
-        """Requests a checkpoint at the next barrier; rank 0 of that barrier writes it."""
-        self._wanted[self._folder(request).path] = request
+        """Requests a checkpoint at the next barrier; rank 0 of that barrier writes it, under all requested names.
 
-    def take_over(self) -> None:
-        """Requests again, after the loss of rank 0, the checkpoints that rank 0 had not written to disk."""
-        for path, (request, step) in self._entrusted.items():
+        Raises:
+            UsageError: The name is the one that ``kungfu-run --keep best`` gives to checkpoints.
+        """
+        if BEST in request.names and self.best_signal:
+            raise UsageError(
+                f"{request.reason} writes a checkpoint named {BEST!r}, and kungfu-run --keep best gives this name to "
+                f"the checkpoint with the lowest {self.best_signal}: give another name, or leave out --keep best"
+            )
+        path = self._folder(request).path
+        names = (*(self._wanted[path].names if path in self._wanted else ()), *request.names)
+        self._wanted[path] = replace(request, names=tuple(dict.fromkeys(names)))
+
+    def take_over(self, *, step: int, leads: bool) -> None:
+        """Requests again, after the loss of rank 0, the checkpoints that rank 0 had not written to disk.
+
+        A named checkpoint is of a certain step, often the best: the state of a later step does not get the name.
+
+        Args:
+            step: The number of steps done by now.
+            leads: True if this peer is rank 0 now, which reports a named checkpoint that is lost.
+        """
+        for path, (request, requested_at) in self._entrusted.items():
             # A newer request for the folder replaces this one; a checkpoint on disk is done.
-            if path not in self._wanted and not has_step(path, step):
-                self._wanted[path] = request
+            if path in self._wanted or has_step(path, requested_at):
+                continue
+            if request.names and requested_at != step:
+                if leads:
+                    reason = f"rank 0 was lost before {' and '.join(request.names)} was on disk"
+                    self._report(request, path, step=requested_at, error=reason)
+                continue
+            self._wanted[path] = request
         self._entrusted.clear()
 
     def start_wanted(self, manifest: Manifest, *, rank: int) -> None:
@@ -243,30 +316,49 @@ class CheckpointManager:
             **{phase_file(number): partial(phases.packed, number) for number in phases.numbers()},
         }
 
-    def wait(self) -> None:
-        """Waits until the last checkpoint is on disk."""
-        if self._writing is not None:
-            self._writing.result()
+    def wait(self) -> str:
+        """Waits until the last checkpoint is on disk; returns its path, or an empty text if none was written."""
+        return "" if self._writing is None else self._writing.result()
 
     def _folder(self, request: CheckpointRequest) -> CheckpointFolder:
         settings = self._settings
         folder = request.folder or CheckpointFolder(Path(settings.folder).absolute(), settings.keep)
         return replace(folder, job=settings.job)
 
-    def _write(self, request: CheckpointRequest, manifest: Manifest, snapshot: StateSnapshot, held_s: float) -> None:
+    def _write(self, request: CheckpointRequest, manifest: Manifest, snapshot: StateSnapshot, held_s: float) -> str:
         """Writes a checkpoint. A full or missing disk, or a folder of another job, is reported; training continues."""
         started, folder = time.monotonic(), self._folder(request)
         where, size_bytes, reason = folder.path, None, ""
+        if request.folder is None and self._is_best(manifest, folder.path):
+            request = replace(request, names=(*request.names, BEST))
         try:
-            path = folder.publish(manifest.step, lambda beside: snapshot.write(manifest, beside))
+            path = folder.publish(manifest.step, lambda beside: snapshot.write(manifest, beside), names=request.names)
             where, size_bytes = path, sum(file.stat().st_size for file in path.iterdir())
         except (OSError, FolderInUse, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0]
-            print(f"kungfu: no checkpoint of step {manifest.step} in {folder.path}: {reason}", file=sys.stderr)
-        event = CheckpointEvent(
-            step=manifest.step, rule=request.reason, path=str(where), size_bytes=size_bytes, error=reason,
+        self._report(
+            request, where, step=manifest.step, error=reason, size_bytes=size_bytes,
             seconds=round(time.monotonic() - started, 6), stop_s=round(held_s, 6),
         )  # fmt: skip
+        return "" if reason else str(where)
+
+    def _is_best(self, manifest: Manifest, folder: Path) -> bool:
+        """True if the value of the signal of ``--keep best`` is lower than that of the best checkpoint so far."""
+        value = manifest.signals.get(self.best_signal, math.nan)
+        try:
+            lowest = read_manifest(find_named(folder, BEST)).signals.get(self.best_signal, math.inf)
+        except UsageError:  # there is none yet, or it is damaged
+            lowest = math.inf
+        return math.isfinite(value) and value < lowest
+
+    def _report(self, request: CheckpointRequest, path: Path, *, step: int, error: str = "", **more: Any) -> None:
+        """Records a checkpoint that was written, or that could not be written, which is also printed."""
+        if error:
+            print(f"kungfu: no checkpoint of step {step} in {path}: {error}", file=sys.stderr)
+        given = {"seconds": 0.0, "stop_s": 0.0, **more}
+        event = CheckpointEvent(
+            step=step, rule=request.reason, path=str(path), error=error, names=request.names, **given
+        )
         self._record("events", event)
 
 

@@ -37,6 +37,10 @@ class TrackedTree:
 
     def copy_with(self, values: Sequence[Any]) -> Any:
         """A ``tf.train.Checkpoint`` with the structure of this tree and with these values."""
+        return self.copies_of(values)[0]
+
+    def copies_of(self, values: Sequence[Any]) -> list[Any]:
+        """Copies of the objects of this tree with these values; the first is a ``tf.train.Checkpoint`` of all."""
         with tf.device("/CPU:0"):
             nodes = [
                 tf.train.Checkpoint() if value is None else tf.Variable(value, trainable=False) for value in values
@@ -44,7 +48,7 @@ class TrackedTree:
         for node, children in zip(nodes, self.children, strict=True):
             for name, index in children.items():
                 setattr(node, name, nodes[index])
-        return nodes[0]
+        return nodes
 
 
 def tracked_tree(root: Any) -> TrackedTree:
@@ -74,6 +78,7 @@ def _variable_of(one: Any) -> tf.Variable | None:
 
 _SHOWN = 4  # the number of a checkpoint's differences shown in a message
 STATE = "state"  # the prefix of TensorFlow's files in the folder of a checkpoint
+_UNREADABLE = (tf.errors.OpError, ValueError, RuntimeError, IndexError)  # raised for a damaged file
 
 
 def phase_file(number: int) -> str:
@@ -147,8 +152,50 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
         UsageError: The checkpoint does not fit or cannot be read; no variable was changed in this case.
     """
     manifest = read_manifest(path)
-    # Checks names, shapes and types first: they reveal which attached object differs.
-    wrong = list(mismatches(manifest.variables, list(entries(checkpointed.classes.all()))))
+    _refuse_unlike(path, manifest.variables, list(entries(checkpointed.classes.all())))
+    # Variables are written from here on, so every check that may fail comes before.
+    _check_readable(path)
+    checkpointed.root.read(str(path / STATE))
+    _check_same(path, manifest.variables, list(entries(checkpointed.classes.all())))
+    return manifest
+
+
+def read_values(
+    path: Path, checkpointed: CheckpointedState, variables: Mapping[str, tf.Variable], *, within: tuple[str, ...]
+) -> tuple[Manifest, list[Any]]:
+    """Reads the values of some variables from a checkpoint, into a copy of all: no variable changes.
+
+    Args:
+        path: The folder of the checkpoint.
+        checkpointed: All variables of checkpoints.
+        variables: The variables to be read, by name.
+        within: The prefixes of the names that must be the same in the checkpoint and here; other variables, such as
+            the folds of policies, may differ.
+
+    Returns:
+        The manifest of the checkpoint, and the values in the order of ``variables``.
+
+    Raises:
+        UsageError: The checkpoint does not fit or cannot be read.
+    """
+    manifest = read_manifest(path)
+    ours = {name: one for name, one in checkpointed.classes.all().items() if name.startswith(within)}
+    written = [one for one in manifest.variables if one.name.startswith(within)]
+    _refuse_unlike(path, written, list(entries(ours)))
+    tree = checkpointed.tree
+    nodes = tree.copies_of(tree.values())
+    try:
+        nodes[0].read(str(path / STATE)).expect_partial()
+    except _UNREADABLE as error:
+        raise _damaged(path, error) from error
+    copies = {id(one): node for one, node in zip(tree.variables, nodes, strict=True) if one is not None}
+    _check_same(path, written, list(entries({name: copies[id(one)] for name, one in ours.items()})))
+    return manifest, [copies[id(one)] for one in variables.values()]
+
+
+def _refuse_unlike(path: Path, written: Sequence[VariableEntry], here: Sequence[VariableEntry]) -> None:
+    """Compares names, shapes and types: they reveal which attached object differs."""
+    wrong = list(mismatches(written, here))
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
         raise UsageError(
@@ -156,11 +203,6 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
             "model, optimizer and policies and register the values that it was written with; of a model alone, "
             f"tf.train.Checkpoint(model=model).read({str(path / STATE)!r}) takes what fits"
         )
-    # Variables are written from here on, so every check that may fail comes before.
-    _check_readable(path)
-    checkpointed.root.read(str(path / STATE))
-    _check_same(path, manifest.variables, list(entries(checkpointed.classes.all())))
-    return manifest
 
 
 def _check_readable(path: Path) -> None:
@@ -169,11 +211,13 @@ def _check_readable(path: Path) -> None:
         reader = tf.train.load_checkpoint(str(path / STATE))
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"the checkpoint {path} is damaged: {reason}; resume from another one in {path.parent}"
-        ) from error
+    except _UNREADABLE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: BaseException) -> UsageError:
+    reason = str(error).splitlines()[0]
+    return UsageError(f"the checkpoint {path} is damaged: {reason}; resume from another one in {path.parent}")
 
 
 def _check_same(path: Path, written: Sequence[VariableEntry], read: Sequence[VariableEntry]) -> None:

@@ -14,7 +14,17 @@ from msgspec.structs import replace
 from kungfu.compiler.fired import FiredRule
 from kungfu.event_log import events
 from kungfu.rule_requests import HookAnswer
-from kungfu.runtime.api import Asked, BarrierResult, Leave, RecordEntry, Resize, SetBatch, SetRate, SetValue
+from kungfu.runtime.api import (
+    Asked,
+    BarrierResult,
+    Leave,
+    RecordEntry,
+    Resize,
+    RestoreCheckpoint,
+    SetBatch,
+    SetRate,
+    SetValue,
+)
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
@@ -364,6 +374,8 @@ def _setting(request: Asked) -> str:
             return f"a learning rate of {rate:g}"
         case SetValue(name, value):
             return f"the value {name!r} to be {value!r}"
+        case RestoreCheckpoint(name):
+            return f"the checkpoint {name!r} restored"
     return ""
 
 

@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints.folder import CheckpointFolder, FolderInUse, claim, find, has_step, published, release
+from kungfu.runtime.checkpoints.folder import (
+    CheckpointFolder,
+    FolderInUse,
+    claim,
+    find,
+    find_named,
+    has_step,
+    names_in,
+    published,
+    release,
+)
 from kungfu.runtime.checkpoints.manifest import Manifest, read_manifest, write_manifest
 from kungfu.runtime.core.terms import Terms
 
@@ -228,3 +238,65 @@ def test_where_nothing_can_be_locked_a_job_sweeps_its_own_files_only(tmp_path, m
         (tmp_path / name).mkdir()
     CheckpointFolder(tmp_path, job="two").publish(5, writing(5))
     assert visible(tmp_path) == [".writing-one-3-ab", "latest", "step-00000005"]
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def named(folder: Path, step: int, *names: str, keep: int = 1) -> Path:
+    return CheckpointFolder(folder, keep).publish(step, writing(step), names=names)
+
+
+def test_a_name_moves_to_the_newest_in_one_step_and_keeps_its_checkpoint(tmp_path):
+    first = named(tmp_path, 1, "best", "first")
+    assert find(tmp_path / "best") == first == find_named(tmp_path, "best"), "by number, which stays as it is"
+    second = named(tmp_path, 2, "best")
+    publish(tmp_path, 3, 4, keep=1)
+    assert visible(tmp_path) == ["best", "first", "latest", "step-00000001", "step-00000002", "step-00000004"]
+    assert (find(tmp_path / "best"), find(tmp_path / "first")) == (second, first)
+    assert names_in(tmp_path) == ["best", "first"]
+    named(tmp_path, 5, "first", "best")
+    assert visible(tmp_path) == ["best", "first", "latest", "step-00000005"], "what has no name any more is pruned"
+    assert (tmp_path / "best" / "state").read_bytes() == b"state"
+
+
+def test_a_writer_that_was_killed_before_it_moved_a_name_leaves_the_old_one(tmp_path):
+    first = named(tmp_path, 1, "best")
+    (tmp_path / ".linking-0a").symlink_to("step-00000009")
+    assert find(tmp_path / "best") == first
+    named(tmp_path, 2, keep=3)
+    assert visible(tmp_path) == ["best", "latest", "step-00000001", "step-00000002"]
+
+
+def test_a_name_of_nothing_and_a_name_of_what_was_removed_are_told_apart(tmp_path):
+    named(tmp_path, 1, "best")
+    with pytest.raises(UsageError, match=r"no checkpoint 'worst' in .*; named there: best$"):
+        find_named(tmp_path, "worst")
+    assert find(tmp_path / "worst") is None
+    shutil.rmtree(tmp_path / "step-00000001")
+    assert not find_named(tmp_path, "best").exists()
+    with pytest.raises(UsageError, match="step-00000001 is no whole checkpoint"):
+        find(tmp_path / "best")
+    assert named(tmp_path, 2, "best") == find(tmp_path / "best")
+
+
+def test_a_folder_of_somebody_else_with_the_name_is_left_alone(tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "theirs").touch()
+    with pytest.raises(OSError, match="directory"):
+        named(tmp_path, 1, "best")
+    assert visible(tmp_path) == ["best", "latest", "step-00000001"]
+
+
+def test_a_resumed_run_takes_names_over_that_it_has_not_given_itself(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    best, worst = named(old, 1, "best", keep=3), named(old, 2, "worst", keep=3)
+    shutil.copytree(old / "best", old / "copied")  # as cp -rL does
+    own = named(new, 3, "worst")
+    CheckpointFolder(new).adopt_names(old)
+    assert [find(new / name) for name in ("best", "worst", "copied")] == [best, own, old / "copied"]
+    publish(new, 4, 5, keep=1)
+    assert worst.exists()
+    CheckpointFolder(old).adopt_names(old)
+    CheckpointFolder(tmp_path / "none").adopt_names(tmp_path)
+    assert not (tmp_path / "none").exists()

@@ -128,7 +128,7 @@ def test_every_request_has_one_row_of_the_codec_of_merge_and_in_words() -> None:
     carried = {field.message_type.name for field in pb.Asked.DESCRIPTOR.oneofs_by_name["what"].fields}
     assert carried == {kind.__name__ for kind in get_args(Request)}
     kinds = {kind.__name__ for kind in get_args(get_type_hints(Asked)["what"])}
-    assert kinds - carried == {"SetValue"}
+    assert kinds - carried == {"SetValue", "RestoreCheckpoint"}
     tree = ast.parse(Path(request.__file__).read_text())
     functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
     for name in ("_superseding", "in_words"):

@@ -30,7 +30,8 @@ def run_with(rule: Any, **given: Any) -> Any:
 
     membership: Any = StandaloneMembership()
     membership.record = record
-    return linear_run(policies=[given.pop("around", lambda one: one)(made)], membership=membership, **given), events
+    policies = [given.pop("around", lambda one: one)(made)]
+    return linear_run(*given.pop("layers", ()), policies=policies, membership=membership, **given), events
 
 
 def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
