@@ -12,7 +12,14 @@ from kungfu.control.action import Keep, Unit, checkpoint_name, ramp
 from kungfu.errors import PolicyError
 
 HookRequestKind = Literal[
-    "rescale", "evict", "replace", "set_global_batch_size", "set_learning_rate", "stop", "checkpoint", "restore",
+    "rescale",
+    "evict",
+    "replace",
+    "set_global_batch_size",
+    "set_learning_rate",
+    "stop",
+    "checkpoint",
+    "restore",
     "set_value",
 ]
 

@@ -317,8 +317,8 @@ class RestoredEvent(RuleEvent, frozen=True, kw_only=True, tag="restored"):
 
         Examples:
             >>> event = RestoredEvent(
-            ...     step=50, rule="early_stop", saw={}, name="best", path="kept/step-00000030", saved_step=30, at_step=51,
-            ...     stop_s=0.02)
+            ...     step=50, rule="early_stop", saw={}, name="best", path="kept/step-00000030", saved_step=30,
+            ...     at_step=51, stop_s=0.02)
             >>> event.one_line()
             "step 50: early_stop restores the checkpoint 'best' of step 30"
         """

@@ -94,7 +94,7 @@ class SimulatedBarrier:
         self._enter(view, decision)
 
     def _checkpoint(self, requests: Iterable[Asked]) -> None:
-        """Restores a checkpoint, which has no effect if no rule has written it, and then writes others, as real peers do."""
+        """Restores a checkpoint, without effect if no rule has written it, and then writes others, as real peers do."""
         merged = merge(one for one in requests if isinstance(one.what, SaveCheckpoint | RestoreCheckpoint))
         for one in merged:
             if isinstance(one.what, RestoreCheckpoint) and one.superseded_by:

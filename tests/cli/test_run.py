@@ -146,8 +146,10 @@ def test_a_missing_compiler_is_told_before_any_peer_starts(
         (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint", "--resume-if-any")),
         (("-np", "1", "--keep", "0"), ("--keep 0", "from 1 to 1000")),
         (("-np", "1", "--keep", "1001,best"), ("--keep 1001", "from 1 to 1000")),
-        *((("-np", "1", "--keep", one), (f"--keep {one}: takes a number", "--keep 3,best:val_loss"))
-          for one in ("many", "3,", ",best", "best:", "best,3", "3best", "3,worst", "best:a,b")),
+        *(
+            (("-np", "1", "--keep", one), (f"--keep {one}: takes a number", "--keep 3,best:val_loss"))
+            for one in ("many", "3,", ",best", "best:", "best,3", "3best", "3,worst", "best:a,b")
+        ),
         (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
         (("-np", "1", "--compare-every", "0"), ("--compare-every 0", "from 1 to 1000000 steps")),
         (("-np", "1", "--grace", "0"), ("--grace 0: must be from 1 to 86400 seconds",)),

@@ -328,7 +328,7 @@ def test_a_policy_that_stops_training_ends_the_epoch_there():
 
 @pytest.mark.parametrize("stops", [True, False], ids=["with a stop", "in the last step"])
 def test_the_best_weights_are_those_that_on_train_end_and_the_user_find(stops, tmp_path, monkeypatch):
-    """As with ``EarlyStopping(restore_best_weights=True)`` of Keras; validation, too, sees them if training is stopped."""
+    """As with ``EarlyStopping(restore_best_weights=True)`` of Keras; the validation after a stop sees them, too."""
     monkeypatch.chdir(tmp_path)
 
     @kf.policy

@@ -42,7 +42,7 @@ _held: dict[Path, int] = {}  # file descriptors of this process, by folder
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder of the newest ``keep`` checkpoints of ``job`` and of those with names; ``job`` is empty without a job."""
+    """A folder of the newest ``keep`` checkpoints of ``job``, and of named ones; ``job`` is empty without a job."""
 
     path: Path
     keep: int = 3
@@ -69,7 +69,7 @@ class CheckpointFolder:
                 release(self.path)
 
     def adopt_names(self, folder: Path) -> None:
-        """Takes over the names in another folder, such as that of a resumed run, which this folder does not have yet."""
+        """Takes over the names in another folder, such as that of a resumed run, that are not yet in this folder."""
         for name in names_in(folder):
             if not os.path.lexists(self.path / name):
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def find(path: Path) -> Path | None:
     """
     path = path.absolute()
     # A name is resolved once, since a job may give the name to another checkpoint.
-    is_named = path.is_symlink() and path.resolve().name.startswith(_NUMBERED)
+    is_named = path.is_symlink() and (path.resolve().name.startswith(_NUMBERED) or (path / MANIFEST).exists())
     path = path.resolve() if is_named else path
     newest = path if is_named or (path / MANIFEST).exists() else _newest(path)
     if newest is None:

@@ -161,7 +161,7 @@ class SaveCheckpoint(Struct, frozen=True, tag=True):
 
 
 class RestoreCheckpoint(Struct, frozen=True, tag=True):
-    """A request to restore the model and the optimizers from the checkpoint called ``name``; never sent in a message."""
+    """A request to restore model and optimizers from the checkpoint called ``name``; never sent in a message."""
 
     name: str
 

@@ -18,6 +18,8 @@ from kungfu.runtime.checkpoints.manifest import Manifest, read_manifest, stable_
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.settings import CheckpointSettings
+from kungfu.training.loop.attach import _check_best_signal
 from kungfu.training.loop.between_steps import complete_pending, left_pending
 from kungfu.training.run import Standing
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
@@ -331,3 +333,74 @@ def test_a_variable_that_is_reached_twice_is_one_of_the_tree():
     assert sum(one is not None for one in tree.variables) == 1
     copy = tree.copy_with(tree.values())
     assert copy.a is copy.b.again
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("step", "again"), [(2, True), (3, False)], ids=["at its step", "after another step"])
+def test_a_name_is_not_given_to_a_later_state_than_the_one_it_was_asked_for(tmp_path, capsys, step, again):
+    run, told = regular_run(), []
+    walked(run, until=2)
+    record, checkpoints = run.training._run, run.training._run.checkpoints
+    checkpoints._record = lambda stream, event: told.append(event)
+    checkpoints.request(CheckpointRequest("early_stop", CheckpointFolder(tmp_path), ("best",)))
+    record.pending.sync = PendingSync()
+    complete_pending(replace(record, standing=Standing(rank=1, size=3)))
+    left_pending(record, regrouped(lost=0), step=step)
+    assert checkpoints.is_wanted == again
+    complete_pending(replace(record, standing=Standing(size=2)))
+    checkpoints.wait()
+    assert (find(tmp_path / "best") is not None) == again
+    (event,) = told
+    assert (event.step, event.rule, event.names) == (2, "early_stop", ("best",))
+    assert event.error == ("" if again else "rank 0 was lost before best was on disk")
+    assert ("no checkpoint of step 2" in capsys.readouterr().err) == (not again)
+
+
+@kf.policy
+def watching(training):
+    """Names a signal, and writes a checkpoint after every step."""
+    price = training.fed("price").named("price")
+    return kf.control.always().when(price < 9).checkpoint()
+
+
+@pytest.mark.parametrize("signal", ["price", "mean_loss"])
+def test_the_best_checkpoint_is_that_with_the_lowest_value_also_in_a_resumed_run(tmp_path, monkeypatch, signal):
+    monkeypatch.chdir(tmp_path)
+    settings = CheckpointSettings(best_signal=signal, keep=1)
+    run, found = regular_run(policies=[watching()]), []
+
+    def step(price: float) -> None:
+        run.training.feed("price", price)
+        run.step(points(6))
+        run.training._run.checkpoints.request(CheckpointRequest("test"))
+        run.training._run.pending.sync = PendingSync()
+        complete_pending(run.training._run)
+        run.training._run.checkpoints.wait()
+
+    run.training._run.checkpoints._settings = settings
+    for price in (5.0, 4.0, 2.0, 2.0):
+        step(price)
+    assert read_manifest(find(tmp_path / "checkpoints" / "best")).step == (3 if signal == "price" else 4)
+    run.training.finish()
+    second = tmp_path / "second"
+    second.mkdir()
+    monkeypatch.chdir(second)
+    run = regular_run(policies=[watching()])
+    run.training._run.checkpoints._settings = settings
+    run.training.resume(tmp_path / "checkpoints")
+    for price in (3.0, 1.0):
+        step(price)
+        found.append(read_manifest(find(Path("checkpoints") / "best")).step)
+    assert found == ([3, 6] if signal == "price" else [5, 6])
+
+
+def test_a_signal_that_no_policy_names_and_a_name_that_two_would_give_are_refused():
+    run = regular_run(policies=[watching()])
+    plan, checkpoints = run.training._run.plan, run.training._run.checkpoints
+    with pytest.raises(UsageError, match=r"--keep best:cost: no policy .* there are mean_loss, price; name one"):
+        _check_best_signal(plan, "cost")
+    checkpoints._settings = replace(checkpoints._settings, best_signal="price")
+    with pytest.raises(UsageError, match=r"early_stop writes a checkpoint named 'best', and kungfu-run --keep best"):
+        checkpoints.request(CheckpointRequest("early_stop", names=("best",)))
