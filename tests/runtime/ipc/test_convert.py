@@ -19,7 +19,7 @@ from kungfu.runtime.core import request
 from kungfu.runtime.core.cluster.events import ReportedEvent, Spawn
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, ProgramPart
-from kungfu.runtime.core.request import Asked, Keep, Leave, Request, Resize, SetValue
+from kungfu.runtime.core.request import Asked, Keep, Leave, Request, Resize, RestoreCheckpoint, SaveCheckpoint, SetValue
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.size_limits import Hold
 from kungfu.runtime.core.terms import Terms
@@ -29,8 +29,8 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 
 counts, seconds, texts = st.integers(0, 2**40), st.floats(0, 1e6), st.text(max_size=9)
 PLAIN = {int: counts, float: seconds, str: texts, bool: st.booleans(), type(None): st.none()}
-# The fields that do not travel; nor does a `SetValue`, which only a hook of this process makes.
-LOCAL = {Decision: {"settings", "superseded", "held", "slow"}, Hold: {"expires"}}
+# The fields that do not travel; nor do a `SetValue` and a `RestoreCheckpoint`, which only this process makes.
+LOCAL = {Decision: {"settings", "superseded", "held", "slow"}, Hold: {"expires"}, SaveCheckpoint: {"name"}}
 
 
 @cache
@@ -46,7 +46,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         case (origin, (_, kind)) if origin is Mapping:
             return st.dictionaries(texts, values_of(kind), max_size=3)
         case (_, kinds) if kinds:
-            return st.one_of(*(values_of(kind) for kind in kinds if kind is not SetValue))
+            return st.one_of(*(values_of(kind) for kind in kinds if kind not in (RestoreCheckpoint, SetValue)))
     hints = get_type_hints(hint)
     sent = [name for name in signature(hint).parameters if name not in LOCAL.get(hint, ())]
     return st.builds(hint, **{name: values_of(hints[name]) for name in sent})
