@@ -39,6 +39,8 @@ ALLOWED = {
     '"seed" not in str(key)': "keys of configs",
     "_ADDRESS = ": "texts that stand for objects of the program",
     "__module__.startswith(": "modules of classes that users pass",
+    "_NUMBERED": "names of the folders of checkpoints",
+    **dict.fromkeys(("name.startswith(_TRAINED)", "name.startswith(within)"), "names of variables"),
 }
 
 

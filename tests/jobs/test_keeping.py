@@ -95,7 +95,7 @@ def test_a_joiner_that_alone_is_left_before_its_first_step_has_the_registered_va
     assert found["counted"] == found["steps"] - 1, "what the program did after the last step of the old peer is lost"
 
 
-def test_all_peers_go_back_to_a_named_checkpoint_whatever_happens_to_the_job_meanwhile(tmp_path):
+def test_all_peers_go_back_to_a_named_checkpoint_whatever_happens_meanwhile(tmp_path):
     """In the barrier in which a peer joins; again as rank 0 is killed over the file; and in the step of a stop."""
     kept, results = tmp_path / "kept", tmp_path / "results"
     options = ("-np", 2, "--max", 3, "--failures", 0, "--checkpoints", kept, "--keep", "2,best")
@@ -116,12 +116,15 @@ def test_all_peers_go_back_to_a_named_checkpoint_whatever_happens_to_the_job_mea
     found = endings(results)
     assert ({tuple(one["weights"]) for one in found}, len({one["all"] for one in found})) == (good, 1)
     taken = Counter(sample for _, samples, _ in lines for sample in samples)
-    assert (max(taken.values()), len(taken)) == (1, sum(row["batch"] for row in ended.metrics)), "each sample once"
+    assert (max(taken.values()), len(taken)) == (1, 20 * joined + 30 * (stopped - joined)), "each sample once"
 
+    # The last steps of the rank 0 that was killed may not be in the record.
     loss = {row["step"]: row["loss"] for row in ended.metrics}
     written = [one["step"] for one in ended.all_of("checkpoint") if one["step"] not in (joined, killed, stopped)]
-    lowest = min(loss[step] for step in written)
-    assert read_manifest(find(kept / "best")).signals == {"mean_loss": lowest}, "of all, also after rank 0 was lost"
+    best = read_manifest(find(kept / "best"))
+    assert best.signals["mean_loss"] == loss.get(best.step, best.signals["mean_loss"])
+    assert best.signals["mean_loss"] <= min(loss[step] for step in written if step in loss)
+    assert killed < max(written), "a checkpoint was compared after rank 0 was lost"
     assert find(kept / "good").name == "step-00000006"
     assert len({path.resolve() for path in kept.glob("step-*")}) <= 4, "the newest two, and those with names"
 

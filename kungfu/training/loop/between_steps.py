@@ -104,8 +104,9 @@ def complete_state(run: Run) -> None:
 def _start_checkpoints(run: Run, *, rank: int) -> None:
     """Starts the requested checkpoints; called when all state is present, and equal on all peers."""
     batch = int(read_variable(run.graph_state.progress.batch))
-    more = {"phase": max(1, run.settings.phase), "data": run.declared.data, "signals": _compared_signal(run)}
-    run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, **more), rank=rank)
+    phase, data, signals = max(1, run.settings.phase), run.declared.data, _compared_signal(run)
+    manifest = Manifest(run.steps(), run.size, batch, run.terms, data=data, phase=phase, signals=signals)
+    run.checkpoints.start_wanted(manifest, rank=rank)
     refuse_other_model(run, peer_group(run))
 
 

@@ -56,7 +56,7 @@ def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path)
 def test_a_record_of_another_version_is_refused_as_a_whole(tmp_path: Path, first: str, found: str) -> None:
     (tmp_path / "events.jsonl").write_text(f'{first}\n{{"event": "noticed", "peer": 1}}\n')
     for read in (read_events, read_start):
-        with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 4"):
+        with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 5"):
             read(tmp_path)
 
 

@@ -191,7 +191,7 @@ def removed() -> None:
         (removed, "is no whole checkpoint"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_had_changes_nothing_and_is_told_with_the_rules_name(spoil, told, capsys):
+def test_a_checkpoint_that_cannot_be_had_changes_nothing_and_is_told(spoil, told, capsys):
     run, events = full((1, saved()), (4, restored("better" if spoil is missing else "best")))
     run.steps(3)
     run.training._run.checkpoints.wait()
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_model_is_not_taken():
     assert "is not of this program" in event["error"]
 
 
-def test_training_that_ends_without_the_model_it_should_have_is_an_error_and_loses_nothing():
+def test_training_that_ends_without_the_wanted_model_is_an_error_and_loses_nothing():
     run, events = full((3, restored()), (3, lambda trigger: trigger.stop()))
     run.steps(4)
     assert run.training.stopped
@@ -303,7 +303,7 @@ def test_only_rank_0_has_the_file_and_all_have_its_bits(tmp_path, wanted):
     assert found == [(3 if wanted[0] else 1, None)] * 2
 
 
-def test_a_peer_that_is_lost_meanwhile_leaves_a_request_and_stages_by_which_the_states_are_told_apart(tmp_path):
+def test_a_peer_that_is_lost_meanwhile_leaves_the_request_to_the_others(tmp_path):
     runs = [in_folder(full((90, restored()))[0], tmp_path) for _ in range(2)]
     for run in runs:
         run.step(points(6))
