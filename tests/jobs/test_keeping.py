@@ -14,6 +14,7 @@ from kungfu.cli.main import main
 from kungfu.cli.run import main as kungfu_run
 from kungfu.runtime.checkpoints.folder import find
 from kungfu.runtime.checkpoints.manifest import read_manifest
+from kungfu.trace import read_trace, replay
 from tests.jobs.harness import QUICKLY_S, ROOT, left_in, lines_of, ran, started
 
 SAMPLES = 4000
@@ -147,6 +148,9 @@ def test_the_recipe_of_early_stopping_ends_a_fit_with_its_best_model_on_all_peer
         assert one["trainable"] == one["steps"]["17"] != one["steps"]["27"]
         assert one["on_train_end"] == [one["all"]] == [found[0]["all"]], "with the statistics of layers"
         assert one["epochs"] == [0, 1, 2, 3, 4, 5]
+    trace = read_trace(ended.folder)
+    again = replay(trace.plan, trace, whose="the run's")
+    assert (again.differences, [one.step for one in again.decisions]) == ((), [6, 11, 16, 26, 26])
     assert main(["why", str(ended.folder)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert f"{restored['rule']} restores the checkpoint 'best' of step 17" in told

@@ -295,12 +295,18 @@ def test_only_rank_0_has_the_file_and_all_have_its_bits(tmp_path, wanted):
 
     def act(rank: int, attachment: Any) -> tuple[int, Asked | None]:
         here = peer(runs[rank], rank, 2, wanted=wanted[rank])
-        restore_wanted(here, PeerGroup(rank, 2, total_of(attachment)), decided_by=0)
-        return here.standing.stage, here.pending.restoring.wanted
+        group = PeerGroup(rank, 2, total_of(attachment))
+        restore_wanted(here, group, decided_by=0)
+        restoring, done = here.pending.restoring, here.pending.restoring.done_at
+        restoring.wanted, restoring.is_last = Asked(RestoreCheckpoint("nothing"), "go_back", 5), True
+        restore_wanted(here, group, decided_by=0)
+        assert "go_back wants the checkpoint 'nothing' restored: there is no" in restoring.error, "known to all"
+        assert (restoring.wanted, restoring.done_at) == (None, done)
+        return here.standing.stage, restoring.wanted
 
     found = on_peers(2, act)
     assert [values(run) for run in runs] == ([kept, kept] if wanted[0] else [now, other])
-    assert found == [(3 if wanted[0] else 1, None)] * 2
+    assert found == [(5 if wanted[0] else 3, None)] * 2
 
 
 def test_a_peer_that_is_lost_meanwhile_leaves_the_request_to_the_others(tmp_path):
