@@ -92,6 +92,24 @@ def test_weights_statistics_and_slots_come_back_and_all_else_goes_on():
     assert os.readlink("checkpoints/best") == "step-00000003"
 
 
+def test_a_loop_in_the_graph_goes_back_between_two_of_its_steps():
+    run, events = full((2, saved()), (4, restored()))
+    run.step(points(6))
+    weights = tf.Variable(tf.zeros([6, 4]))
+
+    @tf.function
+    def steps(x: Any) -> None:
+        for step in tf.range(5):
+            run.step(x)
+            weights.scatter_update(tf.IndexedSlices(tf.reshape(run.model.weights[-1], [1, 4]), [step]))
+
+    steps(points(6))
+    (event,) = of_kind(events, "restored")
+    assert (event["saved_step"], event["at_step"], run.training.step_number) == (3, 5, 6)
+    after = weights.numpy()[:5].tolist()  # steps 2 to 6, each after its barrier
+    assert after[3] == after[1] != after[2]
+
+
 def test_a_name_goes_to_the_newest_and_its_checkpoint_outlives_those_that_are_newer():
     plain = [(step, lambda trigger: trigger.checkpoint()) for step in (6, 8, 10, 12)]
     run, events = full((2, saved()), (4, saved()), *plain, (14, restored()))
