@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, Restore, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import (
+    Call,
+    Checkpoint,
+    Evict,
+    Replace,
+    Rescale,
+    Restore,
+    SetGlobalBatchSize,
+    SetLearningRate,
+    SetVariable,
+)
 from kungfu.control.hook import Control, HookRequest, HookRequestKind
 from kungfu.errors import PolicyError
 from kungfu.policy_definition.policy import in_brackets
@@ -25,7 +37,6 @@ _OF_LATER_STEPS: tuple[HookRequestKind, ...] = (
     "set_learning_rate",
     "stop",
 )
-_Requested = request.Request | request.SetValue | request.RestoreCheckpoint
 _BUDGET_USED_UP, _OVER = "its budget of rescales is used up", "training is over"
 _REPLACEMENTS_USED_UP = "its budget of replacements is used up"
 
@@ -140,7 +151,7 @@ def rescale_sources(
     }
 
 
-def asked_by(fired: FiredRule, what: _Requested | None = None) -> request.Asked:
+def asked_by(fired: FiredRule, what: request.AnyRequest | None = None) -> request.Asked:
     """The request ``what`` with the rule that made it; by default, ``what`` is the setting that the rule requests."""
     what = _setting(fired) if what is None else what
     return request.Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
@@ -157,10 +168,11 @@ def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mappi
     return replace(fired, ranks=tuple(sorted(order[:left])))
 
 
-def _of_rule(fired: FiredRule, view: View) -> _Requested | None:
+def _of_rule(fired: FiredRule, view: View) -> request.AnyRequest | None:
     match fired.action:
-        case Rescale(keep=keep, max_global_batch=most):
-            return request.Resize(round(fired.value), keep, most)
+        case Rescale(keep=keep, max_global_batch=most, ramp_length=length, unit=unit):
+            samples, rate = (fired.inputs.get(name, math.nan) for name in ("target_batch", "target_rate"))
+            return request.Resize(round(fired.value), keep, most, **_with_peers(samples, rate, length, unit))
         case Evict():
             return _leave(view, fired.ranks, when="now")
         case Replace():
@@ -172,6 +184,12 @@ def _of_rule(fired: FiredRule, view: View) -> _Requested | None:
     return _setting(fired)
 
 
+def _with_peers(samples: float, rate: float, ramp_length: float, unit: request.RampUnit) -> dict[str, Any]:
+    """The fields of a `Resize` for the batch and the rate that come with the peers; a NaN requests nothing."""
+    batch = None if math.isnan(samples) else request.SetBatch(samples)
+    return {"batch": batch, "rate": None if math.isnan(rate) else request.SetRate(rate, ramp_length, unit)}
+
+
 def _setting(fired: FiredRule) -> request.Request:
     """The setting requested by a rule that fired."""
     match fired.action:
@@ -179,13 +197,16 @@ def _setting(fired: FiredRule) -> request.Request:
             return request.SetRate(fired.value, length, unit)
         case SetGlobalBatchSize():
             return request.SetBatch(fired.value)
+        case SetVariable(name=name):
+            return request.SetNumber(name, fired.value)
     return request.StopTraining()
 
 
-def _of_hook(made: HookRequest, view: View) -> _Requested | None:
+def _of_hook(made: HookRequest, view: View) -> request.AnyRequest | None:
     match made.kind:
         case "rescale":
-            return request.Resize(made.value, made.keep)
+            beside = _with_peers(made.batch, made.rate, made.ramp_length, made.unit)
+            return request.Resize(made.value, made.keep, **beside)
         case "evict":
             return _leave(view, made.ranks, when="now")
         case "replace":

@@ -96,6 +96,16 @@ def test_a_hook_asks_for_what_rules_ask_for_in_the_order_of_the_policies() -> No
     ]
 
 
+def test_a_hook_decides_a_size_a_batch_and_a_rate_at_once() -> None:
+    found = called(lambda control: control.rescale(3, batch=128.4, rate=0.5, over_samples=640))
+    rate = request.SetRate(0.5, 640, "samples")
+    assert request.Resize(3, "local_batch_size", batch=request.SetBatch(128.4), rate=rate) in [
+        one.what for one in found
+    ]
+    used_up = answer_of(lambda control: control.rescale(3, batch=128), over_budget=True)
+    assert (used_up.requests, used_up.ignored) == ((), "its budget of rescales is used up")
+
+
 def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() -> None:
     def hook(control: Control) -> None:
         control.evict([1])

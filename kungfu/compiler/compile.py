@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.passes import check, schedule, simplify
-from kungfu.control import Budget, Call, Evict, Replace, Rule
-from kungfu.control.action import changes_membership, rewired
+from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
+from kungfu.control.action import changes_membership, numbers_of, rewired
 from kungfu.control.budget import Allowance, Spent, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
@@ -113,6 +113,9 @@ def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule,
         # Joiners on their way change the cluster too, and are charged once they have joined.
         spent = spent.and_rescale(Source("target_size") > 0)
     allowed = allowance.allows(spent, replacing=replaces)
+    if isinstance(rule.action, Rescale) and len(numbers_of(rule.action)) > 1:
+        # With the size in place, the rule changes settings only, which cost nothing.
+        allowed = allowed | (rule.action.target == Source("size"))
     if replaces and allowance.counts_replacements:
         rule = _with_replacements_left(rule, allowance, spent=spent)
     else:

@@ -209,6 +209,7 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     # Invented steps may omit the kind of a pending change: then all rules wait for the change.
     **dict.fromkeys(("barrier_due", "change_due", "replacing"), lambda _, known: known["pending"]),
     "replacement_refused": lambda local, known: False,
+    "requested_rate": lambda local, known: np.float32(0.0),
     **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),
 }
 

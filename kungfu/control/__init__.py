@@ -11,6 +11,7 @@ from kungfu.control.action import (
     Restore,
     SetGlobalBatchSize,
     SetLearningRate,
+    SetVariable,
     Stop,
 )
 from kungfu.control.budget import Budget
@@ -34,6 +35,7 @@ __all__ = [
     "Rule",
     "SetGlobalBatchSize",
     "SetLearningRate",
+    "SetVariable",
     "SizeEstimate",
     "Stop",
     "Trigger",

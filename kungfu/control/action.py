@@ -14,7 +14,8 @@ from kungfu.signal import Signal
 Keep = Literal["local_batch_size", "global_batch_size"]
 """The batch size that a rescale keeps: each peer's (the global batch size then follows the size), or the global one."""
 Unit = Literal["steps", "samples"]
-Setting = Literal["size", "global batch size", "learning rate"]
+Setting = str
+"""A quantity of the job that a rule sets: "size", "global batch size", "learning rate", or "value of 'name'"."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -26,11 +27,19 @@ class Rescale:
         target: The number of peers: float32, equal on all peers, whole, within the limits; NaN requests nothing.
         keep: The batch size that does not change: "local_batch_size" or "global_batch_size".
         max_global_batch: The maximum number of samples of a step if the local batch size is kept; 0 for no limit.
+        batch: The global batch size that comes with the peers, in samples; NaN or ``None`` for that of `keep`.
+        rate: The learning rate that comes with the peers; NaN or ``None`` for the present one.
+        ramp_length: The length of the ramp to `rate` in `unit`, as for `SetLearningRate`.
+        unit: Steps, or samples over all peers.
     """
 
     target: Signal
     keep: Keep
     max_global_batch: int = 0
+    batch: Signal | None = None
+    rate: Signal | None = None
+    ramp_length: float = 0.0
+    unit: Unit = "steps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +72,19 @@ class SetLearningRate:
     target: Signal
     ramp_length: float
     unit: Unit
+
+
+@dataclass(frozen=True, eq=False)
+class SetVariable:
+    """Requests another number for a registered value, or for the optimizer's momentum or weight decay.
+
+    Attributes:
+        name: The name of the value.
+        target: The number: float32, equal on all peers; NaN requests nothing.
+    """
+
+    name: str
+    target: Signal
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +132,9 @@ class Restore:
     name: str
 
 
-Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint | Restore
+Action = (
+    Rescale | SetGlobalBatchSize | SetLearningRate | SetVariable | Stop | Call | Evict | Replace | Checkpoint | Restore
+)
 """The request of a rule when it fires."""
 
 
@@ -121,7 +145,7 @@ def changes_membership(action: Action) -> bool:
 
 def target_of(action: Action) -> Signal | None:
     """The number that an action requests; ``None`` if the action requests no number."""
-    return action.target if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)) else None
+    return next(iter(numbers_of(action).values()), None)
 
 
 def mask_of(action: Action) -> Signal | None:
@@ -129,25 +153,40 @@ def mask_of(action: Action) -> Signal | None:
     return action.mask if isinstance(action, (Evict, Replace)) else None
 
 
+def numbers_of(action: Action) -> Mapping[Setting, Signal]:
+    """The job-wide settings that an action changes, each with the requested number; the target comes first."""
+    match action:
+        case Rescale(target, batch=batch, rate=rate):
+            given = {"size": target, "global batch size": batch, "learning rate": rate}
+            return {setting: number for setting, number in given.items() if number is not None}
+        case SetGlobalBatchSize(target):
+            return {"global batch size": target}
+        case SetLearningRate(target):
+            return {"learning rate": target}
+        case SetVariable(name, target):
+            return {f"value of {name!r}": target}
+    return {}
+
+
 def setting_of(action: Action) -> Setting | None:
-    """The job-wide setting that an action changes: size, global batch size or learning rate; else ``None``."""
-    if isinstance(action, Rescale):
-        return "size"
-    if isinstance(action, SetGlobalBatchSize):
-        return "global batch size"
-    return "learning rate" if isinstance(action, SetLearningRate) else None
+    """The setting that an action is about, such as the size; ``None`` if the action sets nothing."""
+    return next(iter(numbers_of(action)), None)
 
 
 def operands(action: Action) -> tuple[Signal, ...]:
     """Every signal that an action needs."""
     if isinstance(action, Call):
         return action.signals
-    return tuple(one for one in (target_of(action), mask_of(action)) if one is not None)
+    mask = mask_of(action)
+    return (*numbers_of(action).values(), *(() if mask is None else (mask,)))
 
 
 def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
     """The action with its nodes replaced by those in `shared`."""
-    if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)):
+    if isinstance(action, Rescale):
+        batch, rate = (None if one is None else shared[one] for one in (action.batch, action.rate))
+        return replace(action, target=shared[action.target], batch=batch, rate=rate)
+    if isinstance(action, (SetGlobalBatchSize, SetLearningRate, SetVariable)):
         return replace(action, target=shared[action.target])
     if isinstance(action, (Evict, Replace)):
         return replace(action, mask=shared[action.mask])
@@ -156,18 +195,20 @@ def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
     return action
 
 
-def ramp(*, over_steps: float | None, over_samples: float | None) -> tuple[float, Unit]:
-    """The length of a ramp and its unit; 0 steps if no length is given."""
+def ramp(
+    *, over_steps: float | None, over_samples: float | None, method: str = "set_learning_rate"
+) -> tuple[float, Unit]:
+    """The length of a ramp and its unit; 0 steps if no length is given. Errors name `method`."""
     if over_steps is not None and over_samples is not None:
         raise PolicyError(
-            f"set_learning_rate(over_steps={over_steps!r}, over_samples={over_samples!r}): a ramp has one length; give "
+            f"{method}(over_steps={over_steps!r}, over_samples={over_samples!r}): a ramp has one length; give "
             "one of them"
         )
     unit: Unit = "steps" if over_samples is None else "samples"
     length = over_steps if over_samples is None else over_samples
     length = 0.0 if length is None else length
     if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 <= length < math.inf:
-        raise PolicyError(f"set_learning_rate(over_{unit}={length!r}): takes a finite number of {unit}, at least 0")
+        raise PolicyError(f"{method}(over_{unit}={length!r}): takes a finite number of {unit}, at least 0")
     return float(length), unit
 
 
@@ -186,3 +227,11 @@ def checkpoint_name(name: object, *, method: str) -> str:
             "with a letter or digit first; 'latest' and names that begin with 'step-' belong to kungfu"
         )
     return name
+
+
+def ramp_to(rate: object, *, over_steps: float | None, over_samples: float | None, method: str) -> tuple[float, Unit]:
+    """The ramp of a rate that may not be given, as for `ramp`; without a rate, there is no ramp either."""
+    length, unit = ramp(over_steps=over_steps, over_samples=over_samples, method=method)
+    if rate is None and (over_steps is not None or over_samples is not None):
+        raise PolicyError(f"{method}(over_{unit}={length:g}): a ramp leads to a learning rate; give rate= as well")
+    return length, unit

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, get_args
 
-from kungfu.control.action import Keep, Unit, checkpoint_name, ramp
+from kungfu.control.action import Keep, Unit, checkpoint_name, ramp, ramp_to
 from kungfu.errors import PolicyError
 
 HookRequestKind = Literal[
@@ -39,6 +39,8 @@ class HookRequest:
         ramp_length: The length of a learning rate's ramp, in `unit`.
         unit: The unit of `ramp_length`.
         name: The name of the registered value to set, or of the checkpoint.
+        batch: The global batch size that comes with the peers of a rescale; NaN if none is requested.
+        rate: The learning rate that comes with the peers of a rescale; NaN if none is requested.
     """
 
     kind: HookRequestKind
@@ -48,6 +50,13 @@ class HookRequest:
     ramp_length: float = 0.0
     unit: Unit = "steps"
     name: str = ""
+    batch: float = math.nan
+    rate: float = math.nan
+
+    @property
+    def has_settings(self) -> bool:
+        """True for a rescale with which a batch or a learning rate comes."""
+        return not (math.isnan(self.batch) and math.isnan(self.rate))
 
     def __str__(self) -> str:
         """The request as text.
@@ -65,8 +74,12 @@ class HookRequest:
         if self.kind in ("checkpoint", "restore"):
             return f"{self.kind}({repr(self.name) if self.name else ''})"
         keep = f", keep={self.keep!r}" if self.keep == "global_batch_size" else ""
+        beside = "".join(
+            f", {name}={one:g}" for name, one in (("batch", self.batch), ("rate", self.rate)) if not math.isnan(one)
+        )
         over = f", over_{self.unit}={self.ramp_length:g}" if self.ramp_length else ""
-        return f"{self.kind}({'' if self.kind == 'stop' else f'{self.value:g}'}{keep}{over})"
+        value = "" if self.kind == "stop" else f"{self.value:g}"
+        return f"{self.kind}({value}{keep}{beside}{over})"
 
 
 class Control:
@@ -114,21 +127,40 @@ class Control:
     def barrier(self) -> None:
         """Does nothing: a hook is only called while all peers are between the same two steps."""
 
-    def rescale(self, peers: float, *, keep: Keep = "local_batch_size") -> None:
-        """Requests a cluster of `peers` peers, rounded and clipped to the job's limits.
+    def rescale(
+        self,
+        peers: float,
+        *,
+        keep: Keep = "local_batch_size",
+        batch: float | None = None,
+        rate: float | None = None,
+        over_steps: float | None = None,
+        over_samples: float | None = None,
+    ) -> None:
+        """Requests a cluster of `peers` peers, rounded and clipped to the job's limits, as a rule's `rescale` does.
 
         Args:
             peers: The number of peers; below one, the job's minimum is requested.
-            keep: The batch size that does not change.
+            keep: The batch size that does not change, unless `batch` comes into force.
+            batch: The global batch size, in samples, that comes into force together with the peers.
+            rate: The learning rate that comes into force together with the peers.
+            over_steps: Length of the ramp to `rate` in steps.
+            over_samples: Length of the ramp to `rate` in samples over all peers.
 
         Raises:
-            PolicyError: `peers` is not a number, or `keep` is not a batch size.
+            PolicyError: An argument is not a number, `keep` is not a batch size, or a ramp is given without a rate, or
+                with two lengths.
         """
         if keep not in get_args(Keep):
             raise PolicyError(f"control.rescale(keep={keep!r}): write one of {', '.join(get_args(Keep))}")
+        length, unit = ramp_to(rate, over_steps=over_steps, over_samples=over_samples, method="control.rescale")
         number = self._number(peers, method="rescale", of="peers, as in rescale(4)")
-        if number is not None:
-            self._ask(HookRequest("rescale", round(min(max(number, 1.0), _MOST)), keep))
+        samples = self._beside(batch, "batch=", of="samples, as in rescale(4, batch=256)", least=0.5)
+        chosen = self._beside(rate, "rate=", of="the rate, as in rescale(4, rate=0.1)", least=_LEAST_RATE)
+        if number is None or samples is None or chosen is None:
+            return
+        size = round(min(max(number, 1.0), _MOST))
+        self._ask(HookRequest("rescale", size, keep, ramp_length=length, unit=unit, batch=samples, rate=chosen))
 
     def set_global_batch_size(self, samples: float) -> None:
         """Requests a global batch of `samples` samples, rounded, and clipped: at least one per peer, at most an epoch.
@@ -233,7 +265,7 @@ class Control:
         if named:
             self._ask(HookRequest(kind, ranks=tuple(sorted(named))))
 
-    def _number(self, value: Any, *, method: str, of: str) -> float | None:
+    def _number(self, value: Any, *, method: str, of: str, argument: str = "") -> float | None:
         """The number, or ``None`` if it is not finite and thus requests nothing."""
         try:
             number = float(value)
@@ -244,7 +276,17 @@ class Control:
             raise PolicyError(f"control.{method} was given {what}; give a number of {of}") from error
         if math.isfinite(number):
             return number
-        self._pass_over(f"{method}({number})")
+        self._pass_over(f"{method}({argument}{number})")
+        return None
+
+    def _beside(self, value: Any, argument: str, *, of: str, least: float) -> float | None:
+        """The number that comes with a size, NaN if none is given; ``None`` if the call thereby requests nothing."""
+        if value is None:
+            return math.nan
+        number = self._number(value, method="rescale", of=of, argument=argument)
+        if number is None or least <= number <= _MOST_RATE:
+            return number
+        self._pass_over(f"rescale({argument}{number:g})")
         return None
 
     def _pass_over(self, call: str) -> None:

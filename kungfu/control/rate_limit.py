@@ -57,7 +57,12 @@ class _Meter:
 
 
 def with_cooldown(
-    ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False, target: Signal | None = None
+    ready: Signal,
+    *,
+    gate: Signal,
+    cooldown: Cooldown,
+    once_per_barrier: bool = False,
+    targets: tuple[Signal, ...] = (),
 ) -> Signal:
     """True in the gate's steps in which `ready` holds, provided that the cooldown since the last true step is over.
 
@@ -66,38 +71,44 @@ def with_cooldown(
         gate: The steps in which the condition is evaluated.
         cooldown: The amounts that must pass before the result is true again.
         once_per_barrier: True to exclude the step between a request and its barrier.
-        target: The requested number, if any; the result is False if the number is NaN, or the same as when the result
-            was last true.
+        targets: The requested numbers, if any, of which a NaN after the first one requests nothing; the result is
+            False if the first is NaN, or all are the same as when the result was last true.
     """
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
-    if not meters and target is None:
+    if not meters and not targets:
         return ready
     # A fold would skip NaN and keep its last value.
-    wanted = () if target is None else (where(is_finite(target), target, 0.0),)
+    wanted = tuple(where(is_finite(one), one, 0.0) for one in targets)
     count = len(wanted)
 
-    # The state: True if the signal fires; the target, if any, and each meter's reading at its last firing.
+    # The state: True if the signal fires; the targets, if any, and each meter's reading at its last firing.
     def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
-        fires = on & (now[0] != state[1]) if count else on
+        news = [new != old for new, old in zip(now[:count], state[1:], strict=False)]
+        fires = on & functools.reduce(operator.or_, news) if news else on
         fires = fires & _rested(state[1 + count :], now[count:], meters=meters)
         return fires, *(where(fires, new, old) for new, old in zip(now, state[1:], strict=False))
 
     starts = (False, *(math.nan for _ in wanted), *(one.start for one in meters))
-    made = fold(update, starts, ready if target is None else ready & is_finite(target), *wanted, *_observed(meters))
+    made = fold(update, starts, ready & is_finite(targets[0]) if targets else ready, *wanted, *_observed(meters))
     return gate & replace(made, gate=gate)
 
 
-def last_request(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
-    """The last finite target that was requested; changes only when the cooldown since its last change is over."""
-    meters = _meters(cooldown)
+def last_request(numbers: tuple[Signal, ...], *, asked: Signal, gate: Signal, cooldown: Cooldown) -> tuple[Signal, ...]:
+    """The numbers of the last request whose numbers were all finite; they change only when the cooldown since their
+    last change is over."""
+    meters, count = _meters(cooldown), len(numbers)
 
-    # The state: the last target, and each meter's reading when the target changed.
-    def update(state: tuple[Signal, ...], value: Signal, on: Signal, *now: Signal) -> tuple[Signal, ...]:
-        changes = on & (value != state[0]) & _rested(state[1:], now, meters=meters)
-        return tuple(where(changes, new, old) for new, old in zip((value, *now), state, strict=True))
+    # The state: the last numbers, and each meter's reading when they changed.
+    def update(state: tuple[Signal, ...], *given: Signal) -> tuple[Signal, ...]:
+        new, on, now = given[:count], given[count], given[count + 1 :]
+        differs = functools.reduce(operator.or_, (one != old for one, old in zip(new, state, strict=False)))
+        changes = on & differs & _rested(state[count:], now, meters=meters)
+        return tuple(where(changes, one, old) for one, old in zip((*new, *now), state, strict=True))
 
-    made = fold(update, (math.nan, *(one.start for one in meters)), target, asked, *(one.reading for one in meters))
-    return replace(made, gate=gate)
+    starts, seen = (math.nan,) * count + tuple(one.start for one in meters), (one.reading for one in meters)
+    inputs = (*numbers, asked, *seen)
+    made = (fold(update, starts, *inputs, output=operator.itemgetter(index)) for index in range(count))
+    return tuple(replace(one, gate=gate) for one in made)
 
 
 def _meters(cooldown: Cooldown, *, once_per_barrier: bool = False) -> tuple[_Meter, ...]:

@@ -6,8 +6,10 @@ the present state does not fire.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -30,7 +32,7 @@ RuleMode = Literal["acting", "shadow", "held"]
 JOB = "the job"  # in place of a policy's name, for the budget of the job
 
 # The request of a rule, and the present value: shown with every decision.
-_OUTCOME = ("size", "global_batch_size", "learning_rate", "marked", "target")
+_OUTCOME = ("size", "global_batch_size", "learning_rate", "marked", "target", "target_batch", "target_rate")
 # Limits of a decision, as opposed to reasons for a decision.
 _UNRECORDED = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
@@ -125,12 +127,17 @@ def rate_limited(rule: Rule) -> Rule:
     trigger, action = rule.trigger, rule.action
     if trigger.event == "rescale":
         return rule
-    target = actions.target_of(action)
+    numbers = tuple(actions.numbers_of(action).values())
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
-    # A shadow's request is never carried out, and a rate changes slowly: the state does not show the request.
+    # A shadow's request is never carried out, a rate changes slowly, and no signal is a variable: the state does not
+    # show the request.
     with attributed_to(rule.origin):
-        asked = target if isinstance(action, actions.SetLearningRate) or rule.mode == "shadow" else None
-        fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, target=asked)
+        asked = (
+            numbers
+            if isinstance(action, (actions.SetLearningRate, actions.SetVariable)) or rule.mode == "shadow"
+            else ()
+        )
+        fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, targets=asked)
     return replace(rule, fires=fires)
 
 
@@ -184,7 +191,16 @@ def distinct_name(name: str, *, used: Container[str]) -> str:
 
 
 def rescale_rule(
-    peers: object, *, trigger: Trigger, keep: actions.Keep, name: str = "rescale", max_global_batch: int | None = None
+    peers: object,
+    *,
+    trigger: Trigger,
+    keep: actions.Keep,
+    name: str = "rescale",
+    max_global_batch: int | None = None,
+    batch: object | None = None,
+    rate: object | None = None,
+    ramp_length: float = 0.0,
+    unit: actions.Unit = "steps",
 ) -> Rule:
     """The rule that requests a size of the cluster, rounded and clipped to the job's limits.
 
@@ -192,7 +208,7 @@ def rescale_rule(
     cancels the pending size, but only if this rule requested the pending size last: requests from elsewhere are not
     undone. The rule does not fire for a target that is not finite, for the pending size (without a pending size, for
     the present size), or for the size that was refused last. It also does not fire in a step whose barrier may change
-    the cluster.
+    the cluster. With the present size, the rule fires for another `batch` or `rate` while no other size is pending.
 
     Args:
         peers: The size: a number, or a signal that is equal on all peers.
@@ -200,6 +216,10 @@ def rescale_rule(
         keep: The batch size that is kept.
         name: The rule's name in the record and the log.
         max_global_batch: The maximum number of samples per step if the local batch is kept; ``None`` for no limit.
+        batch: The global batch size that comes with the peers; while it is NaN, the request leaves the batch to `keep`.
+        rate: The learning rate that comes with the peers; while it is NaN, the request leaves the rate as it is.
+        ramp_length: Length of the ramp to `rate`, in `unit`.
+        unit: Steps, or samples over all peers.
 
     Raises:
         PolicyError: `keep` is not a batch size, or `max_global_batch` is not a number of samples or does not fit
@@ -219,10 +239,45 @@ def rescale_rule(
     # The compiler's check refuses a target that is not a scalar, and names the target.
     is_number = target.type.shape == SCALAR
     withdraws = _wanted_last(target, gate=trigger.gate, asked=wants & (target != size)) if is_number else False
-    news = where(target == size, withdraws, (target != under_way) & (target != refused))
-    inputs = {**_seen(trigger, wanted), "size": size, "target": target}
-    fires, action = _ready(trigger) & is_finite(wanted) & news, actions.Rescale(target, keep, most or 0)
-    return Rule(name, trigger, fires, action, inputs)
+    inputs, differs = _numbers_with_size(batch, rate, peers=target)
+    at_size = withdraws
+    if differs is not None:
+        # A request for the present size would cancel a pending size; an exchange of peers keeps the size.
+        at_size = (differs & ((under_way == 0) | (under_way == size))) | withdraws
+    news = where(target == size, at_size, (target != under_way) & (target != refused))
+    given = (as_signal(one) for one in (batch, rate) if one is not None)
+    inputs = {**_seen(trigger, wanted, *given), "size": size, **inputs, "target": target}
+    action = actions.Rescale(
+        target, keep, most or 0, inputs.get("target_batch"), inputs.get("target_rate"), ramp_length, unit
+    )
+    return Rule(name, trigger, _ready(trigger) & is_finite(wanted) & news, action, inputs)
+
+
+def _numbers_with_size(
+    batch: object | None, rate: object | None, *, peers: Signal
+) -> tuple[dict[str, Signal], Signal | None]:
+    """The inputs of a rule for the batch and the rate that come with `peers` peers, and a condition: one of them is not
+    the present one; ``None`` if neither is given."""
+    inputs: dict[str, Signal] = {}
+    differs = list[Signal]()
+    if batch is not None:
+        samples, now = as_signal(batch), Source("global_batch_size")
+        target = where(is_finite(samples) & (samples > 0), _within_epoch(samples, least=peers), math.nan)
+        inputs |= {"global_batch_size": now, "target_batch": target}
+        differs.append(is_finite(target) & (target != now))
+    if rate is not None:
+        wanted, now = as_signal(rate), Source("learning_rate")
+        target = where(is_finite(wanted) & (wanted > 0), wanted * 1.0, math.nan)
+        inputs |= {"learning_rate": now, "target_rate": target}
+        # On a ramp, and under a schedule of the optimizer, the present rate is not the rate that was requested.
+        differs.append(is_finite(target) & (target != now) & (target != Source("requested_rate")))
+    return inputs, functools.reduce(operator.or_, differs) if differs else None
+
+
+def is_decided(action: actions.Action) -> Signal:
+    """True if the batch and the rate that come with a size, as far as the action has them, are numbers above 0."""
+    given = (is_finite(one) for one in tuple(actions.numbers_of(action).values())[1:])
+    return functools.reduce(operator.and_, given, as_signal(True))
 
 
 def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
@@ -248,12 +303,18 @@ def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_bat
         trigger: When the rule may fire.
         name: The rule's name in the record and the log.
     """
-    wanted, most = as_signal(samples), Source("epoch_samples")
-    target = maximum(where(most > 0, minimum(round(wanted), most), round(wanted)), Source("size"))
+    wanted = as_signal(samples)
+    target = _within_epoch(wanted, least=Source("size"))
     now = Source("global_batch_size")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (target != now)
     inputs = {**_seen(trigger, wanted), "global_batch_size": now, "target": target}
     return Rule(name, trigger, fires, actions.SetGlobalBatchSize(target), inputs)
+
+
+def _within_epoch(samples: Signal, *, least: Signal) -> Signal:
+    """A global batch size: rounded, at most an epoch, and at least `least`, one sample per peer."""
+    most = Source("epoch_samples")
+    return maximum(where(most > 0, minimum(round(samples), most), round(samples)), least)
 
 
 def rate_rule(
@@ -265,6 +326,17 @@ def rate_rule(
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
     inputs = {**_seen(trigger, wanted), "learning_rate": now, "target": wanted}
     return Rule(name, trigger, fires, actions.SetLearningRate(wanted, ramp_length, unit), inputs)
+
+
+def variable_rule(value: object, *, variable: str, trigger: Trigger, name: str = "set") -> Rule:
+    """The rule that sets a registered value, or a hyperparameter of the optimizer, to a finite number."""
+    if not isinstance(variable, str) or not variable:
+        raise PolicyError(f"set({variable!r}, ...): the first argument is a name, as in set('momentum', 0.95)")
+    wanted = as_signal(value) * 1.0
+    fires = _looks(trigger) & is_finite(wanted)
+    return Rule(
+        name, trigger, fires, actions.SetVariable(variable, wanted), {**_seen(trigger, wanted), "target": wanted}
+    )
 
 
 def plain_rule(action: actions.Stop | actions.Checkpoint | actions.Restore, *, trigger: Trigger, name: str) -> Rule:

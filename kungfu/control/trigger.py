@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kungfu.control import rule as rules
-from kungfu.control.action import Checkpoint, Keep, Restore, Stop, checkpoint_name, ramp
+from kungfu.control.action import Checkpoint, Keep, Restore, Stop, checkpoint_name, ramp, ramp_to
 from kungfu.control.rate_limit import NO_COOLDOWN, Cooldown, rescale_cost
 from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
@@ -128,30 +128,62 @@ class Trigger:
     # ---- what ------------------------------------------------------------------------------------------------------
 
     def rescale(
-        self, peers: Signal | float, *, keep: Keep = "local_batch_size", max_global_batch: int | None = None
+        self,
+        peers: Signal | float,
+        *,
+        keep: Keep = "local_batch_size",
+        max_global_batch: int | None = None,
+        batch: Signal | float | None = None,
+        rate: Signal | float | None = None,
+        over_steps: float | None = None,
+        over_samples: float | None = None,
     ) -> Rule:
-        """Requests a size of the cluster.
+        """Requests a size of the cluster, and with it, as one decision, a global batch size and a learning rate.
 
         Fires for a size that is neither the present size nor the size that was refused last. While peers are joining,
         the rule fires for a size other than the pending size, and replaces the pending size; the present size cancels
         an earlier request of this rule. If the barrier of the step may change the cluster
         (`TrainingSignals.change_due`), the rule waits for the next step.
 
+        `batch` and `rate` come into force in the barrier in which the job has the requested size: at once if no peer
+        has to join, and otherwise together with the peers. If fewer peers come, or the job gets another size first,
+        neither comes into force: the batch is then that of `keep`, the rate stays, and the record says so. With the
+        requested size in place, the rule fires for another batch or rate, which no budget limits.
+
         Args:
             peers: The size, equal on all peers; rounded, and clipped to the job's limits; NaN requests nothing.
-            keep: The batch size that is kept.
+            keep: The batch size that is kept, unless `batch` comes into force.
             max_global_batch: With a fixed local batch, the largest global batch that a change of size may cause. At
                 larger sizes, the global batch remains this number; with fewer peers, the local batch is restored. A
                 larger batch, set by a rule or at the start, is kept and does not grow. The limit also applies to
                 changes of size requested by a hook or from outside. ``None``: no limit.
+            batch: The global batch size in samples, equal on all peers; rounded, at most an epoch, and at least one per
+                peer. While it is NaN or not above 0, nothing is requested.
+            rate: The learning rate, equal on all peers. While it is NaN or not above 0, nothing is requested.
+            over_steps: Length of the ramp to `rate` in steps; see `kf.control.SetLearningRate`.
+            over_samples: Length of the ramp to `rate` in samples over all peers.
 
         Raises:
-            PolicyError: `max_global_batch` is not a number of samples, or the global batch is kept anyway.
+            PolicyError: `max_global_batch` is not a number of samples, or the global batch is kept anyway; or a ramp
+                is given without a rate, or with two lengths.
 
         Cost:
             No message, 13 bytes of state.
+
+        >>> from kungfu.signal import TrainingSignals
+        >>> training = TrainingSignals()
+        >>> growth = every(50).when(training.step > 100).rescale(8, batch=512, rate=0.4, over_steps=100)
+        >>> list(growth.inputs)[-2:]
+        ['target_rate', 'target']
         """
-        return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
+        length, unit = ramp_to(rate, over_steps=over_steps, over_samples=over_samples, method="rescale")
+        rule = rules.rescale_rule(
+            peers, trigger=self, keep=keep, max_global_batch=max_global_batch,
+            batch=batch, rate=rate, ramp_length=length, unit=unit,
+        )  # fmt: skip
+        if batch is None and rate is None:
+            return rule
+        return replace(rule, fires=rule.fires & rules.is_decided(rule.action))
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests a global batch of `samples` samples.
@@ -190,6 +222,32 @@ class Trigger:
         """
         length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
         return rules.rate_rule(rate, trigger=self, ramp_length=length, unit=unit)
+
+    def set(self, name: str, value: Signal | float) -> Rule:
+        """Sets a number of the training state: the optimizer's momentum or weight decay, or a registered value.
+
+        Fires for a number other than the one that this rule requested last. The decision of the barrier carries rank
+        0's number, which is in force on all peers from the next step on, on joiners and after a resume too. The config
+        of the optimizer, and of a model that Keras saves, still has the number that the program gave.
+
+        Args:
+            name: "momentum" or "weight_decay" of the one attached optimizer, which must have it as a number (a momentum
+                above 0); or the name of a shared value that the program registers by ``training.register``: a number.
+            value: The number, equal on all peers; rounded for a whole number; NaN, or an infinite number, requests
+                nothing.
+
+        Raises:
+            PolicyError: `name` is not a name. At `attach`, or in the first step: there is no such number.
+
+        Cost:
+            No message, apart from those of a registered value at barriers; a float and a truth value of state.
+
+        >>> from kungfu.signal import TrainingSignals
+        >>> training = TrainingSignals()
+        >>> every(100).set("momentum", 1 - 0.1 / (1 + training.step / 1000)).action.name
+        'momentum'
+        """
+        return rules.variable_rule(value, variable=name, trigger=self)
 
     def stop(self) -> Rule:
         """Ends the training on all peers; joining peers are dismissed. Cost: no message."""

@@ -30,6 +30,8 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
         size: The number of peers that continue to train.
         reason: Why no more peers join.
         peers: The ids of the peers that stay instead of being replaced.
+        settings: The batch and the learning rate that were to come with the requested size, as text.
+        global_batch_size: Samples per step of the training that continues; 0 if not recorded.
     """
 
     topic: ClassVar[Topic] = "refusal"
@@ -38,17 +40,25 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
     size: int
     reason: str
     peers: tuple[int, ...] = ()
+    settings: str = ""
+    global_batch_size: int = 0
 
     def one_line(self) -> str:
         which = f"{self.rule} wanted {self.requested()}, which" if self.rule else self.requested()
-        return f"{which} cannot be had: {self.reason}; training continues with {figure(self.size)}"
+        batch = f" and a batch of {figure(self.global_batch_size)}, without {self.settings}" if self.settings else ""
+        return f"{which} cannot be had: {self.reason}; training continues with {figure(self.size)}{batch}"
 
     def headline(self) -> str:
         wanted = self.requested()
         return f"refused: {self.rule} wanted {wanted}" if self.rule else f"{wanted} could not be had"
 
     def details(self) -> tuple[str, ...]:
-        return f"why: {self.reason}", f"training continues with {counted(self.size, 'peer')}"
+        continues = f"training continues with {counted(self.size, 'peer')}"
+        if not self.settings:
+            return f"why: {self.reason}", continues
+        batch = counted(self.global_batch_size, "sample")
+        late = f"{self.settings}, which would have come with {counted(self.asked, 'peer')}"
+        return f"why: {self.reason}", f"{continues} and a batch of {batch}", f"not in force: {late}"
 
     def markers(self) -> Mapping[str, float]:
         return {"markers/refused": self.asked}

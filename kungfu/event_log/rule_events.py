@@ -20,6 +20,7 @@ _ACTIONS = {
     "Rescale": "another size",
     "SetGlobalBatchSize": "another batch",
     "SetLearningRate": "another learning rate",
+    "SetVariable": "another value",
     "Stop": "the end of training",
     "Call": "a call",
     "Evict": "the eviction of",
@@ -78,6 +79,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         peers: The peers that the rule named.
         when: When ``peers`` leave: "now", or "replaced" once their replacements are ready.
         slow: The speeds of the peers that left first because they are slow, by id, as fractions of the median speed.
+        settings: The batch and the learning rate that come into force with that number of peers, as text.
     """
 
     topic: ClassVar[Topic] = "decision"
@@ -89,6 +91,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     peers: tuple[int, ...] = ()
     when: str = ""
     slow: Mapping[str, float] = field(default_factory=dict)
+    settings: str = ""
 
     @property
     def is_change(self) -> bool:
@@ -131,9 +134,10 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         if self.when == "replaced":
             return f"{peers_named(self.peers)} replaced"
         # The target of a rule may be reached before the barrier.
+        along = f" with {self.settings}" if self.settings else ""
         if self.asked == self.size:
-            return f"to stay at {counted(self.size, 'peer')}"
-        return f"{counted(self.asked, 'peer')} instead of {figure(self.size)}"
+            return f"to stay at {counted(self.size, 'peer')}{along}"
+        return f"{counted(self.asked, 'peer')} instead of {figure(self.size)}{along}"
 
     def seen(self, *without: str) -> str:
         """The values that the rule saw, as text, without sizes and the named values."""
@@ -177,6 +181,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
         later: The step in which ``by`` superseded this request; None if ``by`` took precedence.
         held: The size at which a person held the job, if this stopped the request; else 0.
         until: The end of that hold, in seconds since 1970; None for a hold until it is released.
+        settings: The batch and the learning rate that would have come with the requested size, as text.
     """
 
     topic: ClassVar[Topic] = "superseded"
@@ -190,6 +195,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     lost: tuple[str, ...] = ()
     peers: tuple[int, ...] = ()
     when: str = ""
+    settings: str = ""
 
     def headline(self) -> str:
         """The request that had no effect, and the reason; empty if the rule itself replaced the request later.
@@ -211,7 +217,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
         # The request was an eviction or a replacement of peers.
         if self.peers:
             return f"{peers_named(self.peers)} {'replaced' if self.when == 'replaced' else 'to leave'}"
-        return self.what or counted(self.asked, "peer")
+        return self.what or counted(self.asked, "peer") + (f" with {self.settings}" if self.settings else "")
 
     def outcome(self) -> tuple[str, str]:
         """The state of the request, and why it had no effect.
@@ -273,6 +279,7 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
         to: The new value; None for "stop".
         over: The length of a gradual change, in ``unit``; 0 for a change at once.
         unit: The unit of ``over``: "steps" or "samples".
+        decided_at: The step of the decision, if the setting came into force later, with the peers of that decision.
     """
 
     topic: ClassVar[Topic] = "setting"
@@ -280,12 +287,14 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
     to: Number | None
     over: Number
     unit: str
+    decided_at: int | None = None
 
     def requested(self) -> str:
         if self.what == "stop":
             return "ends training"
         length = f" over {figure(self.over)} {self.unit}" if finite_number(self.over) else ""
-        return f"sets the {self.what} to {figure(self.to)}{length}"
+        decided = "" if self.decided_at is None else f", as decided at step {figure(self.decided_at)}"
+        return f"sets the {self.what} to {figure(self.to)}{length}{decided}"
 
     def markers(self) -> Mapping[str, float]:
         value = as_float(self.to)

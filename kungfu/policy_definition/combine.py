@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from kungfu.control import Budget, Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
-from kungfu.control.action import Setting, setting_of
+from kungfu.control import Budget, Rescale, Rule, SetGlobalBatchSize, SetLearningRate, SetVariable, Trigger
+from kungfu.control.action import Setting, numbers_of, setting_of
 from kungfu.control.rate_limit import last_request
-from kungfu.control.rule import batch_rule, distinct_name, rate_rule, rescale_rule
+from kungfu.control.rule import batch_rule, distinct_name, rate_rule, rescale_rule, variable_rule
 from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import is_finite, maximum, minimum, where
 from kungfu.policy_definition.policy import Policy
-from kungfu.signal import Constant, Signal, Source, TrainingSignals
+from kungfu.signal import Constant, Signal, Source, TrainingSignals, as_signal
 from kungfu.signal.source_location import attributed_to, location_of_caller
 
-Setter = Rescale | SetGlobalBatchSize | SetLearningRate
+Setter = Rescale | SetGlobalBatchSize | SetLearningRate | SetVariable
 # Chooses between two requests, given the present value. A request is float32, NaN before the first.
 Choice = Callable[[Signal, Signal, Signal], Signal]
+# The numbers of a request, with the setting that it is about first.
+Numbers = Mapping[Setting, Signal]
 
 
 def compose(*policies: Policy) -> Policy:
@@ -73,7 +75,9 @@ def at_most(*policies: Policy) -> Policy:
 
     The last request of a policy remains valid until its next request, and every step requests the smallest of these
     numbers, so a request made while a change was pending is carried out later. A policy without a request yet counts
-    with the present value, so a cap alone never makes the cluster grow. A rule is unchanged if no other policy has a
+    with the present value, so a cap alone never makes the cluster grow. A batch or a rate that a policy asks for with
+    its size comes with that size only: if the size of another policy is chosen, so are its batch and rate, or none. A
+    rule is unchanged if no other policy has a
     rule for its setting. A merged rule fires only if the budgets of all its policies allow it, so the strictest budget
     applies; requests made in the meantime are carried out later.
 
@@ -139,8 +143,8 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
             contested.setdefault((setting, one.trigger.event), []).append(one)
     if not contested:
         raise PolicyError(
-            f"{name}: none of these policies rescales or sets a batch size or a learning rate, so there is nothing to "
-            "choose from; list them, or write kf.compose(...)"
+            f"{name}: none of these policies rescales or sets a batch size, a learning rate or a value, so there is "
+            "nothing to choose from; list them, or write kf.compose(...)"
         )
     # The merged rule replaces the first of its group, and the others are dropped.
     groups = [tuple(group) for group in contested.values() if len(group) > 1]
@@ -184,17 +188,34 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
         PolicyError: The rules differ in more than the requested number, for example in the batch size to keep.
     """
     _check_terms(name, rules)
-    like, requests = _setter(rules[0]), _requests(rules)
-    present = str(setting_of(like)).replace(" ", "_")  # the source with the name of the setting
-    now = Source(present) * 1.0
-    chosen = functools.reduce(lambda one, other: choose(one, other, now), requests.values())
+    requests, about = _requests(rules), setting_of(rules[0].action)
+    assert about is not None, rules
+    present = about.replace(" ", "_")  # the source with the name of the setting
+    now = None if isinstance(rules[0].action, SetVariable) else Source(present) * 1.0
+    chosen = functools.reduce(functools.partial(_chosen, choose=choose, now=now), requests.values())
     trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
-    made = _asking(chosen, like=like, trigger=trigger, name=name)
+    made = _asking(chosen, like=rules, trigger=trigger, name=name)
     # The record shows the inputs of the rules, then the request of each, then the present value and the target.
-    last = {label: signal for label, signal in made.inputs.items() if label in (present, "target")}
+    outcome = (present, "target", "target_batch", "target_rate")
+    last = {label: signal for label, signal in made.inputs.items() if label in outcome}
     seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
-    inputs = {**seen, **requests, **last}
+    inputs = {**seen, **{label: numbers[about] for label, numbers in requests.items()}, **last}
     return replace(made, inputs=inputs, candidates=tuple(requests), budgets=_budgets(rules), merged=rules)
+
+
+def _chosen(one: Numbers, other: Numbers, *, choose: Choice, now: Signal | None) -> Numbers:
+    """The chosen of two requests. A batch or a rate comes with the size for which its policy asks, and with no other;
+    if both policies ask for the chosen size, the first that has a batch or a rate gives it."""
+    about = next(iter(one))
+    # No signal is the present value of a variable, so a policy without a request does not count.
+    now = _or(one[about], other[about]) if now is None else now
+    target, nothing = choose(one[about], other[about], now), as_signal(math.nan)
+    chosen = {about: target}
+    for setting in [setting for setting in dict.fromkeys((*one, *other)) if setting != about]:
+        first, second = one.get(setting, nothing), other.get(setting, nothing)
+        second = where(other[about] == target, second, math.nan)
+        chosen[setting] = where((one[about] == target) & is_finite(first), first, second)
+    return chosen
 
 
 def _setter(rule: Rule) -> Setter:
@@ -203,14 +224,22 @@ def _setter(rule: Rule) -> Setter:
     return rule.action
 
 
-def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rule:
-    if isinstance(like, Rescale):
+def _asking(numbers: Numbers, *, like: tuple[Rule, ...], trigger: Trigger, name: str) -> Rule:
+    action, target = _setter(like[0]), next(iter(numbers.values()))
+    if isinstance(action, Rescale):
+        batch, rate = numbers.get("global batch size"), numbers.get("learning rate")
+        ramps = [one.action for one in like if isinstance(one.action, Rescale) and one.action.rate is not None]
+        length, unit = (ramps[0].ramp_length, ramps[0].unit) if ramps else (0.0, action.unit)
+        most = action.max_global_batch or None
         return rescale_rule(
-            target, trigger=trigger, keep=like.keep, name=name, max_global_batch=like.max_global_batch or None
-        )
-    if isinstance(like, SetGlobalBatchSize):
+            target, trigger=trigger, keep=action.keep, name=name, max_global_batch=most,
+            batch=batch, rate=rate, ramp_length=length, unit=unit,
+        )  # fmt: skip
+    if isinstance(action, SetGlobalBatchSize):
         return batch_rule(target, trigger=trigger, name=name)
-    return rate_rule(target, trigger=trigger, ramp_length=like.ramp_length, unit=like.unit, name=name)
+    if isinstance(action, SetVariable):
+        return variable_rule(target, variable=action.name, trigger=trigger, name=name)
+    return rate_rule(target, trigger=trigger, ramp_length=action.ramp_length, unit=action.unit, name=name)
 
 
 def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
@@ -226,31 +255,35 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
     """Raises `PolicyError` if the rules differ in the batch size that they keep, its limit, or the ramp of the rate."""
-    terms = {_terms(one): one.name for one in reversed(rules)}
-    if len(terms) > 1:
-        asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))
-        raise PolicyError(f"{name}: {asked}; policies that share a setting must set it on the same terms")
+    for terms in zip(*map(_terms, rules), strict=True):
+        named = {term: rule.name for term, rule in reversed(list(zip(terms, rules, strict=True))) if term}
+        if len(named) > 1:
+            asked = ", ".join(f"{rule} {term}" for term, rule in reversed(named.items()))
+            raise PolicyError(f"{name}: {asked}; policies that share a setting must set it on the same terms")
 
 
-def _terms(rule: Rule) -> str:
-    action = rule.action
+def _terms(rule: Rule) -> tuple[str, str]:
+    """The terms of a rule for the batch, and for the ramp of the rate; empty where the rule has none."""
+    action, kept, moved = rule.action, "", ""
     if isinstance(action, Rescale):
         most = f" up to {action.max_global_batch} samples a step" if action.max_global_batch else ""
-        return f"keeps {action.keep}{most}"
-    if isinstance(action, SetLearningRate):
-        return f"moves the rate over {action.ramp_length:g} {action.unit}"
-    return ""
+        kept = f"keeps {action.keep}{most}"
+    if isinstance(action, SetLearningRate) or (isinstance(action, Rescale) and action.rate is not None):
+        moved = f"moves the rate over {action.ramp_length:g} {action.unit}"
+    return kept, moved
 
 
-def _requests(rules: tuple[Rule, ...]) -> dict[str, Signal]:
+def _requests(rules: tuple[Rule, ...]) -> dict[str, Numbers]:
     """The last request of each rule, carried out or not, by the name of the rule."""
-    requests: dict[str, Signal] = {}
+    requests: dict[str, Numbers] = {}
     for one in rules:
-        target, trigger = _setter(one).target, one.trigger
+        numbers, trigger = numbers_of(one.action), one.trigger
         # In a barrier that changes the size, each rule makes a new request: earlier requests do not count.
         if trigger.event == "rescale":
-            request: Signal = where(trigger.predicate, target, math.nan)
+            last = tuple[Signal, ...](where(trigger.predicate, number, math.nan) for number in numbers.values())
         else:
-            request = last_request(target, asked=trigger.predicate, gate=trigger.gate, cooldown=trigger.pause)
-        requests[distinct_name(one.name, used=requests)] = request
+            last = last_request(
+                tuple(numbers.values()), asked=trigger.predicate, gate=trigger.gate, cooldown=trigger.pause
+            )
+        requests[distinct_name(one.name, used=requests)] = dict(zip(numbers, last, strict=True))
     return requests

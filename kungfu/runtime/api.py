@@ -29,14 +29,16 @@ from kungfu.runtime.core.request import (
     RestoreCheckpoint,
     SaveCheckpoint,
     SetBatch,
+    SetNumber,
     SetRate,
     SetValue,
     StopTraining,
     merge,
+    settings_with_size,
 )
 from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, shuffled, slice_indices
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
-from kungfu.runtime.core.terms import Ramp, RunPosition, Terms
+from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, awaited_size, meant_size
 from kungfu.runtime.core.view import View, spread
 from kungfu.runtime.peer.agent_client import DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport

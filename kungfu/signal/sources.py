@@ -73,6 +73,7 @@ SOURCES = {
     "global_batch_size": SourceKind(_INT, "samples requested by a step", "samples"),
     "epoch_samples": SourceKind(_INT, "samples of an epoch; no step crosses its end; 0 if unknown", "samples"),
     "learning_rate": SourceKind(_FLOAT, "the optimizer's learning rate"),
+    "requested_rate": SourceKind(_FLOAT, "the learning rate that a rule or a hook requested last, 0 if none"),
     "view": SourceKind(_INT, "number of the view, which increases whenever the set of peers changes"),
     "min_size": SourceKind(_INT, "the minimum number of peers of the job", "peers"),
     "max_size": SourceKind(_INT, "the maximum number of peers of the job", "peers"),

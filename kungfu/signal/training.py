@@ -177,6 +177,13 @@ class TrainingSignals:
     learning_rate: Source
     """The optimizer's learning rate (float32, agreed)."""
 
+    requested_rate: Source
+    """The learning rate that a rule or a hook requested last, 0 if none (float32, agreed).
+
+    A request counts once its barrier has carried it out. During a ramp, or with a schedule of the optimizer,
+    `learning_rate` differs from this rate.
+    """
+
     view: Source
     """Number of the view, which increases whenever the set of peers changes (int64, agreed)."""
 

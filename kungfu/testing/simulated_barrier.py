@@ -19,7 +19,7 @@ from kungfu.control.hook import HookRequest
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide, with_settings
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, RestoreCheckpoint, SaveCheckpoint, merge
-from kungfu.runtime.core.terms import RunPosition, Terms
+from kungfu.runtime.core.terms import RunPosition, Terms, awaited_size, meant_size
 from kungfu.runtime.core.view import Peer, View
 from kungfu.testing.simulated_job import SimulatedJob, moved
 
@@ -90,6 +90,11 @@ class SimulatedBarrier:
         decision = decide(BarrierInput(view, job.terms, job.limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
             self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
+        waited, reached = job.terms.awaiting_size, meant_size(decision.view, decision.terms)
+        is_over = waited is not None and decision.terms.awaiting_size is None and not decision.requests
+        if waited is not None and is_over and awaited_size(job.terms) != reached:
+            why = f"its batch and rate were to come with {awaited_size(job.terms)} peers, and {reached} are there"
+            self.unmet[waited.by, waited.step] = why
         self._checkpoint(requests)
         self._enter(view, decision)
 
@@ -131,12 +136,12 @@ class SimulatedBarrier:
             decision,
             before=(before, job.terms),
             position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
-            on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
+            on_rescale=self._on_rescale,
         )
 
-    def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
+    def _on_rescale(self, previous_size: int, size: int, decided: Terms) -> list[Asked]:
         """The settings that on-rescale rules choose from the state at the barrier."""
-        job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
+        job, ramp, sizes, terms = self.job, decided.ramp, (previous_size, size), (self.job.terms, decided)
         step, epoch_samples = job.step - 1, job.model.start.epoch_samples
         sources = rule_requests.rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
         sources["learning_rate"] = job.learning_rate if ramp is None else ramp.target

@@ -221,6 +221,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "epoch": job.samples_done // start.epoch_samples if start.epoch_samples else 0,
         "samples_done": job.samples_done,
         "learning_rate": position.learning_rate,
+        "requested_rate": 0.0 if job.terms.ramp is None else job.terms.ramp.asked,
         "mean_loss": job.model.loss_by_step(position),
         "all_finite(mean_grads)": job.model.has_finite_gradients(position),
         "norm_squared(mean_grads)": 1 + job.model.noise_by_step(position) / position.samples,

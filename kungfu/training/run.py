@@ -21,6 +21,7 @@ from kungfu.training.graph.average import average_before_last
 from kungfu.training.graph.combined_metrics import LoopMetrics
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.hyperparameters import Hyperparameter
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
@@ -158,6 +159,7 @@ class Run:
         program: The compiled policies as ops.
         graph_state: kungfu's variables.
         rate: The control of the learning rate, if a policy sets it.
+        hyperparameters: The momentum and the weight decay of the optimizer, by name, if a policy sets them.
         memory: The layers' variables that keep statistics of the data.
         trace: Observes the tracing of the step by TensorFlow.
         attachment: Sums over the peers of the view.
@@ -178,6 +180,7 @@ class Run:
     program: Program
     graph_state: GraphState
     rate: LearningRateControl | None
+    hyperparameters: Mapping[str, Hyperparameter]
     memory: LayerMemory
     trace: StepTrace
     attachment: Attachment

@@ -148,7 +148,7 @@ def test_in_one_native_op_random_policies_decide_the_same(
 def test_small_random_policies_mean_the_same_on_every_peer_of_a_real_cluster(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
-    plan = random_plan(program)
+    plan = random_plan(program, makers=EXACT)
     assert_equivalent(plan, sizes=sizes, steps=4, seed=seed, clusters=cluster.eager_cluster)
     # Peers that wait for each other inside a graph hold a thread of TensorFlow each: as many as there may be few of.
     assert_equivalent(plan, sizes=[min(size, 2) for size in sizes], steps=4, seed=seed, clusters=cluster.traced_cluster)

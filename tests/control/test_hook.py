@@ -70,6 +70,9 @@ def test_everything_that_a_rule_can_ask_for_is_shown_as_it_was_written() -> None
         "set_value('temperature', 0.5)": lambda control: control.set_value("temperature", 0.5),
     }
     assert asked(*calls.values()) == [*calls]
+    assert asked(lambda control: control.rescale(4, batch=256, rate=0.5, over_samples=9)) == [
+        "rescale(4, batch=256, rate=0.5, over_samples=9)"
+    ]
 
 
 def test_the_last_call_of_a_method_counts_and_peers_add_up() -> None:
@@ -100,6 +103,9 @@ def test_the_last_call_of_a_method_counts_and_peers_add_up() -> None:
         (lambda control: control.set_learning_rate(-0.5), "set_learning_rate(-0.5)"),
         (lambda control: control.set_learning_rate(1e39), "set_learning_rate(1e+39)"),
         (lambda control: control.set_learning_rate(1e-46), "set_learning_rate(1e-46)"),
+        (lambda control: control.rescale(4, batch=0), "rescale(batch=0)"),
+        (lambda control: control.rescale(4, batch=math.nan), "rescale(batch=nan)"),
+        (lambda control: control.rescale(4, batch=64, rate=-1), "rescale(rate=-1)"),
     ],
 )
 def test_what_no_rule_would_ask_for_a_hook_asks_for_in_vain(call: Any, passed_over: str) -> None:
@@ -119,6 +125,14 @@ def test_what_no_rule_would_ask_for_a_hook_asks_for_in_vain(call: Any, passed_ov
         (lambda control: control.set_global_batch_size("many"), "set_global_batch_size was given 'many', a str"),
         (lambda control: control.set_learning_rate(None), "set_learning_rate was given None, a NoneType"),
         (lambda control: control.set_learning_rate(1, over_steps=1, over_samples=1), "a ramp has one length"),
+        (
+            lambda control: control.rescale(4, over_steps=5),
+            "rescale\\(over_steps=5\\): a ramp leads to a learning rate",
+        ),
+        (
+            lambda control: control.rescale(4, batch="many"),
+            "control.rescale was given 'many', a str; give a number of samples",
+        ),
         (lambda control: control.evict(4), "there is no rank 4; ranks are 0 to 3"),
         (lambda control: control.replace([-1]), "there is no rank -1"),
         (lambda control: control.evict(1.5), "takes ranks, as in evict"),

@@ -17,7 +17,8 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Rescale, Trigger
 from kungfu.errors import PolicyError
-from kungfu.policy_definition import Policy, at_least
+from kungfu.ops import maximum
+from kungfu.policy_definition import Policy, at_least, policy
 from kungfu.signal import Constant, Signal, TrainingSignals, is_gate
 from tests.compiler.small import plan_of
 
@@ -170,3 +171,48 @@ def test_a_rescale_has_to_pay_back_what_it_was_measured_to_cost(costs: list[floa
     local = [{"rescale_seconds": cost} for cost in costs]
     assert bool(replay.step(local, {**CALM, "size": 2, "step": 1, "mean_loss": 0.2}).fired[0]) is fires
     assert not replay.step(local, {**CALM, "size": 2, "step": 2, "mean_loss": math.nan}).fired[0]
+
+
+# ---- values that are set ---------------------------------------------------------------------------------------------
+
+
+def values_set(made: Policy, *losses: float) -> list[float | None]:
+    """The value that is asked for in each step, with these losses."""
+    plan = compile_policies([made])
+    replay = Replay(plan, size=1)
+    found: list[float | None] = []
+    for step, loss in enumerate(losses, start=1):
+        outcome = replay.step([{}], {**CALM, "step": step, "mean_loss": loss, "barrier_due": False})
+        found.append(float(outcome.targets[0]) if outcome.fired[0] else None)
+    return found
+
+
+@policy
+def warms(training: Any, *, least: float = 0.0) -> Any:
+    return control.always().set("heat", maximum(training.mean_loss, least))
+
+
+def test_a_value_is_asked_for_when_it_is_another_than_last_time() -> None:
+    assert values_set(warms(), 1.0, 1.0, 2.0, math.nan, 2.0, math.inf, 0.0) == [1.0, None, 2.0, None, None, None, 0.0]
+
+
+def test_a_value_that_is_asked_for_waits_for_the_barrier_of_the_last_one() -> None:
+    plan = compile_policies([warms()])
+    replay = Replay(plan, size=1)
+    fired = [
+        bool(replay.step([{}], {**CALM, "step": step, "mean_loss": float(step), "barrier_due": step == 2}).fired[0])
+        for step in (1, 2, 3)
+    ]
+    assert fired == [True, False, True]
+
+
+def test_of_two_policies_for_one_value_a_combination_chooses_and_nothing_else() -> None:
+    assert values_set(at_least(warms(), warms(least=3.0)), 1.0, 5.0, 5.0) == [3.0, 5.0, None]
+    with pytest.raises(PolicyError, match="all set the value of 'heat' and nothing says which one wins"):
+        compile_policies([warms(), warms(least=3.0)])
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_a_value_has_a_name(name: Any) -> None:
+    with pytest.raises(PolicyError, match=r"set\(.*the first argument is a name, as in set\('momentum', 0.95\)"):
+        control.always().set(name, 3)

@@ -21,6 +21,7 @@ KEPT = {
 SET = {"event": "set", "step": 40, "rule": "hybrid", "what": "learning rate", "to": 0.2, "over": 100.0, "unit": "steps"}
 HELD = {"event": "held", "step": 7, "rule": "held(slow)", "action": "Evict", "asked": None, "ranks": [1, 3],
         "budget": "2 rescales in 500 steps"}  # fmt: skip
+REFUSED = {"event": "refused", "rule": "grow", "asked": 8, "size": 6, "reason": "no slot"}
 DECISION = {"event": "decision", "step": 9, "rule": "slow", "size": 2, "asked": 2}
 FINISHED = {"event": "finished", "peer": 2, "steps": 9, "traces": 1}
 LATE = {"event": "late", "in": "gradients", "step": 811, "waited_s": 15.0}
@@ -53,6 +54,23 @@ def test_every_kind_of_event_has_a_line_or_is_silent(kind: str) -> None:
         ({**KEPT, "bytes": None}, "step 40: a checkpoint of unknown size is in c/step-40, as keeping asked"),
         ({**KEPT, "error": "No space left"}, "step 40: no checkpoint could be written to c/step-40: No space left"),
         (SET, "step 40: hybrid sets the learning rate to 0.200 over 100 steps"),
+        (
+            {**SET, "over": 0.0, "decided_at": 12},
+            "step 40: hybrid sets the learning rate to 0.200, as decided at step 12",
+        ),
+        (
+            {**DECISION, "rule": "grow", "asked": 4, "settings": "a learning rate of 0.4", "done": "2 more come"},
+            "step 9: grow wants 4 peers instead of 2 with a learning rate of 0.4; 2 more come",
+        ),
+        (
+            {"event": "superseded", "step": 9, "rule": "grow", "asked": 4, "by": "hook", "settings": "a batch of 8"},
+            "step 9: grow wanted 4 peers with a batch of 8; nothing came of it, since hook came before it",
+        ),
+        (
+            {**REFUSED, "settings": "a learning rate of 0.4", "global_batch_size": 384},
+            "grow wanted 8 peers, which cannot be had: no slot; training continues with 6 and a batch of 384, without "
+            "a learning rate of 0.4",
+        ),
         ({**SET, "what": "stop", "to": None, "saw": {"loss": 0.5}}, "step 40: hybrid ends training (loss 0.500)"),
         (
             {"event": "shadow", "step": 3, "rule": "shadow(gns)", "action": "Rescale", "asked": 4.0, "ranks": []},

@@ -123,6 +123,35 @@ def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank
     assert {one.rule for one in decisions} == {"three_while_cheap"}
 
 
+def test_a_size_its_batch_and_its_rate_are_one_decision_that_outlives_rank_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Batch and rate come with the peer; the momentum, set beside them, is on the joiners too."""
+    with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "deciding"]) as job:
+        rescale = job.event("rescale", to=3)
+        job.signal(signal.SIGKILL, peer=0)
+        recovered = job.event("recovered")
+        job.event("rescale", to=3, view=recovered["view"] + 1)
+        asked(job.folder, capsys, "stop")
+        ended = job.end()
+    assert ended.sizes == [2, 3, 2, 3]
+    (decision,) = ended.all_of("decision")
+    assert decision["settings"] == "a global batch size of 24 and a learning rate of 0.5"
+    told = {event["what"]: (event["step"], event["to"]) for event in ended.all_of("set") if event["what"] != "stop"}
+    step, late = decision["step"], rescale["step"]
+    assert told == {
+        "global batch size": (late, 24.0), "learning rate": (late, 0.5), "value of momentum": (step, 0.75)
+    }  # fmt: skip
+    joined = next(index for index, row in enumerate(ended.metrics) if row["size"] == 3)
+    assert ended.metrics[joined]["step"] == rescale["step"] + 1 > step + 2
+    assert {(row["batch"], row["learning_rate"]) for row in ended.metrics[:joined]} == {(12, 0.0)}
+    assert [row["learning_rate"] for row in ended.metrics[joined : joined + 6]] == [0, 0.125, 0.25, 0.375, 0.5, 0.5]
+    assert {(row["batch"], row["learning_rate"]) for row in ended.metrics[joined + 4 :]} == {(24, 0.5)}
+    assert [(tmp_path / f"momentum-{peer}").read_text() for peer in (1, 2, 3)] == ["0.75"] * 3
+    _, decisions = replayed(ended)
+    assert [(one.rule, one.step) for one in decisions] == [("in_one_decision", step), ("in_one_decision_2", step)]
+
+
 # ---- stragglers ------------------------------------------------------------------------------------------------------
 
 

@@ -16,10 +16,10 @@ from kungfu.control import Evict, Replace, Rescale, SetGlobalBatchSize
 from kungfu.policies import replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Constant
-from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
+from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, Start
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob
-from kungfu.testing.simulated_run import run_on_model
+from kungfu.testing.simulated_run import run_on_model, simulate
 from tests.testing.recorded_run import recorded_run
 
 
@@ -204,3 +204,44 @@ def test_names_of_checkpoints_are_known_to_the_model_as_to_a_real_job() -> None:
         (9, "Restore", "no rule has written the checkpoint 'worst'"),
     ]
     assert first != second
+
+
+# ---- a batch and a rate that come with a size ------------------------------------------------------------------------
+
+
+@kf.policy
+def grows_in_one_decision(training: Any, *, peers: int = 5) -> Any:
+    return kf.control.every(5).after(9).rescale(peers, batch=100, rate=0.4, over_steps=4)
+
+
+def seen_steps(policy: Any, model: ClusterModel) -> list[tuple[int, int, float]]:
+    """The size, the samples and the rate of each step."""
+    seen = list[tuple[int, int, float]]()
+    simulate(compile_policies([policy]), model, seen=lambda at: seen.append((at.size, at.samples, at.learning_rate)))
+    return seen
+
+
+START = Start(size=2, max_size=8, global_batch_size=20, learning_rate=0.1)
+
+
+def test_a_modelled_growth_brings_its_batch_and_its_rate_with_its_peers() -> None:
+    model = ClusterModel({1: 100, 8: 800}, steps=40, start=START, rescaling=Rescaling(joining_steps=8))
+    seen = seen_steps(grows_in_one_decision(), model)
+    joined = next(index for index, (size, _, _) in enumerate(seen) if size == 5)
+    assert joined > 17
+    assert seen[:joined] == [(2, 20, 0.1)] * joined
+    rates = [rate for _, _, rate in seen[joined:]]
+    assert rates[:6] == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4])
+    assert {(size, samples) for size, samples, _ in seen[joined:]} == {(5, 100)}
+    (decision,) = run_on_model(grows_in_one_decision(), model).decisions
+    assert (decision.step, decision.value, decision.unmet) == (10, 5.0, "")
+
+
+def test_a_modelled_growth_of_which_a_part_comes_says_that_its_batch_does_not() -> None:
+    model = ClusterModel({1: 100, 8: 800}, steps=40, start=START, hosts=HostSlots(slots=(4,)))
+    run = run_on_model(grows_in_one_decision(), model)
+    assert [one.unmet for one in run.decisions] == ["its batch and rate were to come with 5 peers, and 4 are there"]
+    assert seen_steps(grows_in_one_decision(), model)[-1] == (4, 40, 0.1), "the local batch is kept"
+    full = ClusterModel({1: 100, 8: 800}, steps=40, start=START, hosts=HostSlots(slots=(2,)))
+    assert [one.unmet for one in run_on_model(grows_in_one_decision(), full).decisions] == ["no host has a free slot"]
+    assert seen_steps(grows_in_one_decision(), full)[-1] == (2, 20, 0.1)

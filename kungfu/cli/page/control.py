@@ -16,7 +16,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import counted, duration, figure
-from kungfu.runtime.core.request import Asked, Release, Request, Resize, SaveCheckpoint, SetValue, StopTraining
+from kungfu.runtime.core.request import AnyRequest, Asked, Release, Request, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.core.requests.admission import MOST_HOLD_S
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
@@ -53,7 +53,7 @@ class JobControl:
             "lines": self._preview(what, plan, status),
         }
 
-    def _preview(self, what: Request | SetValue, plan: RequestPlan, status: JobStatus) -> list[str]:
+    def _preview(self, what: AnyRequest, plan: RequestPlan, status: JobStatus) -> list[str]:
         if plan.refusal and not isinstance(what, Resize):
             return [f"{plan.words} would be refused: {plan.refusal}"]
         match what:

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kungfu.compiler import FiredRule
-from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, Restore, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import (
+    Call,
+    Checkpoint,
+    Evict,
+    Replace,
+    Rescale,
+    Restore,
+    SetGlobalBatchSize,
+    SetLearningRate,
+    SetVariable,
+)
 from kungfu.control.action import Action
 from kungfu.event_log.events import (
     CalledEvent,
@@ -94,11 +104,16 @@ def _asked(decision: FiredRule) -> str:
     ranks = " and ".join(map(str, decision.ranks))
     match decision.action:
         case Rescale():
-            return f"wants {counted(decision.value, 'peer')}"
+            batch, rate = (decision.inputs.get(name) for name in ("target_batch", "target_rate"))
+            beside = [] if batch is None else [f"a batch of {counted(batch, 'sample')}"]
+            beside += [] if rate is None else [f"a learning rate of {figure(rate)}"]
+            return f"wants {counted(decision.value, 'peer')}" + (f" with {' and '.join(beside)}" if beside else "")
         case SetGlobalBatchSize():
             return f"wants a batch of {counted(decision.value, 'sample')}"
         case SetLearningRate():
             return f"wants a learning rate of {figure(decision.value)}"
+        case SetVariable(name=name):
+            return f"wants {name} to be {figure(decision.value)}"
         case Evict():
             return f"evicts rank {ranks}"
         case Replace():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
-from kungfu.control import Action, Call, Checkpoint, Rescale, Restore, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import Action, Call, Checkpoint, Rescale, Restore, SetGlobalBatchSize, SetLearningRate, SetVariable
 from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
 from kungfu.errors import InternalError
@@ -91,13 +91,19 @@ def does(action: Action, labels: Labels) -> str:
     arguments = ", ".join(labels[one] for one in operands(action))
     if isinstance(action, Rescale):
         most = f" up to {action.max_global_batch} samples a step" if action.max_global_batch else ""
-        return f"rescale to {arguments} peers, keep {action.keep}{most}"
+        beside = [f"a global batch size of {labels[action.batch]}"] if action.batch is not None else []
+        over = f" over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
+        beside += [f"a learning rate of {labels[action.rate]}{over}"] if action.rate is not None else []
+        together = f", with {' and '.join(beside)}" if beside else ""
+        return f"rescale to {labels[action.target]} peers, keep {action.keep}{most}{together}"
     if isinstance(action, SetGlobalBatchSize):
         return f"set the global batch size to {arguments} samples"
     if isinstance(action, SetLearningRate):
         return f"set the learning rate to {arguments}" + (
             f" over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
         )
+    if isinstance(action, SetVariable):
+        return f"set {action.name} to {arguments}"
     if isinstance(action, Call):
         return f"call {getattr(action.fn, '__name__', 'a function')}({arguments})"
     arguments = action.name if isinstance(action, (Checkpoint, Restore)) else arguments

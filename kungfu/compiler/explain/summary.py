@@ -33,9 +33,10 @@ from kungfu.control import (
     Rule,
     SetGlobalBatchSize,
     SetLearningRate,
+    SetVariable,
     Stop,
 )
-from kungfu.control.action import operands, target_of
+from kungfu.control.action import Setting, numbers_of, operands
 from kungfu.control.rule import label_of
 from kungfu.policy_definition import Policy
 from kungfu.signal import Constant, Signal, topological
@@ -45,7 +46,7 @@ _WIDTH = 100
 _LONGEST_VALUE = 60
 _NAMED = 8  # columns of the names of a rule's lines
 # Inputs of rules that other lines of the summary describe.
-_DESCRIBED = ("target", "marked", "rescales_left", "replacements_left")
+_DESCRIBED = ("target", "target_batch", "target_rate", "marked", "rescales_left", "replacements_left")
 
 
 def summarize(plan: CompiledPolicies) -> str:
@@ -163,12 +164,16 @@ def _news(rule: Rule) -> Iterator[str]:
     """The conditions that a rule adds to those of its trigger; see `kungfu.control.rule`."""
     match rule.action:
         case Rescale():
-            yield "for a size other than the present, the pending and the last refused one"
+            also = list(numbers_of(rule.action))[1:]
+            others = f", or with that size in place another {' or '.join(also)}" if also else ""
+            yield f"for a size other than the present, the pending and the last refused one{others}"
         case SetGlobalBatchSize():
             yield "for another batch than the present one"
         case SetLearningRate():
             asked = "" if rule.trigger.event == "rescale" else " and the one it asked for last"
             yield f"for another rate than the present one{asked}"
+        case SetVariable():
+            yield "for another value than the one it asked for last"
         case Evict():
             yield "if a peer is marked, and at least --min peers remain"
         case Replace():
@@ -177,8 +182,7 @@ def _news(rule: Rule) -> Iterator[str]:
 
 def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> str:
     action, texts = rule.action, [expressions.written(one) for one in wanted]
-    number = texts[0] if texts and texts[0] else "a number computed from these values"
-    number += " (nan: no request)" if re.search(r"\bnan\b", number) else ""
+    number, *beside = map(_number, texts or [""])
     if rule.merged:
         names = " and ".join(rule.candidates)
         number = f"the number that {rule.policy.name if rule.policy else rule.name} chooses from those of {names}"
@@ -186,12 +190,17 @@ def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> 
         case Rescale():
             most = f" up to a global batch of {action.max_global_batch} samples" if action.max_global_batch else ""
             kept = action.keep.replace("_", " ")
-            return f"a size: {number}, rounded, from --min to --max peers; it keeps the {kept}{most}"
+            over = f", over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
+            settings = list(numbers_of(action))[1:]
+            along = "".join(f"; with it a {name}: {text}" for name, text in zip(settings, beside, strict=True)) + over
+            return f"a size: {number}, rounded, from --min to --max peers; it keeps the {kept}{most}{along}"
         case SetGlobalBatchSize():
             return f"a global batch in samples: {number}, at least one per peer"
         case SetLearningRate():
             over = f", over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
             return f"a learning rate: {number}{over}"
+        case SetVariable(name=name):
+            return f"another value of {name}: {number}"
         case Stop():
             return "the end of training"
         case Checkpoint(name):
@@ -209,20 +218,31 @@ def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> 
     return f"new peers in place of the {peers}; each leaves when its replacement is ready"
 
 
+def _number(text: str) -> str:
+    """The text of a requested number; without a text, the number is computed from the values that the rule watches."""
+    text = text or "a number computed from these values"
+    return f"{text} (nan: no request)" if re.search(r"\bnan\b", text) else text
+
+
 def _wanted(action: Action) -> tuple[Signal, ...]:
     """The operands of an action without the rounding and the bounds that `kungfu.control.rule` adds to a number."""
-    target = target_of(action)
-    if target is None:
-        return operands(action)
-    inner = target
-    match action:
-        case Rescale() if is_operation(target, "minimum") and is_operation(target.inputs[0], "maximum"):
-            inner = target.inputs[0].inputs[0]
-        case SetGlobalBatchSize() if is_operation(target, "maximum"):
-            inner = target.inputs[0].inputs[2] if is_operation(target.inputs[0], "where") else target.inputs[0]
-        case SetLearningRate() if is_operation(target, "multiply") and isinstance(one := target.inputs[1], Constant):
-            return (target.inputs[0] if one.value == 1 else target,)
-    return (inner.inputs[0] if inner is not target and is_operation(inner, "round") else inner,)
+    numbers = numbers_of(action)
+    return tuple(_unbounded(setting, one, action) for setting, one in numbers.items()) or operands(action)
+
+
+def _unbounded(setting: Setting, number: Signal, action: Action) -> Signal:
+    if isinstance(action, Rescale) and is_operation(number, "where"):
+        # A batch or a rate that comes with a size is NaN, and requests nothing, while it is not above 0.
+        number = number.inputs[1]
+    inner = number
+    match setting:
+        case "size" if is_operation(number, "minimum") and is_operation(number.inputs[0], "maximum"):
+            inner = number.inputs[0].inputs[0]
+        case "global batch size" if is_operation(number, "maximum"):
+            inner = number.inputs[0].inputs[2] if is_operation(number.inputs[0], "where") else number.inputs[0]
+        case _ if is_operation(number, "multiply") and isinstance(one := number.inputs[1], Constant):
+            return number.inputs[0] if one.value == 1 else number
+    return inner.inputs[0] if inner is not number and is_operation(inner, "round") else inner
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------

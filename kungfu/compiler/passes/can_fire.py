@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kungfu.compiler.passes.remainders import can_meet
 from kungfu.control import Rule
-from kungfu.control.action import mask_of, setting_of
+from kungfu.control.action import mask_of, numbers_of
 from kungfu.errors import PolicyError
 from kungfu.signal import SOURCES, Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
@@ -56,8 +56,9 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
             "is like (ranks count from 0); compare with what differs between peers"
         )
     if not _can_hold(rule.fires):
-        what = setting_of(rule.action) or "action"
-        bounds = "" if what == "size" else " above 0"
+        what = " and ".join(numbers_of(rule.action)) or "action"
+        above_0 = {"global batch size", "learning rate"} & {*numbers_of(rule.action)}
+        bounds = " above 0" if above_0 else ""
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: the {what} that it asks for never is a finite number"
             f"{bounds} other than what is; give one that can come about"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kungfu.compiler.passes.can_fire import check_can_fire, unbounded_side
 from kungfu.control import Call, Rescale, Rule
-from kungfu.control.action import mask_of, operands, setting_of, target_of
+from kungfu.control.action import mask_of, numbers_of, operands
 from kungfu.errors import PolicyError
 from kungfu.signal import NEST, Collective, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
@@ -52,10 +52,9 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
     _check_agreed(rule.when, use=f"the .when(...) of policy {policy!r}", type=SignalType("bool"))
     _check_sources(rule, policy=policy)
     # The request of the action must be equal on all peers.
-    target, mask = target_of(rule.action), mask_of(rule.action)
-    if target is not None:
-        use = f"the {setting_of(rule.action)} that policy {policy!r} asks for"
-        _check_agreed(target, use=use, type=SignalType("float32"))
+    mask = mask_of(rule.action)
+    for setting, number in numbers_of(rule.action).items():
+        _check_agreed(number, use=f"the {setting} that policy {policy!r} asks for", type=SignalType("float32"))
     if isinstance(rule.action, Rescale):
         _check_bounded(rule.action.target, use=f"the size that policy {policy!r} asks for")
     if mask is not None:
@@ -173,10 +172,13 @@ def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
     setters: dict[tuple[str, str], list[Rule]] = {}
     for _, rules in built:
         for rule in rules:
-            setting = setting_of(rule.action)
             # Shadows, and rules that a budget holds back, change no setting.
-            if setting and rule.mode == "acting":
+            settings = numbers_of(rule.action) if rule.mode == "acting" else {}
+            for place, setting in enumerate(settings):
                 setters.setdefault((setting, rule.trigger.event), []).append(rule)
+                if place:
+                    # The batch and the rate that come with a size are set in the barrier that changes the size.
+                    setters.setdefault((setting, "rescale"), []).append(rule)
     for (contested, _), rules_of in setters.items():
         if len(rules_of) > 1:
             last = rules_of[-1]
@@ -187,6 +189,12 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
     does = "rescale the cluster" if setting == "size" else f"set the {setting}"
     where = "; ".join(map(_line_to_mend, rules_of))
     names = [one.name for one in rules_of]
+    if any(next(iter(numbers_of(one.action))) != setting for one in rules_of):
+        decisions = ", ".join(repr(one.name) for one in rules_of if isinstance(one.action, Rescale))
+        return (
+            f"policies {', '.join(map(repr, names))} all {does}, and {decisions} as one decision "
+            f"with the size; leave it out of that decision, or leave out the other rule ({where})"
+        )
     # Combinations such as `kf.first` choose between policies, not between the rules of one policy.
     if len({id(one.policy) for one in rules_of}) < len(rules_of):
         different = ", ".join(map(repr, dict.fromkeys(names)))

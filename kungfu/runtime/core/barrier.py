@@ -34,6 +34,9 @@ a host comes, gets at most N peers. All other requests are carried out: for N pe
 and the end of training, notices, and requests from outside. But a rule that the hold has stopped once does not request
 any size or eviction again until the hold ends, not even N peers.
 
+A batch and a learning rate that are requested with a size come into force in the barrier in which the job has that
+size: at once if no joiner is needed. If the change ends with another size, they are dropped.
+
 "Joiners come" means that the joiners stay under way and are offered again to the next barrier. Requests of a barrier
 that was broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one
 step: a rule that requests a size, a batch, a rate or a call is not evaluated in a step whose barrier may admit joiners
@@ -45,9 +48,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from kungfu.runtime.core import request
-from kungfu.runtime.core.next_membership import BarrierInput, Decision, JoinerOffer, is_under_way, next_membership
-from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, meant_size
+from kungfu.runtime.core.next_membership import (
+    BarrierInput,
+    Decision,
+    JoinerOffer,
+    is_under_way,
+    next_membership,
+    with_reachable_size,
+)
+from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, awaited_size, meant_size
 from kungfu.runtime.core.view import View, is_slow
 
 __all__ = [
@@ -120,6 +132,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     """
     terms = _with_sizes(_without_refusals(at.terms, at.requests), at.requests)
     at = replace(at, terms=terms, limits=terms.sizes.within(at.limits))
+    satisfied = [one for one in at.requests if is_under_way(one, at)]
     waiting = [_within_limits(one, at) for one in at.requests if not is_under_way(one, at)]
     held = [one for one in waiting if _is_held(one, at)]
     # A rule or a hook is reported once, however often it requests another size.
@@ -139,7 +152,38 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     refused = decision.terms.replacement_refused and decision.view.version == view.version
     terms = replace(decision.terms, replaced_peers=replaced, replacement_refused=refused)
     decision = replace(with_requests(decision, merged), terms=terms, slow=_slow_leavers(at, decision.view), held=news)
+    decision = _with_size_settings(decision, at, satisfied)
     return replace(decision, terms=adjust(view, decision))
+
+
+def _with_size_settings(decision: Decision, at: BarrierInput, satisfied: Sequence[request.Asked]) -> Decision:
+    """Adds the batch and the rate that come with a size to the settings of the decision by which the job has that size.
+
+    Until then they wait with the size under way; if the change ends with another size, they are dropped.
+
+    Args:
+        decision: The decision without them.
+        at: The input of the barrier, with the membership requests to carry out.
+        satisfied: The requests that do not affect the change under way.
+    """
+    terms, size, lead = decision.terms, meant_size(decision.view, decision.terms), next(iter(at.requests), None)
+    if lead is not None and isinstance(lead.what, request.Resize):
+        # A request for a size replaces the size under way, with its batch and its rate.
+        _, target = with_reachable_size(lead.what, at.terms, at.limits)
+        waiting = replace(lead, what=structs.replace(lead.what, size=target))
+        terms = replace(terms, awaiting_size=waiting if request.settings_with_size(lead) else None)
+    # While joiners come for a command, a request for the present size is satisfied, except for its batch and its rate.
+    reached = [
+        one for one in satisfied if isinstance(one.what, request.Resize) and at.limits.clip(one.what.size) == size
+    ]
+    if terms.awaiting_size is not None and awaited_size(terms) == size:
+        # The job has the requested size.
+        reached = [terms.awaiting_size, *reached]
+    if not terms.target_size or awaited_size(terms) == size:
+        # The change has ended, with this size or another.
+        terms = replace(terms, awaiting_size=None)
+    settings = (setting for one in reached for setting in request.settings_with_size(one))
+    return replace(decision, terms=terms, settings=(*settings, *decision.settings))
 
 
 def with_requests(decision: Decision, merged: Sequence[request.Asked]) -> Decision:
@@ -158,14 +202,17 @@ def with_settings(
     *,
     before: tuple[View, Terms],
     position: RunPosition,
-    on_rescale: Callable[[int, int], Sequence[request.Asked]],
+    on_rescale: Callable[[int, int, Terms], Sequence[request.Asked]],
 ) -> Terms:
     """Returns a decision's terms with its settings applied; if the size changes, settings of ``on_rescale`` come first.
 
-    ``on_rescale`` returns the settings that rules choose for a rescale, given the old and the new size."""
+    ``on_rescale`` returns the settings that rules choose for a rescale, given the old and the new size, and the terms
+    with the batch that the decision sets."""
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
-    on_rescale_settings = on_rescale(previous, size) if size != previous else ()
-    terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)
+    batches = [one for one in decision.settings if isinstance(one.what, request.SetBatch)]
+    terms = apply_settings(decision.terms, batches, position, size=size)
+    on_rescale_settings = on_rescale(previous, size, terms) if size != previous else ()
+    terms = apply_settings(terms, on_rescale_settings, position, size=size)
     if any(isinstance(one.what, request.SetBatch) for one in on_rescale_settings):
         # The next rescale starts from the same batch as this one, so growing and shrinking back restores the batch.
         batch, peers = before[1].base(previous)
@@ -178,8 +225,9 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
     Args:
         terms: The terms without the settings.
-        settings: Requests for a batch, a learning rate or the end of training. A batch has at least one sample per
-            peer and at most the samples of an epoch. A rate starts to change at the next step, from its current value.
+        settings: Requests for a batch, a learning rate, a registered value or the end of training. A batch has at
+            least one sample per peer and at most the samples of an epoch. A rate starts to change at the next step,
+            from its current value.
         position: The position of the job.
         size: The number of peers.
 
@@ -199,7 +247,11 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
             case request.SetRate(rate, over, unit):
                 # A ramp begins at the current rate, even in the middle of another ramp.
                 since = position.steps if unit == "steps" else position.samples
-                terms = replace(terms, ramp=Ramp(position.learning_rate, rate, since, over, unit))
+                ramp = Ramp(position.learning_rate, rate / position.schedule, since, over, unit, asked=rate)
+                terms = replace(terms, ramp=ramp)
+            case request.SetNumber(name):
+                others = (one for one in terms.variables if one.name != name)
+                terms = replace(terms, variables=(*others, setting.what))
             case request.StopTraining():
                 # Training ends at this barrier.
                 terms = replace(terms, stopped=True)

@@ -53,7 +53,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from kungfu.runtime.core.request import Asked, Leave, Resize, When
+from kungfu.runtime.core.request import Asked, Leave, Resize, When, settings_with_size
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
@@ -156,18 +156,20 @@ def is_under_way(asked: Asked, at: BarrierInput) -> bool:
     terms = at.terms
     if asked.is_outside or not isinstance(asked.what, Resize) or not terms.target_size:
         return False
-    wanted, target = _with_reachable_size(asked.what, terms, at.limits)
+    wanted, target = with_reachable_size(asked.what, terms, at.limits)
     if terms.by_command and target == at.view.size:
         return True
     same_terms = (wanted.keep, wanted.max_global_batch) == (terms.keep, terms.max_global_batch)
-    return same_terms and target == terms.target_size
+    pending = () if terms.awaiting_size is None else settings_with_size(terms.awaiting_size)
+    same_settings = [one.what for one in settings_with_size(asked)] == [one.what for one in pending]
+    return same_terms and same_settings and target == terms.target_size
 
 
 def _resize(at: BarrierInput, request: Resize) -> Decision:
     """Handles a request for a size only: the requested size replaces the size under way."""
     preparing, asked = at.terms.target_size > 0, _under_way(at.view, at.terms)
     terms = replace(at.terms, target_size=0, leaving=at.exchanged)
-    terms, target = _with_reachable_size(request, terms, at.limits)
+    terms, target = with_reachable_size(request, terms, at.limits)
     if target != at.view.size:
         terms = replace(terms, by_command=at.outside is not None)
     return _change_size(replace(at, terms=terms), target, asked=asked, preparing=preparing)
@@ -285,7 +287,7 @@ def _let_named_leave(at: BarrierInput) -> Decision:
     assert isinstance(lead, Resize | Leave), lead
     if isinstance(lead, Resize):
         # A size is requested too.
-        terms, wanted = _with_reachable_size(lead, terms, at.limits)
+        terms, wanted = with_reachable_size(lead, terms, at.limits)
         terms = replace(terms, by_command=by_command)
     else:
         # The size follows from the number of peers that leave.
@@ -368,18 +370,21 @@ def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int
 # ---- sizes and batches -----------------------------------------------------------------------------------------------
 
 
-def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
+def with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
     """Returns the terms with this request, and the nearest possible size; if that is another size, the terms say so."""
     # A rule gives its limit. Hooks and requests from outside give none, so the limit in force remains.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch
     terms = replace(terms, keep=request.keep, max_global_batch=most)
-    target = _reachable(request.size, terms, limits)
+    target = _reachable(request, terms, limits)
     return replace(terms, refused_size=request.size if target != request.size else 0), target
 
 
-def _reachable(size: int, terms: Terms, limits: Limits) -> int:
+def _reachable(request: Resize, terms: Terms, limits: Limits) -> int:
     """Clips a size to the job's limits and, if the global batch is fixed or limited, to the number of its samples."""
-    target = limits.clip(size)
+    target = limits.clip(request.size)
+    if request.batch is not None:
+        # The batch that comes with the size has a sample for each of its peers.
+        return target
     if terms.keep == "global_batch_size" and terms.global_batch_size:
         # Every peer needs a sample of the batch.
         return max(1, min(target, terms.global_batch_size))
@@ -398,7 +403,9 @@ def _with_batch_of_size(before: View, view: View, terms: Terms) -> tuple[View, T
     if terms.keep == "global_batch_size":
         # Each peer gets a new share of the same batch. A command saves the share that policies had set.
         aside = (terms.policy_share or terms.batch_per_peer) if terms.by_command else 0.0
-        return view, replace(terms, batch_per_peer=terms.global_batch_size / size, policy_share=aside)
+        # Of the peers for which another batch was requested, fewer may have come, and each needs a sample.
+        samples = max(terms.global_batch_size, size) if terms.global_batch_size else 0
+        return view, replace(terms, global_batch_size=samples, batch_per_peer=samples / size, policy_share=aside)
     if terms.policy_share and not terms.by_command and is_rescale:
         # A policy decides again: the share that policies had set is restored.
         terms = replace(terms, batch_per_peer=terms.policy_share, policy_share=0.0)

@@ -62,12 +62,16 @@ class Resize(Struct, frozen=True, tag=True):
             no limit, ``None`` for the limit in force.
         hold_s: Seconds for which rules and hooks may then not change the size, infinite until a `Release`; ``None`` for
             no hold. From outside, a size without a hold ends an earlier hold.
+        batch: The batch that comes into force once the job has this size; ``None`` for that of `keep`.
+        rate: The learning rate that comes into force once the job has this size; ``None`` for the present one.
     """
 
     size: int
     keep: Keep = "global_batch_size"
     max_global_batch: int | None = None
     hold_s: float | None = None
+    batch: SetBatch | None = None
+    rate: SetRate | None = None
 
 
 class Leave(Struct, frozen=True, tag=True):
@@ -147,6 +151,13 @@ class SetRate(Struct, frozen=True, tag=True):
     unit: RampUnit = "steps"
 
 
+class SetNumber(Struct, frozen=True, tag=True):
+    """A request to set the registered value ``name`` to a number; the decision of the barrier carries the number."""
+
+    name: str
+    value: float
+
+
 class SetValue(Struct, frozen=True, tag=True):
     """A request to set a registered value of the program; each peer sets its own copy, without a message."""
 
@@ -175,9 +186,11 @@ class Retry(Struct, frozen=True, tag=True):
 
 
 Membership = Resize | Leave
-Setting = SetBatch | SetRate | StopTraining
+Setting = SetBatch | SetRate | SetNumber | StopTraining
 # The requests that can come from outside the training graph, and are therefore sent in messages.
 Request = Membership | ScaleOut | Migrate | Profile | SetLimits | Release | Setting | SaveCheckpoint | Retry
+# All requests: those that a peer carries out without a message too.
+AnyRequest = Request | SetValue | RestoreCheckpoint
 
 
 @dataclass(frozen=True)
@@ -200,7 +213,7 @@ class Asked:
         sizes: The limits of the size, and the hold, that are in force when the leading agent sends the request.
     """
 
-    what: Request | SetValue | RestoreCheckpoint
+    what: AnyRequest
     by: str = ""
     step: int = 0
     inputs: Mapping[str, float] = field(default_factory=dict)
@@ -221,6 +234,17 @@ class Asked:
 def changes_membership(asked: Asked) -> bool:
     """True if the request is for a size, or for peers to leave."""
     return isinstance(asked.what, Membership)
+
+
+def settings_with_size(asked: Asked) -> tuple[Asked, ...]:
+    """The batch and the rate that come with a requested size, each as a request of its own; empty for other requests.
+
+    >>> [one.what for one in settings_with_size(Asked(Resize(4, batch=SetBatch(256.0)), "grow"))]
+    [SetBatch(samples=256.0)]
+    """
+    what = asked.what
+    given = (what.batch, what.rate) if isinstance(what, Resize) else ()
+    return tuple(replace(asked, what=one) for one in given if one is not None)
 
 
 def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
@@ -272,7 +296,7 @@ def _changes_from_outside(asked: Asked) -> bool:
 def _subject(asked: Asked) -> tuple[Any, ...]:
     """The subject of a request (its type, and the name of a value); the first request on a subject has precedence."""
     what = asked.what
-    return (SetValue, what.name) if isinstance(what, SetValue) else (type(what),)
+    return (SetValue, what.name) if isinstance(what, SetValue | SetNumber) else (type(what),)
 
 
 def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked | None) -> Asked | None:
@@ -296,7 +320,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
             # The first of two sizes wins; training that ends needs no other size.
             return first if first is not one else stop
         # The first of two batches, rates or contents of a value wins.
-        case SetBatch() | SetRate() | SetValue():
+        case SetBatch() | SetRate() | SetNumber() | SetValue():
             return first if first is not one else None
         # All weights come from one checkpoint.
         case RestoreCheckpoint():
@@ -310,7 +334,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
             return None
 
 
-def in_words(request: Request | SetValue | RestoreCheckpoint) -> str:
+def in_words(request: AnyRequest) -> str:
     """Formats the request as a user would type it.
 
     >>> in_words(Leave((1, 3))), in_words(Migrate(2, "b")), in_words(Profile(1, 4, 50))
@@ -345,6 +369,8 @@ def in_words(request: Request | SetValue | RestoreCheckpoint) -> str:
             return f"set the global batch size to {samples:g}"
         case SetRate(rate):
             return f"set the learning rate to {rate:g}"
+        case SetNumber(name, value):
+            return f"set the value {name!r} to {value:g}"
         case SetValue(name, value):
             return f"set the value {name!r} to {value!r}"
         case Retry():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kungfu.runtime.core.request import Keep, RampUnit
+from kungfu.runtime.core.request import Asked, Keep, RampUnit, Resize, SetNumber
 from kungfu.runtime.core.size_limits import AS_STARTED, SizeLimits
 from kungfu.runtime.core.view import View
 
@@ -25,6 +25,7 @@ class Ramp:
     since: int  # the steps (or samples) done before the ramp
     over: float  # the length of the ramp, in ``unit``
     unit: RampUnit = "steps"
+    asked: float = 0.0  # the rate as it was requested: `target`, times the value that a schedule then had
 
     def at(self, done: int) -> float:
         """The learning rate of a step.
@@ -74,6 +75,9 @@ class Terms:
     base_size: int = 0  # the number of peers for which `base_batch` was set; 0 if `base_batch` is 0
     sizes: SizeLimits = AS_STARTED  # the limits of the size, and the hold, as last sent by the leading agent
     held_rules: tuple[str, ...] = ()  # the rules and hooks whose requests the hold has stopped so far
+    # The request for the size under way, if a batch or a learning rate comes into force once the job has that size.
+    awaiting_size: Asked | None = None
+    variables: tuple[SetNumber, ...] = ()  # the values that rules have set, by the name of the registered value
 
     def base(self, size: int) -> tuple[int, int]:
         """The batch and size from which rules on a rescale compute the next batch; by default, the present ones."""
@@ -88,6 +92,13 @@ class RunPosition:
     samples: int  # the number of samples of all steps done
     epoch_samples: int  # the number of samples of an epoch; 0 if it is unknown
     learning_rate: float  # the learning rate of the last step, on the scale of the ramp
+    schedule: float = 1.0  # the current value of the schedule by which the numbers of a ramp are multiplied
+
+
+def awaited_size(terms: Terms) -> int:
+    """The size with which a requested batch or learning rate comes into force; 0 if none waits for a size."""
+    what = None if terms.awaiting_size is None else terms.awaiting_size.what
+    return what.size if isinstance(what, Resize) else 0
 
 
 def meant_size(view: View, terms: Terms) -> int:

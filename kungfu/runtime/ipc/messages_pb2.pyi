@@ -152,7 +152,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., begins_phase: bool = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size", "sizes", "held_rules")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size", "sizes", "held_rules", "awaiting_size", "variables")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,8 @@ class Terms(_message.Message):
     BASE_SIZE_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     HELD_RULES_FIELD_NUMBER: _ClassVar[int]
+    AWAITING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -189,7 +191,9 @@ class Terms(_message.Message):
     base_size: int
     sizes: SizeLimits
     held_rules: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ..., held_rules: _Optional[_Iterable[str]] = ...) -> None: ...
+    awaiting_size: Asked
+    variables: _containers.RepeatedCompositeFieldContainer[SetNumber]
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ..., held_rules: _Optional[_Iterable[str]] = ..., awaiting_size: _Optional[_Union[Asked, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[SetNumber, _Mapping]]] = ...) -> None: ...
 
 class SizeLimits(_message.Message):
     __slots__ = ("minimum", "maximum", "hold", "revision")
@@ -212,18 +216,20 @@ class Hold(_message.Message):
     def __init__(self, size: _Optional[int] = ..., until: _Optional[float] = ...) -> None: ...
 
 class Ramp(_message.Message):
-    __slots__ = ("start", "target", "since", "over", "unit")
+    __slots__ = ("start", "target", "since", "over", "unit", "asked")
     START_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     start: float
     target: float
     since: int
     over: float
     unit: RampUnit
-    def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
+    asked: float
+    def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ..., asked: _Optional[float] = ...) -> None: ...
 
 class BarrierArrival(_message.Message):
     __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows", "begins_view")
@@ -713,7 +719,7 @@ class HostEvent(_message.Message):
     def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Asked(_message.Message):
-    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "set_limits", "release", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by", "sizes")
+    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "set_limits", "release", "set_number", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by", "sizes")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -733,6 +739,7 @@ class Asked(_message.Message):
     RETRY_FIELD_NUMBER: _ClassVar[int]
     SET_LIMITS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SET_NUMBER_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +762,7 @@ class Asked(_message.Message):
     retry: Retry
     set_limits: SetLimits
     release: Release
+    set_number: SetNumber
     by: str
     step: int
     inputs: _containers.ScalarMap[str, float]
@@ -765,19 +773,23 @@ class Asked(_message.Message):
     number: int
     superseded_by: str
     sizes: SizeLimits
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., set_limits: _Optional[_Union[SetLimits, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., set_limits: _Optional[_Union[SetLimits, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., set_number: _Optional[_Union[SetNumber, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("size", "keep", "max_global_batch", "hold_s")
+    __slots__ = ("size", "keep", "max_global_batch", "hold_s", "batch", "rate")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: Keep
     max_global_batch: int
     hold_s: float
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ..., hold_s: _Optional[float] = ...) -> None: ...
+    batch: SetBatch
+    rate: SetRate
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ..., hold_s: _Optional[float] = ..., batch: _Optional[_Union[SetBatch, _Mapping]] = ..., rate: _Optional[_Union[SetRate, _Mapping]] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "size", "keep", "host")
@@ -852,6 +864,14 @@ class SetRate(_message.Message):
     over: float
     unit: RampUnit
     def __init__(self, rate: _Optional[float] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
+
+class SetNumber(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class SaveCheckpoint(_message.Message):
     __slots__ = ()

@@ -103,7 +103,9 @@ def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, targ
     def terms() -> Terms:
         stopped = before.terms.stopped or protocol.service.inbox.is_stop_requested()
         kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
-        kept = replace(kept, refused_size=0, replacement_refused=False)
+        # Without joiners, a size that was requested is not reached.
+        awaiting = before.terms.awaiting_size if target else None
+        kept = replace(kept, refused_size=0, replacement_refused=False, awaiting_size=awaiting)
         return adjust(before.view, Decision(view, kept))
 
     return terms

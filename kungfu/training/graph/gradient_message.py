@@ -227,6 +227,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
         "epoch_samples": graph_state.progress.samples,
         "job_samples": graph_state.progress.job_samples(graph_state.view.global_batch_size),
         "learning_rate": _float(averaging.learning_rate()),
+        "requested_rate": graph_state.view.requested_rate,
         "min_size": graph_state.view.min_size,
         "max_size": graph_state.view.max_size,
         "refused_size": graph_state.view.refused_size,

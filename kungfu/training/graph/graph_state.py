@@ -108,6 +108,7 @@ class ViewVariables:
     exchanged: tf.Variable = field(default_factory=partial(_integer, "kungfu/exchanged"))
     host_joiners: tf.Variable = field(default_factory=partial(_integer, "kungfu/host_joiners"))
     replaced_peers: tf.Variable = field(default_factory=partial(_integer, "kungfu/replaced"))
+    requested_rate: tf.Variable = field(default_factory=partial(_numbers, "kungfu/requested_rate", value=0.0))
     min_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/min_size", value=1))
     max_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/max_size", value=1))
 
@@ -126,6 +127,7 @@ class ViewVariables:
         write_variable(self.target_size, terms.target_size)
         write_variable(self.refused_size, terms.refused_size)
         write_variable(self.replaced_peers, terms.replaced_peers)
+        write_variable(self.requested_rate, 0.0 if terms.ramp is None else terms.ramp.asked)
         write_variable(self.replacement_refused, int(terms.replacement_refused))
         write_variable(self.exchanged, len(terms.leaving) + len(terms.departing))
 

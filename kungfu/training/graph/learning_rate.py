@@ -63,17 +63,13 @@ class LearningRateControl:
         """The final learning rate of the ramp under way; without a ramp, the rate in force."""
         if not bool(self._moves.numpy()):  # no ramp is under way, so a callback may have set the rate
             return self.in_force()
-        return float(self._ramp.numpy()[1]) * self._base()
+        return float(self._ramp.numpy()[1]) * self.schedule()
 
     def ramp_start(self) -> float:
         """The first value of a ramp that begins now: the learning rate; with a schedule, the factor on the schedule."""
         return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
 
-    def on_scale(self, rate: float) -> float:
-        """Converts a learning rate to the ramp's scale: unchanged, or divided by the schedule's current value."""
-        return rate / self._base()
-
-    def _base(self) -> float:
+    def schedule(self) -> float:
         """The unit of the ramp's numbers: 1, or the current value of the user's schedule."""
         if self._factored is None:
             return 1.0

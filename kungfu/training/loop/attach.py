@@ -13,13 +13,15 @@ import tensorflow as tf
 
 from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.lower import Program, fused, lower
-from kungfu.control import Budget, Call, Evict, Replace, Rescale, SetLearningRate
+from kungfu.control import Budget, Call, Evict, Replace, Rescale
+from kungfu.control.action import numbers_of
 from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.policy_definition.policy_path import load_policies_of_job
 from kungfu.runtime.api import Settings
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.hyperparameters import make_hyperparameters
 from kungfu.training.graph.layer_memory import LayerMemory, LayerReduction
 from kungfu.training.graph.learning_rate import make_learning_rate
 from kungfu.training.graph.step_record import StepRecord
@@ -110,6 +112,7 @@ def attach_built(
         graph_state = GraphState.of(plan)
         graph_state.view.assign_limits(connection.limits)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
+        hyperparameters = make_hyperparameters(plan, optimizers)
     # The counts of steps and samples of earlier phases continue.
     done = connection.steps()
     graph_state.progress.step.assign(done)
@@ -121,6 +124,8 @@ def attach_built(
         plant_seeds(state.classes, seed=seed, peer=settings.peer, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership, registry, record = connection.membership, Registry(), connection.membership.record
+    for name, one in hyperparameters.items():
+        registry.register_variable(name, one.variable, kind="shared")
     trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
     # For a program that runs alone no peer waits, so its step has no trial run.
     gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
@@ -130,6 +135,7 @@ def attach_built(
             program=program,
             graph_state=graph_state,
             rate=rate,
+            hyperparameters=hyperparameters,
             memory=memory,
             trace=StepTrace(gate),
             attachment=attachment,
@@ -179,7 +185,7 @@ def _sets_rate(plan: CompiledPolicies, optimizers: Sequence[Any]) -> bool:
     """True if a rule may set the learning rate; assumed for hooks, whose requests are not known beforehand."""
     acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
     hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
-    return hooked or any(isinstance(action, SetLearningRate) for action in acting)
+    return hooked or any("learning rate" in numbers_of(action) for action in acting)
 
 
 def deciding_rules(plan: CompiledPolicies) -> list[str]:

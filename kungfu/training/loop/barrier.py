@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from msgspec import structs
-
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
 from kungfu.control import Call, Checkpoint, Restore
 from kungfu.control.hook import HookRequest
@@ -23,7 +21,6 @@ from kungfu.runtime.api import (
     RestoreCheckpoint,
     RunPosition,
     SaveCheckpoint,
-    SetRate,
     SetValue,
     StopTraining,
     Terms,
@@ -226,6 +223,10 @@ def _put_in_force(run: Run, terms: Terms) -> None:
     if rate is not None and terms.ramp != run.terms.ramp:
         done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
         rate.put_in_force(terms.ramp, done=int(read_variable(done)))
+    for one in terms.variables:
+        # A joiner has received the values of the others, which their programs may have changed since.
+        if one not in run.terms.variables:
+            run.pending.set_values[one.name] = run.registry.number(one.name, one.value)
     run.standing.terms = terms
     view = run.graph_state.view
     view.assign_terms(terms)
@@ -305,7 +306,7 @@ def _speeds(run: Run) -> dict[int, float]:
 def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action: Call) -> Sequence[HookRequest]:
     """Calls a hook through ``call``; returns its requests."""
     answer = call(fired, action, size=run.size)
-    rates = [one for one in answer.requests if one.kind == "set_learning_rate"]
+    rates = [one for one in answer.requests if one.kind == "set_learning_rate" or not math.isnan(one.rate)]
     if rates and run.rate is None:
         raise UsageError(
             f"hook {fired.rule!r} called control.{rates[0]}, but several optimizers are attached: it must be clear "
@@ -323,36 +324,28 @@ def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
         samples=int(read_variable(graph_state.progress.trained)),
         epoch_samples=int(read_variable(graph_state.progress.samples)),
         learning_rate=math.nan if rate is None else rate.ramp_start(),
+        schedule=1.0 if rate is None else rate.schedule(),
     )
 
-    def on_rescale(previous_size: int, size: int) -> list[Asked]:
-        changes = _settings_on_rescale(run, previous_size, size, decision)
-        run.journal.set(changes)
-        return [_on_scale(run, setting) for setting in changes]
+    def on_rescale(previous_size: int, size: int, decided: Terms) -> list[Asked]:
+        changes = _settings_on_rescale(run, previous_size, size, decided)
+        run.journal.set(changes, step=position.steps)
+        return changes
 
-    scaled = replace(decision, settings=tuple(map(partial(_on_scale, run), decision.settings)))
-    terms = with_settings(scaled, before=(before, run.terms), position=position, on_rescale=on_rescale)
-    run.journal.set(decision.settings)
+    terms = with_settings(decision, before=(before, run.terms), position=position, on_rescale=on_rescale)
+    run.journal.set(decision.settings, step=position.steps)
     return terms
 
 
-def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Decision) -> list[Asked]:
+def _settings_on_rescale(run: Run, previous_size: int, size: int, decided: Terms) -> list[Asked]:
     """The settings that on-rescale rules compute from the new size."""
-    step, rate, sizes, terms = run.steps(), run.rate, (previous_size, size), (run.terms, decision.terms)
+    step, rate, sizes, terms = run.steps(), run.rate, (previous_size, size), (run.terms, decided)
     epoch_samples = int(read_variable(run.graph_state.progress.samples))
-    limits = decision.terms.sizes.within(run.settings.limits)
+    limits = decided.sizes.within(run.settings.limits)
     sources = rescale_sources(sizes, terms, limits=limits, step=step, epoch_samples=epoch_samples)
     sources["learning_rate"] = math.nan if rate is None else rate.destined()
     run.journal.shadowed(fired_on_rescale(run.plan, sources, step=step, mode="shadow"))
     return [asked_by(one) for one in fired_on_rescale(run.plan, sources, step=step)]
-
-
-def _on_scale(run: Run, asked: Asked) -> Asked:
-    """A copy of the request in which a learning rate is divided by the current value of the user's schedule, if any."""
-    rate = run.rate
-    if not isinstance(asked.what, SetRate) or rate is None:
-        return asked
-    return replace(asked, what=structs.replace(asked.what, rate=rate.on_scale(asked.what.rate)))
 
 
 def _first_terms(run: Run, size: int) -> Terms:
@@ -373,5 +366,5 @@ def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
     return replace(
         before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer, ramp=first.ramp,
         stopped=False, target_size=target, leaving=(), policy_share=0.0, base_batch=0, base_size=0, refused_size=0,
-        replacement_refused=False,
+        replacement_refused=False, awaiting_size=None, variables=(),
     )  # fmt: skip

@@ -19,6 +19,7 @@ from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.runtime.api import ShadowAsk, Stamp, View
 from kungfu.training.data.catch_up import DataCursor
 from kungfu.training.graph.accumulate import ACCUMULATED
+from kungfu.training.graph.hyperparameters import refusal, refuse_unread, setting_rules
 from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, DONE, CompiledStep, as_tensors
 from kungfu.training.graph.step_report import PlannedEpochs, StepPosition, StepReport, read_position
 from kungfu.training.graph.tracing.trace import refuse_xla
@@ -181,6 +182,12 @@ class StepCalls:
         """Traces the step, warms it up on a copy of the state if there is a job, and joins the job."""
         run = self.run
         compiled = prepare_step(run, function, tensors, structure, hold=self.hold_barrier)
+        refuse_unread(run.plan, run.hyperparameters)
+        for name, rule in setting_rules(run.plan).items():
+            try:
+                run.registry.number(name, 0.0)
+            except UsageError as error:
+                raise refusal(rule, str(error)) from error
         self.data_cursor.catch_up(phase=run.settings.phase)
         barrier.join(run)
         self.step_log.record_view()

@@ -266,6 +266,23 @@ class Registry:
             )
         return np.array(given, kind)
 
+    def number(self, name: str, value: float) -> Any:
+        """The value for `put` that a number has as the registered value `name`: rounded for a whole number.
+
+        Raises:
+            UsageError: No shared value has that name, or the value is not a number.
+        """
+        variable, mirrored = self.of("shared").get(name), self._mirrored.get(name)
+        is_number = variable is not None and not variable.shape.rank and not variable.dtype.is_complex
+        if variable is None or not is_number or (mirrored is not None and mirrored.codec.form in ("bytes", "text")):
+            known = ", ".join(map(repr, self.of("shared"))) or "none"
+            raise UsageError(
+                f"no shared number of that name is registered (of shared values there are {known}); register it with "
+                f"training.register({name!r}, variable), or with a function that gives the number and one that takes it"
+            )
+        number = np.asarray(round(value) if variable.dtype.is_integer else value, variable.dtype.as_numpy_dtype)
+        return number if mirrored is None else mirrored.codec.value(number)
+
     def put(self, name: str, value: Any) -> None:
         """Sets a registered value of the program."""
         _, variable = self._variables[name]

@@ -35,10 +35,13 @@ def _of_size(result: BarrierResult, request: Resize) -> str:
         parts.append(f"{more} more {_are(more)} being prepared while training continues")
     if (surplus := _dismissed(result)) > 0:
         parts.append(f"{_peers(surplus)} on {'their' if surplus > 1 else 'its'} way {_are(surplus)} dismissed")
+    has_settings = request.batch is not None or request.rate is not None
+    if has_settings and target > after:
+        parts.append("what else it asks for comes into force with them")
     reached = target or after
     if result.after.terms.refused_size == request.size and reached != request.size:
         parts.append(f"{request.size} is out of reach")
-    return "; ".join(parts) or f"nothing: the size stays {size}"
+    return "; ".join(parts) or (f"the size stays {size}" if has_settings else f"nothing: the size stays {size}")
 
 
 def _of_peers(result: BarrierResult, leave: Leave) -> str:

@@ -22,8 +22,12 @@ from kungfu.runtime.api import (
     Resize,
     RestoreCheckpoint,
     SetBatch,
+    SetNumber,
     SetRate,
     SetValue,
+    awaited_size,
+    meant_size,
+    settings_with_size,
 )
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
@@ -80,15 +84,16 @@ class EventLogWriter:
     def called(self, fired: FiredRule, answer: HookAnswer) -> None:
         """Records that a rule called a hook, and the requests that the hook returned."""
         if self._leading:
-            also = tuple(str(one) for one in answer.requests if one.kind != "rescale")
+            # A size is reported as such, unless other numbers come with it.
+            also = tuple(str(one) for one in answer.requests if one.kind != "rescale" or one.has_settings)
             event = events.CalledEvent(
                 step=fired.step, rule=fired.rule, saw=fired.inputs, asked=answer.asked, ignored=answer.ignored,
                 also=also,
             )  # fmt: skip
             self._record("events", event)
 
-    def set(self, settings: Sequence[Asked]) -> None:
-        """Records a change of settings other than the size, on the coordinator."""
+    def set(self, settings: Sequence[Asked], *, step: int) -> None:
+        """Records a change of settings other than the size, on the coordinator, by a barrier after `step` steps."""
         for setting in settings:
             to, over, unit = None, 0.0, "steps"
             match setting.what:
@@ -96,11 +101,16 @@ class EventLogWriter:
                     what, to = "global batch size", samples
                 case SetRate(rate, over, unit):
                     what, to = "learning rate", rate
+                case SetNumber(name, value):
+                    what, to = f"value of {name}", value
                 case _:
                     what, self._stopped_by = "stop", setting.by
+            # A batch or a rate that came with peers was requested long before; other requests, in the last two steps.
+            is_late = step > setting.step + 1
             event = events.SetEvent(
-                step=setting.step, rule=setting.by, saw=setting.inputs, what=what, to=to, over=over, unit=unit
-            )
+                step=step if is_late else setting.step, rule=setting.by, saw=setting.inputs, what=what, to=to,
+                over=over, unit=unit, decided_at=setting.step if is_late else None,
+            )  # fmt: skip
             self._record("events", event)
 
     def shadowed(self, fired: Sequence[FiredRule]) -> None:
@@ -330,9 +340,16 @@ class EventLogWriter:
         """Records once that some or all expected peers did not arrive; the run continues without these peers."""
         before, after, offer = result.before, result.after, result.offer
         # All peers have joined, or others are still expected.
-        if not self._leading or offer is None or not offer.missing or after.terms.target_size:
+        if not self._leading or after.terms.target_size:
             return
         assert before is not None
+        waited = before.terms.awaiting_size
+        is_reached = awaited_size(before.terms) == meant_size(after.view, after.terms)
+        dropped = None if is_reached else waited
+        if offer is None or not offer.missing:
+            if dropped is not None and not after.requests:
+                self._record("events", _dropped(dropped, after.view.size))
+            return
         asked = after.terms.refused_size or before.terms.target_size or after.view.size
         stay = (peer for peer in before.terms.leaving if after.view.rank_of(peer) is not None)
         refused = events.RefusedEvent(
@@ -341,6 +358,8 @@ class EventLogWriter:
             size=after.view.size,
             reason=offer.reason,
             peers=tuple(peer for peer in stay if peer not in after.terms.departing),
+            settings="" if dropped is None else _settings_with(dropped),
+            global_batch_size=after.terms.global_batch_size,
         )
         self._record("events", refused)
 
@@ -362,7 +381,13 @@ def _asked_fields(request: Asked) -> dict[str, Any]:
         "step": request.step, "rule": request.by, "saw": request.inputs, "won": request.won, "lost": request.lost,
         "asked": request.what.size if isinstance(request.what, Resize | Leave) else 0,
         "peers": request.what.peers if isinstance(request.what, Leave) else (), "when": _when(request),
+        "settings": _settings_with(request),
     }  # fmt: skip
+
+
+def _settings_with(request: Asked) -> str:
+    """The batch and the learning rate that come with a requested size, as text."""
+    return " and ".join(map(_setting, settings_with_size(request)))
 
 
 def _setting(request: Asked) -> str:
@@ -372,7 +397,7 @@ def _setting(request: Asked) -> str:
             return f"a global batch size of {samples:g}"
         case SetRate(rate):
             return f"a learning rate of {rate:g}"
-        case SetValue(name, value):
+        case SetNumber(name, value) | SetValue(name, value):
             return f"the value {name!r} to be {value!r}"
         case RestoreCheckpoint(name):
             return f"the checkpoint {name!r} restored"
@@ -387,6 +412,12 @@ def _when(request: Asked) -> str:
 def _is_exchange(request: Asked) -> bool:
     """True if a request exchanges peers for new ones."""
     return _when(request) == "replaced"
+
+
+def _dropped(request: Asked, size: int) -> events.SupersededEvent:
+    """The event of a batch and a rate that do not come into force, since the job has got another size."""
+    fields = _asked_fields(request) | {"asked": 0, "settings": ""}
+    return events.SupersededEvent(**fields, what=_settings_with(request), by=f"a size of {size}")
 
 
 def _is_carried_out(request: Asked, size: int) -> bool:

@@ -11,6 +11,8 @@ training, so that the job does not end before the test has seen what it waits fo
   stragglers are replaced. At STEP a schedule asks for SIZE peers; one that joins attaches once FOLDER/come is there;
 - ``own-signals``: each step publishes the mean of its batch, which is the loss too. Each peer feeds a price once, after
   its first step, another one than the others; the policy asks for three peers while the price is low;
+- ``deciding``: one decision brings a third peer, a batch and a rate; beside it a momentum is set, which each peer at
+  last writes into FOLDER/momentum-PEER;
 - ``noise``: two samples, with the gradients [3, 0] and [1, 0]; rank 0 writes the noise scales that a hook was told into
   FOLDER/calls.
 """
@@ -82,6 +84,12 @@ def noise_scale(training: Any) -> Any:
     return kf.control.every(3).call(note, kf.monitor.gradient_noise_scale(training, decay=0.5))
 
 
+@kf.policy
+def in_one_decision(training: Any) -> Any:
+    later = kf.control.every(4).after(8)
+    return later.rescale(3, batch=24, rate=0.5, over_steps=4), later.set("momentum", 0.75)
+
+
 def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
     match how:
         case "utility":
@@ -94,6 +102,8 @@ def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
             replacing = replace_stragglers(every=10, threshold=0.5, alpha=0.2)
             policies = [schedule(sizes), replacing] if sizes else [replacing]
             return Way(policies, lambda peer: 0.6 if peer == slow and (folder / "slow").exists() else 0.05, 200)
+        case "deciding":
+            return Way([in_one_decision()], epochs=1_000_000)
         case "noise":
             return Way([noise_scale()], lambda peer: 0.0, 230, ((3.0, 0.0), (1.0, 0.0)), 2)
     return Way([three_while_cheap()] if how == "own-signals" else [CALLING])
@@ -106,7 +116,7 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
     samples = np.array(way.samples, np.float32)
     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input(samples.shape[1:]), dense])
-    optimizer = keras.optimizers.SGD(0.0)
+    optimizer = keras.optimizers.SGD(0.0, momentum=0.5)
     training = kf.attach(model, optimizer, policies=way.policies)
 
     def loss(found: Any, x: Any) -> Any:
@@ -122,6 +132,8 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
         if step(x) is not training.SKIPPED and not is_fed:
             is_fed = True
             training.feed("price", 1.5 + training.peer)
+    if how == "deciding":
+        (folder / f"momentum-{training.peer}").write_text(str(float(tf.convert_to_tensor(optimizer.momentum))))
     if calls and training.rank == 0:
         (folder / "calls").write_text(json.dumps(calls))
 

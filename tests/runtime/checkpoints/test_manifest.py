@@ -10,6 +10,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints.manifest import Manifest, VariableEntry, mismatches, read_manifest, write_manifest
+from kungfu.runtime.core.request import Asked, Resize, SetBatch, SetNumber
 from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.core.terms import Ramp, Terms
 
@@ -19,6 +20,7 @@ def test_a_manifest_is_read_as_it_was_written_but_for_terms_about_peers(tmp_path
     lasting = {"keep": "global_batch_size", "max_global_batch": 96, "ramp": ramp}
     lasting |= {"policy_share": 16.0, "base_batch": 32, "base_size": 1}
     held = {"sizes": SizeLimits(maximum=4, hold=Hold(3), revision=2), "held_rules": ("rule",)}
+    held |= {"awaiting_size": Asked(Resize(5, batch=SetBatch(512.0)), "grow"), "variables": (SetNumber("heat", 0.5),)}
     terms = Terms(64, 32.0, target_size=5, refused_size=7, stopped=True, **held, **lasting)
     entry = VariableEntry("model/dense/kernel", (2, 3), "float32", 17)
     manifest = Manifest(12, 2, 48, terms, (entry,), {"samples": 100, "seed": 3}, {"state.index": 3})

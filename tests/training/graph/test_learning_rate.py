@@ -35,7 +35,7 @@ def test_what_a_run_leaves_on_a_schedule_is_of_the_next_run_and_of_its_joiners()
     joined = begun(scheduled(), ramp)
     for control in (second, joined):
         assert (control.in_force(), control.destined()) == (pytest.approx(2.0), pytest.approx(2.0))
-        assert control.on_scale(1.0) == pytest.approx(2.0), "of the user's own schedule"
+        assert control.schedule() == pytest.approx(0.5), "of the user's own schedule"
         assert control.ramp_start() == 4.0
     third = make_learning_rate([old])
     assert third.first_ramp(steps=80) == Ramp(4.0, 4.0, since=80, over=0.0), "once, however often it trains"

@@ -12,6 +12,8 @@ import tensorflow as tf
 from msgspec import to_builtins
 
 from kungfu import control, policy
+from kungfu.errors import PolicyError
+from kungfu.ops import where as kf_where
 from kungfu.policy_definition import shadow
 from kungfu.runtime.api import StandaloneMembership
 from kungfu.training.loop.barrier import hold
@@ -215,3 +217,100 @@ def test_a_hook_that_asks_for_no_number_is_told_of_and_ends_nothing():
     run.steps(4)
     told = [(event["asked"], event["ignored"]) for event in of_kind(events, "called")]
     assert told == [(None, "rescale(nan) asks for nothing")]
+
+
+# ---- values that rules set -------------------------------------------------------------------------------------------
+
+
+def by_steps(training: Any) -> Any:
+    """A quarter in step 2, 0.9 in step 4."""
+    return kf_where(training.step > 2, 0.9, 0.25)
+
+
+def test_a_momentum_that_a_rule_sets_is_that_of_the_next_steps_of_the_same_trace():
+    optimizer = keras.optimizers.SGD(1.0, momentum=0.5)
+    run, events = run_with(lambda training: control.every(2).set("momentum", by_steps(training)), optimizer=optimizer)
+    expected, velocity = [], 0.0
+    for momentum in (0.5, 0.5, 0.5, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9):
+        velocity = momentum * velocity + 1.0
+        expected.append(velocity)
+    np.testing.assert_allclose(rates(run, steps=9), expected, rtol=1e-6)
+    told = [(event["step"], event["what"], event["to"]) for event in of_kind(events, "set")]
+    assert told == [(2, "value of momentum", 0.25), (4, "value of momentum", pytest.approx(0.9))]
+    assert run.training.traces() == 1
+    assert run.optimizer.get_config()["momentum"] == 0.5, "the config is that of the program"
+
+
+def test_a_weight_decay_that_a_rule_sets_is_that_of_the_next_steps():
+    optimizer = keras.optimizers.SGD(1.0, weight_decay=0.0)
+    run, _ = run_with(lambda training: control.every(2).until(training.step > 2).set("weight_decay", 0.5),
+                      optimizer=optimizer)  # fmt: skip
+    weight, expected = 0.0, []
+    for decay in (0.0, 0.0, 0.0, 0.5, 0.5):
+        expected.append(decay * weight + 1.0)
+        weight -= expected[-1]
+    np.testing.assert_allclose(rates(run, steps=5), expected, rtol=1e-6)
+
+
+def test_values_of_the_program_are_set_as_what_they_are():
+    held, seen = {"patience": 3}, tf.Variable(0, dtype=tf.int64)
+    rules = {"patience": 7.6, "seen": 4.4, "heat": 0.5}
+    run, _ = run_with(lambda training: tuple(control.every(2).set(*one) for one in rules.items()))
+    heat = tf.Variable(1.0)
+    run.training.register("patience", lambda: held["patience"], lambda value: held.update(patience=value))
+    run.training.register("seen", seen)
+    run.training.register("heat", heat)
+    run.steps(3)
+    assert held["patience"] == 3
+    run.steps(1)
+    assert (held["patience"], type(held["patience"]), int(seen), float(heat)) == (8, int, 4, 0.5)
+    heat.assign(2.0)
+    run.steps(3)
+    assert float(heat) == 2.0, "the program may change it, and the rule asks for nothing new"
+
+
+def test_a_momentum_goes_into_a_checkpoint_and_comes_out_of_it(tmp_path):
+    def made() -> Any:
+        optimizer = keras.optimizers.SGD(1.0, momentum=0.5)
+        return run_with(lambda training: control.every(2).set("momentum", 0.25), optimizer=optimizer)[0]
+
+    run = made()
+    run.steps(5)
+    run.training.checkpoint(str(tmp_path))
+    run.steps(1)
+    run.training.finish()
+    velocity = float(np.asarray(run.optimizer.momentums[0])[0, 0])
+    again = made()
+    assert again.training.resume(str(tmp_path))
+    np.testing.assert_allclose(rates(again, steps=2), [1 - velocity / 4, 1 + (1 - velocity / 4) / 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "message"),
+    [
+        ("momentum", keras.optimizers.SGD(1.0), r"sets 'momentum': SGD has momentum=0.0; give SGD\(momentum=...\)"),
+        ("weight_decay", keras.optimizers.SGD(1.0), r"SGD has weight_decay=None; give SGD\(weight_decay=...\) a first"),
+        ("momentum", keras.optimizers.Adam(1.0), "Adam has momentum=None"),
+        ("heat", None, r"test_settings.py:\d+: policy .* sets 'heat': no shared number of that name is registered"),
+        ("words", None, r"sets 'words': no shared number .*there are 'words'\)"),
+    ],
+)
+def test_a_value_that_nothing_has_is_refused_with_the_rule(name, optimizer, message):
+    def begun():
+        run, _ = run_with(lambda training: control.every(2).set(name, 0.5), optimizer=optimizer)
+        run.training.register("words", lambda: "some", lambda value: None)
+        run.steps(1)
+
+    with pytest.raises(PolicyError, match=message):
+        begun()
+
+
+def test_a_hyperparameter_that_the_step_does_not_read_is_refused():
+    class Deaf(keras.optimizers.SGD):
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.assign_sub(variable, gradient * float(self.momentum))
+
+    optimizer = Deaf(1.0, momentum=0.5)
+    run, _ = run_with(lambda training: control.every(2).set("momentum", 0.25), optimizer=optimizer)
+    with pytest.raises(PolicyError, match="does not read the optimizer's momentum"):
+        run.steps(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call
@@ -259,7 +259,7 @@ def test_a_request_of_a_broken_barrier_that_its_rule_has_made_anew_is_not_told()
 def test_a_size_that_a_hook_asks_for_beside_the_end_of_training_is_told():
     writer, recorded, _ = event_log()
     end = replace(GROW, what=StopTraining())
-    writer.set([end])
+    writer.set([end], step=end.step)
     writer.superseded(merge([GROW, end])[1:])
     assert [(one["event"], one["rule"]) for one in events(recorded)] == [("set", GROW.by), ("superseded", GROW.by)]
 
@@ -296,7 +296,7 @@ def test_what_was_under_way_is_told_when_something_else_takes_its_place():
 
 def test_the_end_of_training_takes_the_place_of_a_growth():
     writer, recorded = growing()
-    writer.set([Asked(StopTraining(), "stop_on_nan", 57)])
+    writer.set([Asked(StopTraining(), "stop_on_nan", 57)], step=58)
     writer.passed(result(PREPARING, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
     decision, ends, over = events(recorded)
     assert (decision["event"], ends["event"], over["event"]) == ("decision", "set", "superseded")
@@ -409,3 +409,47 @@ def test_only_rank_0_tells_of_the_loss_and_who_becomes_it_tells_nothing_twice():
     assert recorded == []
     writer.measured(0.5, step=43)
     assert [event["event"] for event in events(recorded)] == ["finite again"]
+
+
+# ---- a batch and a rate that come with a size ------------------------------------------------------------------------
+
+DECIDED = replace(GROW, what=Resize(4, "local_batch_size", batch=SetBatch(256.0), rate=SetRate(0.4, 10.0)))
+WAITING = replace(PREPARING, terms=replace(PREPARING.terms, awaiting_size=DECIDED))
+BOTH_SETTINGS = "a global batch size of 256 and a learning rate of 0.4"
+
+
+def test_a_decision_about_a_size_is_told_with_its_batch_and_its_rate():
+    writer, recorded, _ = event_log()
+    writer.passed(result(TWO, WAITING, DECIDED), step=51, stop_s=0.1)
+    (decision,) = events(recorded)
+    assert (decision["asked"], decision["settings"]) == (4, BOTH_SETTINGS)
+    assert decision["done"].endswith("while training continues; what else it asks for comes into force with them")
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+def test_a_refusal_says_what_does_not_come_into_force(ready):
+    writer, recorded, _ = event_log()
+    writer.passed(result(TWO, WAITING, DECIDED), step=51, stop_s=0.1)
+    after = replace(TWO, view=View(1 + ready, PEERS[: 2 + ready]), terms=replace(TWO.terms, refused_size=4))
+    offer = JoinerOffer(PEERS[2 : 2 + ready], missing=(5, 6)[ready:], reason="no host has a free slot")
+    writer.passed(result(WAITING, after, offer=offer), step=60, stop_s=0.1)
+    (event,) = [one for one in events(recorded) if one["event"] == "refused"]
+    assert (event["settings"], event["global_batch_size"]) == (BOTH_SETTINGS, TWO.terms.global_batch_size)
+
+
+def test_a_batch_whose_size_was_missed_in_another_way_is_told():
+    for target, told in ((4, []), (5, [BOTH_SETTINGS])):
+        writer, recorded, _ = event_log()
+        asked = replace(DECIDED, what=structs.replace(DECIDED.what, size=target))
+        waiting = replace(PREPARING, terms=replace(PREPARING.terms, awaiting_size=asked))
+        writer.passed(result(waiting, FOUR, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.1)
+        found = [one for one in events(recorded) if one["event"] == "superseded"]
+        assert [one["what"] for one in found] == told
+        assert [one["by"] for one in found] == ["a size of 4"] * len(told)
+
+
+def test_a_setting_is_told_at_its_step_and_one_that_came_with_peers_at_theirs():
+    writer, recorded, _ = event_log()
+    for step in (51, 90):
+        writer.set([Asked(SetBatch(256.0), "grow", 50)], step=step)
+    assert [(one["step"], one.get("decided_at")) for one in events(recorded)] == [(50, None), (90, 50)]

@@ -64,7 +64,7 @@ def refusal_of(asked: request.Asked, context: AdmissionContext) -> str | None:
     return _refusal_of_what(asked.what, context.view, context)
 
 
-def _refusal_of_what(what: request.Request | request.SetValue, view: View, context: AdmissionContext) -> str | None:
+def _refusal_of_what(what: request.AnyRequest, view: View, context: AdmissionContext) -> str | None:
     match what:
         case request.Resize(size, keep, hold_s=hold_s):
             return _not_to_hold(hold_s) or _out_of_reach(size, keep, context)

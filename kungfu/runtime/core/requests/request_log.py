@@ -31,18 +31,17 @@ from msgspec import structs
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import (
     AGENT,
+    AnyRequest,
     Asked,
     Leave,
     Migrate,
     Profile,
     Release,
-    Request,
     Resize,
     SaveCheckpoint,
     ScaleOut,
     SetBatch,
     SetLimits,
-    SetValue,
     StopTraining,
     in_words,
 )
@@ -275,7 +274,7 @@ def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: flo
 
 def _resolved(request: Asked, *, size: int, context: AdmissionContext) -> Asked:
     """Converts a request to what is sent to the coordinator first: absolute sizes, host numbers, the command's name."""
-    what: Request | SetValue = request.what
+    what: AnyRequest = request.what
     name = request.id
     match what:
         case Resize(target, keep):
@@ -295,7 +294,7 @@ def _resolved(request: Asked, *, size: int, context: AdmissionContext) -> Asked:
     return Asked(what, f"kungfu {in_words(request.what)}", id=name)
 
 
-def _sizes_after(sizes: SizeLimits, what: Request | SetValue, context: AdmissionContext, now: float) -> SizeLimits:
+def _sizes_after(sizes: SizeLimits, what: AnyRequest, context: AdmissionContext, now: float) -> SizeLimits:
     """The limits of the size once this request is accepted: any change of the size by hand replaces a hold."""
     match what:
         case Resize(size, hold_s=hold_s) if hold_s is not None and hold_s < math.inf:
@@ -334,7 +333,7 @@ def _with_hold_ended(log: RequestLog, event: Event, now: float) -> LogTransition
     return log, []
 
 
-def _lasting(log: RequestLog, what: Request | SetValue, now: float) -> str:
+def _lasting(log: RequestLog, what: AnyRequest, now: float) -> str:
     """The part of the request under way that remains in force although its size was not reached, as text."""
     match what:
         # A hold that the log still has is the request's own: only a release is accepted beside it.

@@ -168,11 +168,12 @@ def test_every_kind_of_request_comes_back_as_it_was() -> None:
     survey = Survey((Goal(2), Goal(1, 64)), Goal(4, 32), 5, current=point, measured=(point,))
     kinds = [
         request.Resize(3, keep="local_batch_size", max_global_batch=96, hold_s=math.inf),
+        request.Resize(3, batch=request.SetBatch(64.0), rate=request.SetRate(0.1, over=4.0)),
         request.Leave((3, 4), when="replaced", size=2, host=1), request.ScaleOut(2), request.Migrate(1, "b"),
         request.Profile(1, 4, 5), request.Profile(1, 4, 5, batches=(8, 64)),
         request.SetBatch(96.5), request.SetRate(0.1, over=4.0, unit="samples"),
         request.SaveCheckpoint(), request.StopTraining(), request.Retry(),
-        request.SetLimits(maximum=4), request.Release(),
+        request.SetLimits(maximum=4), request.Release(), request.SetNumber("momentum", 0.95),
     ]  # fmt: skip
     assert {type(one) for one in kinds} == set(get_args(request.Request))
     sizes = SizeLimits(2, hold=Hold(3, 1700000000.5, 12.25), revision=7)
