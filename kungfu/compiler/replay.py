@@ -136,6 +136,11 @@ class Replay:
             if name == "rank":
                 return tuple(one.get(name, rank) for rank, one in enumerate(local))
             # Invented steps may omit the joiners: during a change, joiners may be on every host.
+            # A step without micro-batches.
+            if name == "micro_batches" and all("samples" in one for one in local):
+                return tuple(int(one["samples"] > 0) for one in local)
+            if name == "micro_batch_variance":
+                return (np.nan,) * self.size
             if name == "host_joiners" and "pending" in agreed:
                 return (int(agreed["pending"]),) * self.size
             return _absent(kind, f"the local source {name!r}, and it was not given for every peer", peers=self.size)

@@ -105,6 +105,20 @@ class TrainingSignals:
     samples: Source
     """The number of samples in this peer's share of the step (float32, samples, local)."""
 
+    micro_batches: Source
+    """The micro-batches with samples in this peer's share of the step (int64, micro-batches, local).
+
+    A share that is not split is one micro-batch; see ``max_local_batch_size`` of `training.batches`.
+    """
+
+    micro_batch_variance: Source
+    """Variance of a sample's gradient within this peer's share; NaN with fewer than two micro-batches (float32, local).
+
+    With u micro-batches of ``b_i`` samples and gradients ``g_i``, and the share's mean gradient g, the trace of the
+    covariance of a sample's gradient is estimated, without bias, by ``sum(b_i * |g_i - g|²) / (u - 1)``. A step then
+    reads the gradients once more for each micro-batch, and once for the share.
+    """
+
     rank: Source
     """This peer's rank in the view, 0 to size - 1 (int64, local)."""
 

@@ -251,8 +251,13 @@ class ClusterModel:
         steps: The maximum number of steps; the run is shorter if a rule stops the job or the job's samples are used up.
         start: The settings at the start of the job.
         noise_by_step: The gradient noise scale in samples, as a function of a `SimulatedStep`: the step number, with
-            the job's samples, learning rate and size at that step. The gradients' norms have the values expected for
-            this noise scale and ``|G|² = 1``.
+            the job's samples, learning rate and size at that step. The true gradient has the norm 1.
+        noise_jitter: The standard deviation of the squared norm of the noise in a peer's gradient, as a fraction of its
+            mean: the noise is normal in ``2 / noise_jitter**2`` independent directions, so 0.1 stands for 200
+            directions and 0.5 for 8. The draws follow the seed of `speeds`. With 0, all squared norms have their
+            expected values. From 0 to 1.
+        max_local_batch_size: The maximum number of samples of a micro-batch; a larger share of a step is split, as by
+            ``training.batches(max_local_batch_size=)``. 0 for no limit.
         loss_by_step: The loss, the same on all peers, as a function like ``noise_by_step``. The gradients of a step are
             finite if its loss is finite; without this function, all gradients are finite.
         speed_by_peer: Fractions of a peer's full speed, by the number of the peer: the first peers have the numbers 0
@@ -272,6 +277,8 @@ class ClusterModel:
     steps: int
     start: Start = Start()
     noise_by_step: Callable[[SimulatedStep], float] = _unknown
+    noise_jitter: float = 0.0
+    max_local_batch_size: int = 0
     loss_by_step: Callable[[SimulatedStep], float] = _unknown
     speed_by_peer: Mapping[int, float] = field(default_factory=dict)
     rescaling: Rescaling = Rescaling()
@@ -283,6 +290,15 @@ class ClusterModel:
     def __post_init__(self) -> None:
         if not is_whole_number(self.steps, least=1):
             raise UsageError(f"ClusterModel(steps={self.steps!r}): takes a whole number of at least 1 step")
+        if not 0 <= self.noise_jitter <= 1:
+            raise UsageError(
+                f"ClusterModel(noise_jitter={self.noise_jitter!r}): takes a fraction from 0 to 1, e.g. 0.1"
+            )
+        if not is_whole_number(self.max_local_batch_size, least=0):
+            raise UsageError(
+                f"ClusterModel(max_local_batch_size={self.max_local_batch_size!r}): takes a whole number of samples, "
+                "0 for no limit"
+            )
         if not callable(self.throughput_by_size):
             _check_table(self.throughput_by_size)
         for peer, speed in self.speed_by_peer.items():

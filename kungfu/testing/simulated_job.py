@@ -224,14 +224,13 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "requested_rate": 0.0 if job.terms.ramp is None else job.terms.ramp.asked,
         "mean_loss": job.model.loss_by_step(position),
         "all_finite(mean_grads)": job.model.has_finite_gradients(position),
-        "norm_squared(mean_grads)": 1 + job.model.noise_by_step(position) / position.samples,
+        "norm_squared(mean_grads)": gradient_norms(job).mean,
     }
 
 
 def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str, Any]]:
     """For each rank, the peer's own sources of the next step, by name; for ``busy`` see `busy_seconds`."""
-    position = job.position
-    noise = job.model.noise_by_step(position)
+    position, norms = job.position, gradient_norms(job)
     joiners = job.hosts.joiners_beside(job.peers, job.joiners)
     shared = {
         "loss": job.model.loss_by_step(position),
@@ -249,10 +248,50 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
             "samples": float(share),
             "busy_seconds": math.nan if job.clocks.after_barrier else busy[rank],
             "host_joiners": joiners[rank],
-            "norm_squared(grads)": 1 + noise / share if share else 0.0,
+            "norm_squared(grads)": norms.local[rank],
+            "micro_batches": norms.micro_batches[rank],
+            "micro_batch_variance": norms.variance[rank],
         }
         for rank, share in enumerate(spread(position.samples, job.size))
     ]
+
+
+@dataclass(frozen=True)
+class GradientNorms:
+    """The gradients of a modelled step: for each rank the squared norm of its own gradient, its micro-batches with
+    samples and the variance within its share; and the squared norm of the mean gradient."""
+
+    local: Sequence[float]
+    micro_batches: Sequence[int]
+    variance: Sequence[float]
+    mean: float
+
+
+def gradient_norms(job: SimulatedJob) -> GradientNorms:
+    """The norms of the next step's gradients: the same in each call for one step."""
+    model, position = job.model, job.position
+    noise, shares = model.noise_by_step(position), spread(position.samples, job.size)
+    most = model.max_local_batch_size or position.samples
+    micro = [[min(most, share - at) for at in range(0, share, most)] for share in shares]
+    counts = [len(one) for one in micro]
+    if not model.noise_jitter:
+        local = [1 + noise / share if share else 0.0 for share in shares]
+        within = [noise if count > 1 else math.nan for count in counts]
+        return GradientNorms(local, counts, within, 1 + noise / position.samples)
+    # The noise of a sample has the same variance in all directions; the true gradient lies in the first.
+    directions = max(1, round(2 / model.noise_jitter**2))
+    generator = np.random.RandomState([model.speeds.seed, job.step])
+    gradients, variance = np.zeros((job.size, directions)), [math.nan] * job.size
+    for rank, sizes in enumerate(micro):
+        if sizes:
+            weights = np.array(sizes, float)[:, None]
+            own = generator.standard_normal((len(sizes), directions)) * np.sqrt(noise / directions / weights)
+            own[:, 0] += 1
+            gradients[rank] = (own * weights).sum(axis=0) / weights.sum()
+            if len(sizes) > 1:
+                variance[rank] = float((weights * (own - gradients[rank]) ** 2).sum() / (len(sizes) - 1))
+    together = (gradients * np.array(shares)[:, None]).sum(axis=0) / position.samples
+    return GradientNorms((gradients**2).sum(axis=1).tolist(), counts, variance, float((together**2).sum()))
 
 
 def busy_seconds(job: SimulatedJob) -> list[float]:

@@ -144,6 +144,9 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
             "grads": [quarters(3), quarters(2, 2)],
             "loss": np.float32(quarters()),
             "samples": np.float32(2),
+            # Alone, a peer without micro-batches knows no noise scale.
+            "micro_batches": 1 if size == 1 else 1 + number % 2,
+            "micro_batch_variance": np.float32(np.nan if size == 1 or number % 2 == 0 else abs(quarters())),
             "busy_seconds": np.float32(abs(quarters()) + 0.25),
             "step_seconds": np.float32(np.nan if number < 3 else 0.5),
             "clock_seconds": np.float32(number / 2),

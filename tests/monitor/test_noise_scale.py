@@ -13,9 +13,11 @@ from kungfu import control
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
-from kungfu.monitor import gradient_noise_scale
+from kungfu.monitor import gradient_noise_scale, noise_scale_estimate
 from kungfu.policy_definition import Policy
 from kungfu.signal import Fold, Map, Signal, TrainingSignals, topological
+from kungfu.testing import ClusterModel, PeerSpeeds
+from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, local_sources, stepped
 
 CALM = {"step": 1, "pending": False}
 
@@ -105,14 +107,96 @@ def test_a_step_whose_gradients_overflowed_is_skipped() -> None:
         assert replay.step(peers([3, 0], [broken, 0]), CALM).watched == first.watched
 
 
-def test_it_costs_three_floats_and_no_message() -> None:
+def test_it_costs_five_floats_and_no_message() -> None:
     plan = compile_policies([watching()])
-    assert (plan.piggybacked.floats(7), plan.messages_per_step) == (3, 0)
+    assert (plan.piggybacked.floats(7), plan.messages_per_step) == (5, 0)
 
 
 def test_a_decay_out_of_range_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"ema\(decay=2\): the weight of the newest value must lie in \(0, 1\]"):
         gradient_noise_scale(TrainingSignals(), decay=2)
+
+
+# ---- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+def test_one_peer_with_micro_batches_has_a_noise_scale() -> None:
+    """Two micro-batches of one sample each, with the gradients [3, 0] and [1, 0]: S = 2, |G|² = 4 - 2 / 2."""
+    alone = [{"grads": [np.array([2, 0], np.float32)], "samples": 2.0, "micro_batches": 2, "micro_batch_variance": 2.0}]
+    noise, spread, signal = seen(alone).inputs
+    assert (spread, signal, noise) == (2, 3, np.float32(2) / np.float32(3))
+
+
+def test_estimates_within_and_between_shares_are_weighted_by_their_degrees_of_freedom() -> None:
+    """Shares of three micro-batches and of one: S is 6 between the peers, 3 within the first, (1 * 6 + 2 * 3) / 3."""
+    local = peers([3, 0], [1, 0], samples=[3.0, 3.0])
+    local[0] |= {"micro_batches": 3, "micro_batch_variance": 3.0}
+    local[1] |= {"micro_batches": 1, "micro_batch_variance": math.nan}
+    _, spread, signal = seen(local).inputs
+    assert spread == pytest.approx(4)
+    assert signal == pytest.approx(4 - 4 / 6)
+
+
+# ---- the estimate and its error --------------------------------------------------------------------------------------
+
+
+def estimating(*, decay: float, every: int = 1) -> Replay:
+    def body(training: Any) -> Any:
+        found = noise_scale_estimate(training, decay=decay, every=every)
+        return control.always().call(lambda *_: None, found.value, found.standard_error, found.estimates)
+
+    return Replay(compile_policies([Policy("estimating", body)]), size=2)
+
+
+def estimated(jitter: float, scales: Sequence[float], *, seed: int, decay: float = 0.005, every: int = 1) -> np.ndarray:
+    """Value, standard error and number of the estimates in the steps of two peers with these noise scales."""
+    model = ClusterModel(
+        {1: 1}, steps=len(scales), noise_by_step=lambda step: scales[step - 1], noise_jitter=jitter,
+        speeds=PeerSpeeds(seed=seed),
+    )  # fmt: skip
+    job, replay, found = SimulatedJob.started(model), estimating(decay=decay, every=every), []
+    while not job.is_over:
+        outcome = replay.step(local_sources(job, [1.0, 1.0]), agreed_sources(job))
+        found.append([*outcome.inputs, *outcome.inputs_whole])
+        stepped(job, [1.0])
+    return np.array(found)
+
+
+@pytest.mark.slow
+def test_the_standard_error_is_that_of_independent_runs() -> None:
+    last = np.array([estimated(0.2, [60.0] * 150, seed=seed)[-1] for seed in range(40)])
+    assert np.mean(last[:, 1]) == pytest.approx(np.std(last[:, 0], ddof=1), rel=0.35)
+    assert abs(np.mean(last[:, 0]) - 60) < 4 * np.mean(last[:, 1]) / 40**0.5
+    assert set(last[:, -1]) == {150}
+
+
+@pytest.mark.slow
+def test_after_a_change_the_averages_begin_again() -> None:
+    found = estimated(0.2, [60.0] * 400 + [120.0] * 100, seed=5)
+    assert found[399, 0] == pytest.approx(60, rel=0.1)
+    assert found[-1, 0] == pytest.approx(120, rel=0.1)
+    plain = 120 - 60 * (1 - 0.005) ** 100  # where an average of the same reach would be
+    assert found[-1, 0] > plain + 15
+    assert found[-1, 1] > 1.5 * found[399, 1], "fewer estimates, a larger error"
+
+
+def test_estimates_every_few_steps_reach_back_as_far() -> None:
+    found = estimated(0.0, [60.0] * 40 + [90.0] * 40, seed=0, decay=0.1, every=4)
+    assert found[-1, -1] == 20
+    assert found[-1, 0] == pytest.approx(90 - 30 * 0.9**40, rel=0.01)
+
+
+def test_an_estimate_without_noise_has_no_error_and_one_estimate_none_at_all() -> None:
+    found = estimated(0.0, [60.0] * 5, seed=0)
+    assert math.isnan(found[0, 1])
+    np.testing.assert_allclose(found[1:, 0], 60, rtol=1e-4)
+    assert (found[1:, 1] < 0.01).all()
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, -0.1])
+def test_a_weight_that_leaves_no_average_is_refused(decay: float) -> None:
+    with pytest.raises(PolicyError, match=rf"noise_scale_estimate\(decay={decay}\): the newest step's weight"):
+        noise_scale_estimate(TrainingSignals(), decay=decay)
 
 
 def test_it_takes_each_norm_once() -> None:

@@ -41,6 +41,6 @@ def test_it_estimates_the_trace_of_the_covariance_of_one_sample() -> None:
 
 def test_beside_the_noise_scale_it_costs_nothing_more() -> None:
     together = plan_showing(gradient_variance, gradient_noise_scale)
-    assert (together.piggybacked.floats(4), together.messages_per_step) == (3, 0)
+    assert (together.piggybacked.floats(4), together.messages_per_step) == (5, 0)
     # Beside them the hook has one that remembers whether it waits.
     assert len([fold for fold in together.folds if fold.type.dtype == "float32"]) == 2

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
-from kungfu.testing import HostSlots, PeerSpeeds
-from kungfu.testing.simulated_job import SimulatedHosts, SpeedSampler
+from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Start
+from kungfu.testing.simulated_job import GradientNorms, SimulatedHosts, SimulatedJob, SpeedSampler, gradient_norms
 
 
 def drawn(speeds: PeerSpeeds, peer: int, steps: int) -> list[float]:
@@ -35,6 +35,39 @@ def test_a_peer_draws_the_same_whoever_else_is_there() -> None:
 def test_the_draws_of_a_seed_are_these_for_good() -> None:
     expected, found = [0.8454732400628148, 1.0540845924507067, 1.1528611027900157], drawn(PeerSpeeds(0.1, seed=1), 2, 3)
     np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg="records of benchmarks would change")
+
+
+# ---- the gradients ---------------------------------------------------------------------------------------------------
+
+
+def norms_of(*, steps: int = 400, batch: int = 64, **given: float) -> list[GradientNorms]:
+    model = ClusterModel(
+        {1: 1}, steps=steps, start=Start(size=2, global_batch_size=batch), noise_by_step=lambda step: 96.0,
+        speeds=PeerSpeeds(seed=3), **given,
+    )  # fmt: skip
+    job, found = SimulatedJob.started(model), list[GradientNorms]()
+    while not job.is_over:
+        found.append(gradient_norms(job))
+        job.step += 1
+    return found
+
+
+@pytest.mark.parametrize(("jitter", "batch", "most"), [(0.0, 64, 0), (0.0, 64, 16), (0.1, 64, 0), (0.5, 80, 16)])
+def test_the_norms_have_the_expected_means(jitter: float, batch: int, most: int) -> None:
+    found = norms_of(noise_jitter=jitter, batch=batch, max_local_batch_size=most)
+    share = batch / 2
+    assert np.mean([one.local for one in found]) == pytest.approx(1 + 96 / share, rel=0.06)
+    assert np.mean([one.mean for one in found]) == pytest.approx(1 + 96 / batch, rel=0.06)
+    variance = np.array([one.variance for one in found])
+    assert np.isnan(variance).all() if not most else np.mean(variance) == pytest.approx(96, rel=0.06)
+    expected = -(-int(share) // most) if most else 1
+    assert {tuple(one.micro_batches) for one in found} == {(expected, expected)}
+
+
+def test_the_noise_of_a_share_has_the_declared_jitter_and_two_calls_in_a_step_agree() -> None:
+    local = np.array([one.local for one in norms_of(noise_jitter=0.2, batch=8)])  # little signal beside the noise
+    assert local.std() / local.mean() == pytest.approx(0.2, rel=0.15)
+    assert norms_of(noise_jitter=0.2, steps=3) == norms_of(noise_jitter=0.2, steps=3)
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

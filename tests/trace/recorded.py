@@ -49,6 +49,8 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
         {
             "loss": 1.0 / step,
             "samples": 8.0,
+            "micro_batches": 1,
+            "micro_batch_variance": np.nan,
             "busy_seconds": 0.01 * (rank + 1),
             "step_seconds": np.nan if step < 3 else 0.02,
             "clock_seconds": 0.02 * step,

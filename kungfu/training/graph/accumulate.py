@@ -8,6 +8,7 @@ during the trace, ``apply`` of the attached optimizers is replaced by a version 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import replaced_method
+from kungfu.runtime.api import norm_squared
 from kungfu.training.graph.graph_state import StepMetrics
 from kungfu.training.graph.variable_io import run_where
 
@@ -25,13 +27,20 @@ Exchange = Callable[[Sequence[Any], Any], list[Any]]
 
 
 class Accumulation:
-    """Sums of gradients over samples, kept from one micro-batch to the next."""
+    """Sums of gradients over samples, kept from one micro-batch to the next.
 
-    def __init__(self, metrics: StepMetrics, optimizers: Sequence[Any]) -> None:
+    Args:
+        metrics: The numbers of a step, among them this peer's position in its share.
+        optimizers: The attached optimizers.
+        measures_variance: True if a policy reads the variance of the gradients over the micro-batches of a share.
+    """
+
+    def __init__(self, metrics: StepMetrics, optimizers: Sequence[Any], *, measures_variance: bool = False) -> None:
         for optimizer in optimizers:
             _refuse_own_accumulation(optimizer)
         self._micro, self._samples, self._optimizers = metrics.micro, metrics.samples, optimizers
         self._sums: list[tf.Variable] = []
+        self._measures_variance, self._measured = measures_variance, 0
 
     @contextmanager
     def around_function(self, which: Any) -> Iterator[None]:
@@ -45,9 +54,11 @@ class Accumulation:
                 replaced.enter_context(replaced_method(optimizer, "apply", self._asking(optimizer.apply)))
             yield
 
-    def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
-        """Graph: on the last micro-batch, the result of ``exchange`` for the whole share; zeros on earlier ones."""
+    def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange, *, measured: int) -> list[Any]:
+        """Graph: on the last micro-batch, the result of ``exchange`` for the whole share; zeros on earlier ones. The
+        first ``measured`` tensors are the gradients whose variance may be measured; others only travel with them."""
         self._fit(gradients)
+        self._measured = measured if self._measures_variance else 0
         micro = self._micro
 
         # Not the last micro-batch: nothing is sent, and the optimizers do not update.
@@ -55,13 +66,14 @@ class Accumulation:
             self._add(gradients, loss)
             return [tf.zeros_like(gradient) for gradient in gradients]
 
-        # The last micro-batch. If it is also the first, there is nothing to sum.
+        # The last micro-batch is also the first: there is nothing to sum.
+        def only() -> list[Any]:
+            micro.batches.assign(0)
+            micro.variance.assign(math.nan)
+            return [*(tf.identity(gradient) for gradient in gradients), tf.identity(loss)]
+
         def conclude() -> list[Any]:
-            *whole, mean_loss = tf.cond(
-                tf.equal(micro.done, 0),
-                lambda: [*(tf.identity(gradient) for gradient in gradients), tf.identity(loss)],
-                lambda: self._whole(gradients, loss),
-            )
+            *whole, mean_loss = tf.cond(tf.equal(micro.done, 0), only, lambda: self._whole(gradients, loss))
             return exchange(whole, mean_loss)
 
         return list(tf.cond(micro.last.read_value(), conclude, keep))
@@ -93,6 +105,11 @@ class Accumulation:
             tf.cast(total / tf.cast(divisor, total.dtype), gradient.dtype)
             for total, gradient in zip(self._sums, gradients, strict=True)
         ]
+        if self._measured:
+            # The sum of b_i |g_i - g|² over the micro-batches, by the degrees of freedom.
+            apart = micro.squares - tf.cast(samples, tf.float64) * norm_squared(means[: self._measured])
+            degrees = tf.cast(micro.batches - 1, tf.float64)
+            micro.variance.assign(tf.where(degrees > 0, apart / degrees, math.nan))
         return [*means, micro.loss / divisor]
 
     def _add(self, gradients: Sequence[Any], loss: Any) -> None:
@@ -100,7 +117,7 @@ class Accumulation:
 
         # The first micro-batch clears the sums, which an abandoned step may have left behind.
         def clear() -> None:
-            for variable in (*self._sums, micro.samples, micro.loss):
+            for variable in (*self._sums, micro.samples, micro.loss, micro.batches, micro.squares):
                 variable.assign(tf.zeros_like(variable))
 
         def add() -> None:
@@ -108,6 +125,9 @@ class Accumulation:
                 total.assign_add(tf.cast(gradient, total.dtype) * tf.cast(samples, total.dtype))
             micro.samples.assign_add(samples)
             micro.loss.assign_add(loss * samples)
+            micro.batches.assign_add(1)
+            if self._measured:
+                micro.squares.assign_add(tf.cast(samples, tf.float64) * norm_squared(gradients[: self._measured]))
 
         run_where(tf.equal(micro.done, 0), clear)
         run_where(samples > 0, add)  # the mean of an empty micro-batch is NaN

@@ -82,7 +82,7 @@ def average(
 
     # Published values are averaged over micro-batches like gradients; totals are converted to means over samples.
     share = [*dense, *published, *(_per_sample(one, metrics.samples) for one in totals)]
-    means = accumulation.exchanged(share, own, exchange_share)
+    means = accumulation.exchanged(share, own, exchange_share, measured=first)
     return _packed_like(gradients, means)
 
 

@@ -85,6 +85,8 @@ def send(
     if waited:  # in earlier messages of the step, for other peers
         sources["busy_seconds"] -= _float(tf.add_n(list(waited)))
     sources["grads"] = _unscaled(gradients, scale)
+    variance = graph_state.metrics.micro.variance.read_value()
+    sources["micro_batch_variance"] = _float(variance if scale is None else variance * _norm_factor(scale))
     fed, offers = graph_state.metrics.fed.offered()
     sources |= graph_state.metrics.published.offered(published, samples) | fed
     wanted, local_norm = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
@@ -165,13 +167,18 @@ def _gradient_norms(
         placeholder is enough if policies only send the norm: the attachment replaces the placeholder. If a policy uses
         the norm before the message, for example in a local fold, a pass over the gradients computes the norm.
     """
-    factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
+    factor = _norm_factor(loss_scale)
     values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
     if values is False or program.plan.only_sends_local_norm:
         before = {} if values is False else {LOCAL_NORM: norm_placeholder()}
         return NormsWanted(values=values, sums=sums, factor=factor), before
     own = where_wanted(values, lambda: tf.where(samples > 0, norm_squared(gradients) * factor, math.nan))
     return NormsWanted(values=False, sums=sums, factor=factor), {LOCAL_NORM: _float(own)}
+
+
+def _norm_factor(loss_scale: Any | None) -> Any:
+    """The factor on squared norms, float64, that removes the loss scale from the gradients."""
+    return tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
 
 
 def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
@@ -211,6 +218,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
     return {
         "loss": tf.where(samples > 0, loss, math.nan),
         "samples": samples,
+        "micro_batches": tf.maximum(graph_state.metrics.micro.batches, tf.cast(samples > 0, tf.int64)),
         "rank": graph_state.view.rank,
         "busy_seconds": _float(busy),
         "step_seconds": graph_state.times.step_seconds.read_value(),

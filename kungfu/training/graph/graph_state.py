@@ -318,12 +318,18 @@ class RuleOutcomes:
 @dataclass(frozen=True)
 class MicroBatchState:
     """This peer's position in its share of a step: the number of micro-batches ``done``, ``last`` (True in the last
-    micro-batch), and the sums so far of samples and of losses times samples."""
+    micro-batch), the number of ``batches`` with samples, and the sums so far of samples and of losses times samples.
+
+    If a policy reads the ``variance`` of the gradients over the micro-batches of a share: this variance (NaN if there
+    is none), and the sum so far of samples times squared norms, ``squares``."""
 
     done: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_done"))
     last: tf.Variable = field(default_factory=partial(_flags, "kungfu/micro_last"))
     samples: tf.Variable = field(default_factory=partial(_numbers, "kungfu/micro_samples", value=0.0))
     loss: tf.Variable = field(default_factory=partial(_numbers, "kungfu/micro_loss", value=0.0))
+    batches: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_batches"))
+    squares: tf.Variable = field(default_factory=partial(_moment, "kungfu/micro_squares"))
+    variance: tf.Variable = field(default_factory=partial(_moment, "kungfu/micro_variance"))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,10 @@ def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
             "know which loop the others are in; use one loop with all epochs"
         )
     is_cut = plan.max_local_batch_size is not None
-    accumulation = Accumulation(run.graph_state.metrics, run.trained.optimizers) if is_cut else None
+    measures = "micro_batch_variance" in run.plan.source_kinds
+    accumulation = (
+        Accumulation(run.graph_state.metrics, run.trained.optimizers, measures_variance=measures) if is_cut else None
+    )
     refuse_accumulated(declared.metrics, accumulation)
     declared.batch, declared.accumulation = plan.batch_size, accumulation
     declared.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")

@@ -14,7 +14,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.runtime.core.sample_slices import Stamp
-from tests.training.linear import linear_model, linear_run, points, running
+from tests.training.linear import linear_model, linear_run, numbers_of, points, running
 
 X = np.random.default_rng(0).normal(size=(23, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.1
@@ -108,6 +108,66 @@ def test_monitors_see_the_share_and_not_its_pieces():
     assert len(whole.seen) >= 5
     np.testing.assert_allclose(cut.seen, whole.seen, rtol=1e-5)
     assert [samples for _, _, samples, _, _ in cut.seen][:3] == [10, 3, 10]
+
+
+@kf.policy
+def measuring(training):
+    """A policy that reads the noise scale."""
+    noise = kf.monitor.gradient_noise_scale(training, decay=1.0)
+    return kf.control.always().when(noise < -1.0).stop()
+
+
+def after(run: Any, *batches: np.ndarray) -> dict[str, float]:
+    """The record of a step whose micro-batches have these points."""
+    for micro, x in enumerate(batches):
+        given = tf.constant(x if len(x) else points(1))
+        run.training._calls.stamps.put([given], Stamp(-1, 0, 0, micro, len(batches), not len(x)))
+        run.step(given)
+    return {name: value for (_, name), value in numbers_of(run.training._run.graph_state).items()}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_micro_batches_show_the_variance_of_the_gradients_on_one_peer(scaled):
+    """The gradient of the linear model is the mean of its inputs: the variance of the inputs by hand."""
+    optimizer = keras.optimizers.SGD(1.0)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+    run = micro_run(optimizer=optimizer, policies=[measuring()])
+    x = np.array([[1, 0], [3, 2], [2, 7], [4, 1], [9, 5]], np.float32)
+    unscaled = 64 if scaled else 1  # the model's loss is not scaled: its gradient counts an eighth
+
+    def variance(*parts: np.ndarray) -> float:
+        centre = np.concatenate(parts).mean(0)
+        return sum(len(one) * np.sum((one.mean(0) - centre) ** 2) for one in parts) / (len(parts) - 1)
+
+    found = after(run, x[:2], x[2:4], x[4:])
+    assert (found["micro_batches"], found["samples"]) == (3, 5)
+    expected = variance(x[:2], x[2:4], x[4:])
+    assert found["micro_batch_variance"] == pytest.approx(expected / unscaled, rel=1e-6)
+    assert found["noise_scale"] == pytest.approx(expected / (np.sum(x.mean(0) ** 2) - expected / 5), rel=1e-5)
+    # A share that is one micro-batch, or whose other micro-batches are empty, has no variance; the average stays.
+    for batches in ([x[:3]], [x[:3], x[:0]]):
+        found = after(run, *batches)
+        assert found["micro_batches"] == 1
+        assert np.isnan([found["micro_batch_variance"], found["noise_scale"]]).all()
+    found = after(run, x[:3], x[3:], x[:0])
+    assert found["micro_batches"] == 2
+    assert found["micro_batch_variance"] == pytest.approx(variance(x[:3], x[3:]) / unscaled, rel=1e-6)
+
+
+def test_what_travels_with_the_gradients_has_no_part_in_their_variance():
+    @kf.policy
+    def publishing(training):
+        return kf.control.always().when(kf.ops.all_reduce(training.published("mark"), "mean") < 0.0).stop()
+
+    def publish(training: Any, x: Any) -> None:
+        training.publish("mark", 1000.0 * tf.reduce_sum(x))
+
+    alone, beside = micro_run(policies=[measuring()]), micro_run(policies=[measuring(), publishing()], before=publish)
+    variance, same = (after(run, points(2), points(3))["micro_batch_variance"] for run in (alone, beside))
+    assert variance == same == pytest.approx(0.3)
+    unread = after(micro_run(policies=[publishing()], before=publish), points(2), points(3))
+    assert np.isnan(unread["micro_batch_variance"]), "no policy reads it: the gradients are not read once more"
 
 
 @pytest.mark.slow
