@@ -31,10 +31,11 @@ def gns_batch(
     min_estimates: int = 20,
     margin: float = 1.0,
 ) -> Rule | tuple[Rule, ...]:
-    """Lets the global batch follow the noise scale, the largest useful batch, by more peers or by accumulation.
+    """Lets the global batch follow the gradient noise scale, by more peers or by accumulation.
 
-    Below the noise scale, a larger batch saves steps almost in proportion; above it, hardly any. With the noise scale
-    `B` and its standard error (see `kf.monitor.noise_scale_estimate`), every `every` steps:
+    The noise scale is the largest useful batch: below it, a larger batch saves steps almost in proportion; above it,
+    hardly any. With the noise scale `B` and its standard error (see `kf.monitor.noise_scale_estimate`), every `every`
+    steps:
 
     - ``grow="peers"``: ``peers = clip(round(B / local_batch_size), min_peers, max_peers)``; the local batch size is
       kept. A request needs ``|B / local_batch_size - peers now|`` to exceed half a peer by the margin.
@@ -81,11 +82,11 @@ def gns_batch(
         max_peers, min_peers=min_peers, grow=grow, max_batch=max_batch, min_estimates=min_estimates, margin=margin
     )
     estimate = kf.monitor.noise_scale_estimate(training, decay=decay, every=sample_every)
-    is_known = (estimate.estimates >= min_estimates) & (estimate.standard_error <= _MOST_ERROR * abs(estimate.value))
-    noise = kf.ops.where(is_known, estimate.value, math.nan)
+    noise, error = estimate.value, estimate.standard_error
+    is_known = (estimate.estimates >= min_estimates) & (error <= _MOST_ERROR * abs(noise))
+    beyond = kf.ops.maximum(margin * error, _LEAST_CHANGE * noise)
     useful = noise if max_batch is None else kf.ops.minimum(noise, max_batch)
-    beyond = kf.ops.maximum(margin * estimate.standard_error, _LEAST_CHANGE * noise)
-    shown = {"noise_scale": estimate.value, "noise_scale_error": estimate.standard_error}
+    trigger, shown = kf.control.every(every).when(is_known), {"noise_scale": noise, "noise_scale_error": error}
     size, local = training.size, training.local_batch_size
     if grow != "peers":
         first = kf.ops.fold(lambda seen, now: kf.ops.where(seen > 0, seen, now), 0.0, local)
@@ -95,24 +96,21 @@ def gns_batch(
     now = kf.ops.where(training.target_size > 0, training.target_size, size)
     moves = abs(noise - now * local) > 0.5 * local + beyond
     peers = kf.ops.clip(kf.ops.where(moves, kf.ops.round(useful / local), now), min_peers, most_peers)
-    trigger = kf.control.every(every)
     if grow == "peers":
-        rule = trigger.rescale(kf.ops.where(is_known, peers, math.nan))
-        return rule.showing(**shown, local_batch_size=training.local_batch_size)
+        return trigger.rescale(peers).showing(**shown, local_batch_size=training.local_batch_size)
 
     least = local * size
     moves = abs(noise - training.global_batch_size) > beyond
-    target = kf.ops.where(moves, kf.ops.clip(useful, least, max_batch), math.nan)
+    batch = kf.ops.where(moves, kf.ops.clip(useful, least, max_batch), math.nan)
     if grow == "batch":
-        return trigger.set_global_batch_size(target).showing(**shown)
+        return trigger.set_global_batch_size(batch).showing(**shown)
 
-    refused = training.refused_size
-    is_largest = (size >= kf.ops.minimum(training.max_size, most_peers)) | (refused > size)
+    is_largest = (size >= kf.ops.minimum(training.max_size, most_peers)) | (training.refused_size > size)
     accumulates = training.local_batch_size > local * (1 + _LEAST_CHANGE)
     # Peers are asked for at the first local batch size: a larger batch shrinks to it before the size changes.
-    by_peers = trigger.rescale(kf.ops.where(is_known & ~accumulates, peers, math.nan))
+    by_peers = trigger.when(~accumulates).rescale(peers)
     by_batch = trigger.when(~training.pending & (is_largest | accumulates)).set_global_batch_size(
-        kf.ops.where(is_largest, target, least)
+        kf.ops.where(is_largest, batch, least)
     )
     return by_peers.showing(**shown, local_batch_size=training.local_batch_size), by_batch.showing(**shown)
 

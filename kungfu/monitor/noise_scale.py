@@ -16,7 +16,8 @@ _RECENT = 0.05  # weight of the newest step in the recent averages
 _RARE = 3.5  # standard errors by which the recent averages must differ: by chance once in some 20,000 steps
 _ROUNDING = 1e-3  # a relative difference that may be rounding
 _KEPT = 0.25  # fraction of the recent averages' estimates that counts after a change: the others may be older
-_STATE = 9  # numbers
+_MOST_RISE = 10.0  # factor by which a change may raise the deviations: an average may be about 0
+_STATE = 11  # numbers
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def noise_scale_estimate(training: TrainingSignals, *, decay: float = 0.005, eve
     """The gradient noise scale as in `gradient_noise_scale`, with its standard error, and quick to follow a change.
 
     With the averages ``S`` and ``G`` of a step's estimates ``s`` of the variance and ``g`` of ``|G|²``, the noise scale
-    is ``B = S / G``. Its standard error is ``sqrt(var(s - B g) / (n - 1)) / G``: the variance is that of the single
-    steps, since successive averages have nearly all their steps in common, and ``n = (2 - d) / d * w / (2 - w)`` is the
+    is ``B = S / G``. Its standard error is ``sqrt(var(s - B g) / n) / G``. The variance is that from one step to the
+    next, since successive averages have nearly all their steps in common; and ``n = (2 - d) / d * w / (2 - w)`` is the
     number of independent estimates in an exponential average whose weights of d = `decay` add up to w.
 
     A second pair of averages reaches back 20 steps. If its noise scale differs from `B` by more than 3.5 standard
@@ -99,7 +100,7 @@ def noise_scale_estimate(training: TrainingSignals, *, decay: float = 0.005, eve
         PolicyError: The decay is out of range.
 
     Cost:
-        The cost of `gradient_noise_scale`, with 44 bytes of state.
+        The cost of `gradient_noise_scale`, with 52 bytes of state.
 
     On rescale:
         The averages are kept: `S` and ``|G|²`` do not depend on the number of peers.
@@ -119,7 +120,7 @@ def noise_scale_estimate(training: TrainingSignals, *, decay: float = 0.005, eve
     state = _averages(moments.variance, moments.signal, weight, every=every)
     scale, signal, number = state[1] / state[2], state[2], _independent(state[0], weight)
     defined = (signal > 0) & _is_measured(training, moments.within, every=every)
-    error = ops.sqrt(_spread(scale, *(state[place] for place in (3, 4, 5))) / (number - 1)) / signal
+    error = ops.sqrt(_spread(scale, *(state[place] for place in (3, 4, 5))) / number) / signal
     value = ops.where(defined, scale, math.nan).named("noise_scale")
     # A first estimate shows no spread.
     standard_error = ops.where(defined & (number > 1.01), error, math.nan)
@@ -132,23 +133,24 @@ def noise_scale_estimate(training: TrainingSignals, *, decay: float = 0.005, eve
 
 def _averages(noise: Signal, signal: Signal, decay: float, *, every: int) -> Signal:
     """The averages as a vector: the sum of weights, `S`, `G`, the variance of s, the covariance of s and g, the
-    variance of g; and the sum of weights, `S` and `G` of the recent averages."""
+    variance of g; the sum of weights, `S` and `G` of the recent averages; and the last s and g."""
     recent_decay = max(decay, _weight(_RECENT, every=every))
 
     def update(state: Signal, s: Signal, g: Signal) -> Signal:
-        weight, noise, signal, in_noise, in_both, in_signal, recent, recent_noise, recent_signal = (
+        weight, noise, signal, *spreads, recent, recent_noise, recent_signal, last_s, last_g = (
             state[place] for place in range(_STATE)
         )
         recent = recent + recent_decay * (1 - recent)
         recent_noise = recent_noise + recent_decay / recent * (s - recent_noise)
         recent_signal = recent_signal + recent_decay / recent * (g - recent_signal)
+        # The variances from step to step: a change of level affects only one difference.
+        step_s, step_g, share = s - last_s, g - last_g, decay / ops.maximum(weight, decay)
+        in_noise, in_both, in_signal = (
+            ops.where(weight > 0, seen + share * (product / 2 - seen), 0.0)
+            for seen, product in zip(spreads, (step_s * step_s, step_s * step_g, step_g * step_g), strict=True)
+        )
         weight = weight + decay * (1 - weight)
-        newest = decay / weight
-        off_noise, off_signal = s - noise, g - signal
-        noise, signal = noise + newest * off_noise, signal + newest * off_signal
-        in_noise = (1 - newest) * (in_noise + newest * off_noise * off_noise)
-        in_both = (1 - newest) * (in_both + newest * off_noise * off_signal)
-        in_signal = (1 - newest) * (in_signal + newest * off_signal * off_signal)
+        noise, signal = noise + decay / weight * (s - noise), signal + decay / weight * (g - signal)
         number, recent_number = _independent(weight, decay), _independent(recent, recent_decay)
         # With the noise scale B, S - B G is 0 on average: no quotient of the recent averages is needed.
         scale = noise / signal
@@ -156,6 +158,12 @@ def _averages(noise: Signal, signal: Signal, decay: float, *, every: int) -> Sig
         error = _spread(scale, in_noise, in_both, in_signal) * (1 / recent_number - 1 / number)
         moved = (apart * apart > _RARE * _RARE * error) & (abs(apart) > _ROUNDING * abs(noise))
         moved = moved & (number > 1.25 * recent_number)
+        # The deviations keep their size relative to the averages.
+        rise, rise_signal = (
+            ops.where(moved, ops.clip(now / before, -_MOST_RISE, _MOST_RISE), 1.0)
+            for now, before in ((recent_noise, noise), (recent_signal, signal))
+        )
+        deviations = in_noise * rise * rise, in_both * rise * rise_signal, in_signal * rise_signal * rise_signal
         known = _KEPT * recent_number * decay / (2 - decay)
         continued = (
             ops.where(moved, 2 * known / (1 + known), weight),
@@ -163,7 +171,7 @@ def _averages(noise: Signal, signal: Signal, decay: float, *, every: int) -> Sig
             ops.where(moved, recent_signal, signal),
         )
         renewed = state
-        for place, value in enumerate((*continued, in_noise, in_both, in_signal, recent, recent_noise, recent_signal)):
+        for place, value in enumerate((*continued, *deviations, recent, recent_noise, recent_signal, s, g)):
             renewed = ops.scatter(renewed, place, value)
         return renewed
 

@@ -47,11 +47,12 @@ SOURCES = {
         agreed_counterpart="total_samples",
     ),
     "micro_batches": SourceKind(
-        _INT, "the micro-batches with samples in this peer's share of the step", "micro-batches", placement="local"
+        _INT, "the micro-batches with samples in this peer's share of the step", placement="local"
     ),
     "micro_batch_variance": SourceKind(
         _FLOAT,
         "variance of a sample's gradient within this peer's share; NaN with fewer than two micro-batches",
+        "samples",
         placement="local",
     ),
     "rank": SourceKind(_INT, "this peer's rank in the view, 0 to size - 1", placement="local"),

@@ -27,6 +27,7 @@ _MONITORS = {
             "cost_so_far",
             "gradient_noise_scale",
             "gradient_variance",
+            "noise_scale_estimate",
             "slowest_in_a_row",
             "straggler_fractions",
             "remaining_samples",
@@ -106,13 +107,14 @@ class TrainingSignals:
     """The number of samples in this peer's share of the step (float32, samples, local)."""
 
     micro_batches: Source
-    """The micro-batches with samples in this peer's share of the step (int64, micro-batches, local).
+    """The micro-batches with samples in this peer's share of the step (int64, local).
 
     A share that is not split is one micro-batch; see ``max_local_batch_size`` of `training.batches`.
     """
 
     micro_batch_variance: Source
-    """Variance of a sample's gradient within this peer's share; NaN with fewer than two micro-batches (float32, local).
+    """Variance of a sample's gradient within this peer's share; NaN with fewer than two micro-batches (float32,
+    samples, local).
 
     With u micro-batches of ``b_i`` samples and gradients ``g_i``, and the share's mean gradient g, the trace of the
     covariance of a sample's gradient is estimated, without bias, by ``sum(b_i * |g_i - g|²) / (u - 1)``. A step then

@@ -24,9 +24,11 @@ def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None
     assert re.search(
         r"^rule gns_batch  \[gns_batch.py:\d+\]\n  looks only in steps with \(\(step % 50\) == 0\)\n", text
     )
-    assert re.search(r"\n  logs noise_scale, local_batch_size, size, target %\d+, rescales_left\n", text)
+    assert re.search(
+        r"\n  logs noise_scale, noise_scale_error estimate, local_batch_size, size, target %\d+, rescales_left\n", text
+    )
     assert "\n  grads: local float32[nest]; this peer's own gradients\n" in text
-    before, after = text.split("rides on the gradient all-reduce: 3 floats (12 bytes)\n")
+    before, after = text.split("rides on the gradient all-reduce: 5 floats (20 bytes)\n")
     assert re.search(r"%\d+ = norm_squared\(grads\): local float32  \[gns_batch.py:\d+\]", before)
     assert re.search(r"%\d+ = all_reduce sum\(%\d+\): agreed float32", after)
     assert re.search(
@@ -34,8 +36,8 @@ def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None
     ), "of the budget"
     assert re.search(r"noise_scale = where\(%\d+, %\d+, nan\): agreed float32", after)
     assert text.endswith(
-        "costs\n  0 extra messages per step\n  3 floats (12 bytes) per step on the gradient all-reduce\n"
-        "  63 bytes of state in 5 folds\n"  # two averages, the budget and whether it was reported, the last request
+        "costs\n  0 extra messages per step\n  5 floats (20 bytes) per step on the gradient all-reduce\n"
+        "  99 bytes of state in 5 folds\n"  # averages, their count, the budget and whether it was reported, the request
     )
 
 
@@ -135,11 +137,11 @@ def test_a_unit_follows_from_those_of_the_sources_or_is_not_told(make: Callable[
 
 def test_two_composed_policies_show_what_they_share() -> None:
     def slower(training: Any) -> Any:
-        return control.every(9).rescale(ops.floor(monitor.gradient_noise_scale(training) / 100))
+        return control.every(9).rescale(ops.floor(monitor.noise_scale_estimate(training).value / 100))
 
     text = explain(compile_policies([at_most(gns_batch(max_peers=8), policy(slower)())]))
     assert re.search(r"\ngns_batch and slower share noise_scale, and \d+ nodes under it\n", text)
-    assert "rides on the gradient all-reduce: 3 floats" in text
+    assert "rides on the gradient all-reduce: 5 floats" in text
 
 
 def test_policies_that_share_nothing_but_sources_say_nothing_of_it() -> None:
@@ -170,8 +172,8 @@ def test_a_monitor_is_one_line_that_says_of_how_many_nodes_and_floats_it_is_made
         r"    slow = monitor.stragglers, \d+ nodes: agreed bool\[size\]",
     ):
         assert len(re.findall("\n" + line + where, folded)) == 1
-    assert "rides on the gradient all-reduce: 4 + 2 x size floats" in folded
-    for line in ("1 float (4 bytes) of throughput", "3 floats (12 bytes) of noise_scale"):
+    assert "rides on the gradient all-reduce: 6 + 2 x size floats" in folded
+    for line in ("1 float (4 bytes) of throughput", "5 floats (20 bytes) of noise_scale"):
         assert f"\n  {line}\n" in folded
     assert "norm_squared" not in folded
     assert "norm_squared(grads)" in opened

@@ -24,7 +24,10 @@ PREBUILT: dict[str, Policy] = runpy.run_path(str(ROOT / "tools" / "policy_costs.
 # What each of them asks for, and when, in the words of the summary.
 ASKED = {
     "autoscale": ("every 10 steps", "a size: a number computed from these values", "keeps the local batch size"),
-    "gns_batch": ("every 50 steps", "a size: clip(round(noise_scale / local_batch_size), 2, 8)", "local batch size"),
+    "gns_batch": (
+        "every 50 steps", "a size: clip(round(noise_scale / local_batch_size) if moves else now, 2, 8)",
+        "local batch size",
+    ),
     "hybrid_scaling": (
         "in every barrier in which the size changes", "a global batch in samples: a number computed from these values",
         "a learning rate: learning_rate * (global_batch_size / previous_global_batch_size), over 100 steps",
@@ -184,7 +187,7 @@ def test_a_shadow_and_a_job_of_several_policies_are_told_as_such() -> None:
 
 def test_what_policies_share_is_told_once_and_a_recorded_plan_has_no_policies() -> None:
     def watching(training: Any) -> Any:
-        return control.every(7).call(ignore, monitor.gradient_noise_scale(training))
+        return control.every(7).call(ignore, monitor.noise_scale_estimate(training).value)
 
     plan = compile_policies([gns_batch(max_peers=8), policy(watching)(), replace_stragglers()])
     text = summarize(plan)

@@ -70,15 +70,16 @@ def test_what_a_plan_makes_of_gradients_is_given_by_its_name() -> None:
         "local_batch_size": [0.125] * steps,
         "max_size": [16] * steps,
     }
-    (*_, last) = run_policy(gns_batch(max_peers=8, every=2), arrays)
+    (*_, last) = run_policy(gns_batch(max_peers=8, every=2, min_estimates=2), arrays)
     assert (last.step, last.value) == (4, 5)  # 2/3 sample over 1/8 sample a peer
     np.testing.assert_allclose(last.inputs["noise_scale"], 2 / 3, rtol=1e-6)
 
 
 def test_gradients_themselves_can_be_given() -> None:
     grads = [[[np.array([3.0, 0.0])], [np.array([1.0, 0.0])]]]
-    arrays = {"samples": [[1.0, 1.0]], "grads": grads, "local_batch_size": [0.25], "max_size": [9], "step": [50]}
-    assert steps_and_values(gns_batch(max_peers=8), arrays) == [(50, 3)]
+    once = {"samples": [[1.0, 1.0]], "grads": grads, "local_batch_size": [0.25], "max_size": [9]}
+    arrays = {**{name: values * 2 for name, values in once.items()}, "step": [49, 50]}
+    assert steps_and_values(gns_batch(max_peers=8, min_estimates=2), arrays) == [(50, 3)]
 
 
 @pytest.mark.parametrize(

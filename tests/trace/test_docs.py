@@ -21,7 +21,7 @@ def test_its_example_prints_what_it_says() -> None:
 
 
 def test_its_table_names_every_key_of_every_line() -> None:
-    lines = recorded(compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)]))
+    lines = recorded(compile_policies([gns_batch(max_peers=8, every=4, decay=0.5, min_estimates=2)]))
     keys = {key for line in lines for key in line} | {"cut", "limit_bytes"}
     named = set(re.findall(r"^\| `(\w+)` \|", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert named == keys

@@ -14,7 +14,7 @@ from kungfu.policies import gns_batch
 from kungfu.trace import parse_trace, read_plan, read_trace
 from tests.trace.recorded import recorded, texts, written
 
-PLAN = compile_policies([gns_batch(max_peers=4, every=4, decay=0.5)])
+PLAN = compile_policies([gns_batch(max_peers=4, every=4, decay=0.5, min_estimates=2)])
 
 
 def lines() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from kungfu.trace import Trace, parse_trace, replay
 from tests.compiler.small import plan_showing
 from tests.trace.recorded import recorded, texts
 
-GNS = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
+GNS = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5, min_estimates=2)])
 
 
 # Each peer remembers its own busy time, which a replay must carry with the peer from view to view.

@@ -15,7 +15,7 @@ from tests.cli.recorded import written as with_events
 from tests.event_log.made import made
 from tests.trace.recorded import recorded, written
 
-PLAN = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5)])
+PLAN = compile_policies([gns_batch(max_peers=8, every=4, decay=0.5, min_estimates=2)])
 EVENTS = [made(**fields) for fields in (
     {
         "event": "decision", "step": 4, "rule": "gns_batch", "saw": {"noise_scale": 20.0}, "size": 2, "asked": 3,
@@ -111,6 +111,6 @@ def test_a_plan_that_is_not_in_the_record_has_to_be_named(tmp_path: Path, printe
 
 
 def test_a_run_that_was_started_with_a_policy_is_replayed_with_it(tmp_path: Path, printed: Printed) -> None:
-    spec = "kungfu.policies:gns_batch(max_peers=8, every=4, decay=0.5)"
+    spec = "kungfu.policies:gns_batch(max_peers=8, every=4, decay=0.5, min_estimates=2)"
     written(tmp_path, [{**recorded(PLAN)[0], "plan": None, "policies": [spec]}, *recorded(PLAN)[1:]])
     assert "the replay decides as the run did" in printed("replay", tmp_path)

@@ -37,8 +37,9 @@ def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
         return control.every(7).call(ignore, monitor.gradient_noise_scale(training))
 
     plan = compile_policies([gns_batch(max_peers=8), Policy("watching", watching)])
-    assert plan.piggybacked.floats(2) == 3
-    assert len(plan.folds) == 5  # two averages, two of the budget, and the last request
+    assert plan.piggybacked.floats(2) == 5
+    # The averages and the count of an estimate, two averages of a monitor, two of the budget, and the last request.
+    assert len(plan.folds) == 7
 
 
 @pytest.mark.parametrize(
