@@ -85,9 +85,11 @@ def gns_batch(
     noise, error = estimate.value, estimate.standard_error
     is_known = (estimate.estimates >= min_estimates) & (error <= _MOST_ERROR * abs(noise))
     beyond = kf.ops.maximum(margin * error, _LEAST_CHANGE * noise)
-    useful = noise if max_batch is None else kf.ops.minimum(noise, max_batch)
+    most_samples = math.inf if max_batch is None else max_batch
+    useful = noise if max_batch is None else kf.ops.minimum(noise, most_samples)
     trigger, shown = kf.control.every(every).when(is_known), {"noise_scale": noise, "noise_scale_error": error}
-    size, local = training.size, training.local_batch_size
+    size = training.size
+    local = training.local_batch_size * 1.0
     if grow != "peers":
         first = kf.ops.fold(lambda seen, now: kf.ops.where(seen > 0, seen, now), 0.0, local)
         local = kf.ops.minimum(local, first)
@@ -101,7 +103,7 @@ def gns_batch(
 
     least = local * size
     moves = abs(noise - training.global_batch_size) > beyond
-    batch = kf.ops.where(moves, kf.ops.clip(useful, least, max_batch), math.nan)
+    batch = kf.ops.where(moves, kf.ops.clip(useful, least, most_samples), math.nan)
     if grow == "batch":
         return trigger.set_global_batch_size(batch).showing(**shown)
 

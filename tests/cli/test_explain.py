@@ -31,14 +31,14 @@ def test_policies_that_do_not_resolve_or_conflict_are_refused_like_at_attach(
 
 def test_several_policies_are_explained_as_one_job(printed: Printed, tmp_path: Path) -> None:
     watching = tmp_path / "watching.py"
-    rule = "kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))"
+    rule = "kf.control.every(7).call(print, kf.monitor.noise_scale_estimate(training).value)"
     watching.write_text(f"import kungfu as kf\n@kf.policy\ndef watching(training):\n    return {rule}\n")
     summary = printed("explain", SPEC, f"{watching}:watching")
     text = printed("explain", SPEC, f"{watching}:watching", "--ir", "--monitors", "open")
     assert "\ngns_batch and watching share noise_scale\n" in summary
     assert "\ngns_batch and watching share noise_scale, and " in text
     assert len(summary.splitlines()) <= 30
-    assert text.count("all_reduce sum(") == 3
+    assert text.count("all_reduce sum(") == 5
 
 
 def test_the_whole_plan_is_shown_by_ir_alone(printed: Printed) -> None:

@@ -127,7 +127,7 @@ def test_one_peer_with_micro_batches_has_a_noise_scale() -> None:
     assert (spread, signal, noise) == (2, 3, np.float32(2) / np.float32(3))
 
 
-def test_estimates_within_and_between_shares_are_weighted_by_their_degrees_of_freedom() -> None:
+def test_estimates_within_and_between_shares_are_pooled() -> None:
     """Shares of three micro-batches and of one: S is 6 between the peers, 3 within the first, (1 * 6 + 2 * 3) / 3."""
     local = peers([3, 0], [1, 0], samples=[3.0, 3.0])
     local[0] |= {"micro_batches": 3, "micro_batch_variance": 3.0}

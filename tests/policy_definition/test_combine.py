@@ -13,7 +13,7 @@ from kungfu.compiler import Outcome, compile_policies, explain
 from kungfu.compiler.replay import Replay
 from kungfu.control.rule import verdict
 from kungfu.errors import PolicyError
-from kungfu.policies import gns_batch, schedule
+from kungfu.policies import autoscale, gns_batch, schedule
 from kungfu.policy_definition import Policy, at_least, at_most, compose, first, policy, shadow
 from kungfu.signal import TrainingSignals
 
@@ -97,8 +97,8 @@ def test_a_misspelt_setting_is_named_before_the_one_that_is_missing() -> None:
 
 
 def test_a_missing_setting_is_refused_at_once() -> None:
-    with pytest.raises(PolicyError, match=r"gns_batch: missing a required .*'max_peers'"):
-        gns_batch()
+    with pytest.raises(PolicyError, match=r"autoscale: missing a required .*'max_peers'"):
+        autoscale()
 
 
 def test_a_policy_is_a_function_of_training() -> None:
@@ -153,7 +153,8 @@ def test_a_request_made_while_a_change_was_pending_is_served_later() -> None:
 
 def test_the_log_shows_each_request_under_the_name_of_its_policy() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({1: 3}))])
-    merged = ("noise_scale", "local_batch_size", "step", "gns_batch", "schedule", "size", "target", "rescales_left")
+    seen = ("noise_scale", "noise_scale_error", "local_batch_size", "step")
+    merged = (*seen, "gns_batch", "schedule", "size", "target", "rescales_left")
     assert [tuple(one.inputs) for one in plan.rules] == [merged, merged]
     assert [one.name for one in plan.rules] == ["at_most(gns_batch, schedule)", "held(at_most(gns_batch, schedule))"]
 

@@ -77,7 +77,7 @@ def test_an_origin_inside_a_policy_file_points_there(tmp_path: Path) -> None:
             "kungfu.policies:gns_batch(max_peers=open('x'))",
             r"the argument open\('x'\) is not a literal; make that",
         ),
-        ("kungfu.policies:gns_batch", "gns_batch: missing a required .*'max_peers'"),
+        ("kungfu.policies:autoscale", "autoscale: missing a required .*'max_peers'"),
         (
             "kungfu.policies:gns_batch(max_peer=3)",
             "no argument 'max_peer'; 'max_peers' may be meant; .*takes .*max_peers",

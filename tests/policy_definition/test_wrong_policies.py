@@ -17,7 +17,7 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
 from kungfu.control import Keep
 from kungfu.errors import PolicyError
-from kungfu.policies import gns_batch, linear_scaling, schedule
+from kungfu.policies import autoscale, gns_batch, linear_scaling, schedule
 from kungfu.policy_definition import Policy, at_most, compose, policy, shadow
 
 Body = Callable[[Any], Any]
@@ -300,8 +300,8 @@ def test_two_rules_of_one_policy_are_not_told_to_be_combined_by_its_name() -> No
     ("given", "message"),
     [
         (
-            [gns_batch],
-            r"the function 'gns_batch', which makes a policy, was given .*: call it, .*=\[gns_batch\(max_peers=...\)\]",
+            [autoscale],
+            r"the function 'autoscale', which makes a policy, was given .*: call it, .*=\[autoscale\(max_peers=...\)\]",
         ),
         ([schedule], r"the function 'schedule', which makes a policy, was given .* policies=\[schedule\(sizes=...\)\]"),
         (

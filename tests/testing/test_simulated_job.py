@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -40,7 +42,7 @@ def test_the_draws_of_a_seed_are_these_for_good() -> None:
 # ---- the gradients ---------------------------------------------------------------------------------------------------
 
 
-def norms_of(*, steps: int = 400, batch: int = 64, **given: float) -> list[GradientNorms]:
+def norms_of(*, steps: int = 400, batch: int = 64, **given: Any) -> list[GradientNorms]:
     model = ClusterModel(
         {1: 1}, steps=steps, start=Start(size=2, global_batch_size=batch), noise_by_step=lambda step: 96.0,
         speeds=PeerSpeeds(seed=3), **given,
