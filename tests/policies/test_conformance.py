@@ -59,12 +59,13 @@ def throughputs_by_size(training: Any) -> Any:
 
 
 CONFORMING = {
-    "gns_batch": gns_batch(max_peers=8, every=2, decay=0.5),
+    "gns_batch": gns_batch(max_peers=8, every=2, decay=0.5, min_estimates=2),
+    "gns_batch by batch": gns_batch(grow="both", max_peers=3, max_batch=64, every=2, decay=0.5, min_estimates=2),
     "schedule": schedule({2: 3, 5: 1}),
-    "at_most": at_most(gns_batch(max_peers=8, every=3, decay=0.5), schedule({2: 3, 5: 1})),
-    "first": first(schedule({3: 2}), gns_batch(max_peers=4, every=2, decay=0.5)),
-    "at_least": at_least(schedule({2: 3, 5: 1}), gns_batch(max_peers=8, every=3, decay=0.5)),
-    "shadow": compose(shadow(gns_batch(max_peers=8, every=2, decay=0.5)), schedule({2: 3, 5: 1})),
+    "at_most": at_most(gns_batch(max_peers=8, every=3, decay=0.5, min_estimates=2), schedule({2: 3, 5: 1})),
+    "first": first(schedule({3: 2}), gns_batch(max_peers=4, every=2, decay=0.5, min_estimates=2)),
+    "at_least": at_least(schedule({2: 3, 5: 1}), gns_batch(max_peers=8, every=3, decay=0.5, min_estimates=2)),
+    "shadow": compose(shadow(gns_batch(max_peers=8, every=2, decay=0.5, min_estimates=2)), schedule({2: 3, 5: 1})),
     "hybrid_scaling": policies.hybrid_scaling({4: 2, 8: 4}),
     "linear_scaling": policies.linear_scaling(over_steps=5),
     "autoscale": policies.autoscale(max_peers=4, every=2),

@@ -100,7 +100,7 @@ def size_at(run: SimulatedRun, step: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [101, 102, 103])
+@pytest.mark.parametrize("seed", [101, 102])
 def test_between_two_sizes_it_stays_at_one(seed: int) -> None:
     """4.5 peers: rounding the average alone changed the size more than ten times in 2,000 steps."""
     run = run_on_model(gns_batch(max_peers=16), jittered(0.1, seed=seed, steps=2000))
@@ -109,7 +109,7 @@ def test_between_two_sizes_it_stays_at_one(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("jitter", "within", "seed"), [(0.1, 150, 104), (0.1, 150, 105), (0.5, 400, 106)])
+@pytest.mark.parametrize(("jitter", "within", "seed"), [(0.1, 150, 104), (0.5, 400, 106)])
 def test_it_follows_a_noise_scale_that_doubles(jitter: float, within: int, seed: int) -> None:
     run = run_on_model(gns_batch(max_peers=16), jittered(jitter, seed=seed, steps=1000 + within, doubles=1001))
     assert size_at(run, 1000) in (4, 5)
@@ -126,7 +126,7 @@ def test_without_a_signal_in_the_gradients_it_holds() -> None:
         noise = kf.monitor.gradient_noise_scale(training)
         return kf.control.every(10).call(lambda _, noise: watched.append(noise), noise)
 
-    model = jittered(0.1, seed=107, steps=4000, peers=1e6)
+    model = jittered(0.1, seed=107, steps=2000, peers=1e6)
     run = run_on_model([gns_batch(max_peers=16, min_peers=2), watching()], model)
     undefined = np.isnan(watched).mean()
     assert 0.2 < undefined < 0.8

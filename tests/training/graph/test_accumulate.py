@@ -155,6 +155,21 @@ def test_micro_batches_show_the_variance_of_the_gradients_on_one_peer(scaled):
     assert found["micro_batch_variance"] == pytest.approx(variance(x[:3], x[3:]) / unscaled, rel=1e-6)
 
 
+@pytest.mark.slow
+def test_on_one_peer_the_batch_grows_by_accumulation():
+    """Micro-batches show a noise scale above the batch; later steps have more of them, with one trace."""
+    rng = np.random.default_rng(1)
+    x = np.stack([rng.normal(3.0, 9.0, 4000), np.ones(4000)], axis=1).astype(np.float32)  # S is 81, |G|² is 10
+    policy = kf.policies.gns_batch(grow="batch", max_batch=6, every=20)
+    run = linear_run(policies=[policy], optimizer=keras.optimizers.SGD(1e-3))
+    calls = []
+    for (batch,) in run.training.batches((x,), batch_size=4, epochs=1, seed=2, max_local_batch_size=2):
+        if run.step(batch) is not kf.Training.SKIPPED:
+            calls.append(len(batch))
+    assert int(run.training._run.graph_state.view.global_batch_size) == 6
+    assert (sum(calls), max(calls), run.training.traces()) == (4000, 2, 1), "each sample once"
+
+
 def test_what_travels_with_the_gradients_has_no_part_in_their_variance():
     @kf.policy
     def publishing(training):
