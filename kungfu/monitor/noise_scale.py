@@ -180,7 +180,7 @@ def _averages(noise: Signal, signal: Signal, decay: float, *, every: int) -> Sig
 
 def _weight(decay: float, *, every: int) -> float:
     """The weight of a measurement in every `every`-th step, for averages that reach back as far as with `decay`."""
-    return decay if every == 1 or not 0 < decay < 1 else 1 - (1 - decay) ** every
+    return decay if every <= 1 or not 0 < decay < 1 else 1 - (1 - decay) ** every
 
 
 def _independent(weight: Signal, decay: float) -> Signal:
