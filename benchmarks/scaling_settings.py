@@ -1,21 +1,28 @@
-"""Checks that a scaling policy settles at the right size, on a modelled cluster with noise and a slow joiner.
+"""Checks that a scaling policy settles at the right size, on a modelled cluster with noise, a slow joiner or a knee.
 
-``python -m benchmarks.scaling_settings [--quick] [--jobs N]`` prints a table and, as its last line, a JSON object. In
-it, ``within_bounds`` is true for each bound that holds; the exit code is 1 if one does not. The job starts with 2 peers
-of at most 12, its throughput is linear in their number, and one of the joiners, peer 2 to 7, runs at 0.5 or 0.75 of
-full speed; another policy replaces stragglers. The job should reach 12 peers and stay at that size.
+``python -m benchmarks.scaling_settings [--quick] [--jobs N]`` prints two tables and, as its last line, a JSON object.
+In it, ``within_bounds`` is true for each bound that holds; the exit code is 1 if one does not.
+
+- Slow joiners: the job starts with 2 peers of at most 12, its throughput is linear in their number, and one of the
+  joiners, peer 2 to 7, runs at 0.5 or 0.75 of full speed; another policy replaces stragglers. The job should reach 12
+  peers and stay at that size.
+- Knees: the job starts with 2 peers of at most 16. By Amdahl's law with a serial share a, n peers have the throughput
+  ``n / (1 + a (n - 1))``, so the efficiency falls below the required one at a knee. The job should settle beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import math
 import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
@@ -23,12 +30,17 @@ from rich.table import Table
 
 import kungfu as kf
 from kungfu import policies
-from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model
+from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SimulatedRun, SlowPeer, Start, run_on_model
 
 LIMIT, START, STEPS, SETTLED_AFTER = 12, 2, 2000, 600
 JITTERS, UNITS, SEEDS = (0.0, 0.05, 0.2), (1, 2), (0, 1, 2)
 MOST_LATE_CHANGES, MOST_FALSE_REPLACEMENTS = 2, 5  # bounds per run, and for all runs together
 LINEAR = {1: 100.0, LIMIT: 100.0 * LIMIT}
+
+KNEE_LIMIT, KNEE_JITTERS, KNEE_SEEDS = 16, (0.05, 0.1), range(10)
+KNEES = ((0.05, 0.5), (0.05, 0.6), (0.05, 0.65), (0.1, 0.37), (0.1, 0.47), (0.1, 0.57))  # serial share, efficiency
+TOLERANCE, MOST_OUTSIDE = 0.07, 2  # of the efficiency, and the runs of a jitter that may end outside of it
+WALK_STEPS = 40 * KNEE_LIMIT  # the steps after which a walk is over
 
 
 @dataclass(frozen=True)
@@ -104,15 +116,17 @@ def made(setting: Setting) -> Result:
         speeds=PeerSpeeds(setting.jitter, setting.seed, (slow,)),
     )
     run = run_on_model(the_policies(setting), model)
-    sizes = [START, *(one.size for one in run.changes)]
-    late = [
-        change for change, before in zip(run.changes, sizes, strict=False)
-        if change.size != before and change.step > SETTLED_AFTER
-    ]  # fmt: skip
+    late = [step for step, _ in _resizes(run) if step > SETTLED_AFTER]
     # A peer that leaves at a barrier with joiners is replaced by a joiner.
     replaced = [peer for change in run.changes if change.joined for peer in change.left]
     false = [peer for peer in replaced if peer != setting.slow_peer]
     return Result(setting, run.size, len(late), len(replaced), len(false), time.process_time() - began)
+
+
+def _resizes(run: SimulatedRun) -> list[tuple[int, int]]:
+    """The step and the new size of each change of size."""
+    sizes = [START, *(one.size for one in run.changes)]
+    return [(one.step, one.size) for one, before in zip(run.changes, sizes, strict=False) if one.size != before]
 
 
 def summarised(results: Sequence[Result]) -> dict[str, float]:
@@ -165,26 +179,168 @@ def table_of(results: Sequence[Result]) -> Table:
     return table
 
 
+# ---- knees -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The setting of one simulated run with a knee: Amdahl's serial share, the required efficiency, jitter and seed."""
+
+    share: float
+    efficiency: float
+    jitter: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class KneeResult:
+    """The result of a simulated run with a knee.
+
+    Args:
+        knee: The setting of the run.
+        size: The final number of peers.
+        least_size: The least number of peers after the first 600 steps.
+        late_changes: The changes of size after 40 steps for each size up to the limit.
+        seconds: The processor seconds of the run.
+    """
+
+    knee: Knee
+    size: int
+    least_size: int
+    late_changes: int
+    seconds: float
+
+    @property
+    def is_within(self) -> bool:
+        """True if the last unit has at least the required efficiency, and the next unit at most, within 0.07."""
+        true, asked = true_efficiencies(self.knee.share, self.knee.jitter), self.knee.efficiency
+        is_large = self.size == KNEE_LIMIT or true[self.size + 1] <= asked + TOLERANCE
+        return is_large and (self.size == 1 or true[self.size] >= asked - TOLERANCE)
+
+    @property
+    def falls_below_half(self) -> bool:
+        """True if the job had less than half of its best size after the first 600 steps."""
+        return 2 * self.least_size < best_size(self.knee)
+
+
+def knees(*, quick: bool = False) -> list[Knee]:
+    """All settings with a knee; if ``quick``, one seed at the larger jitter."""
+    jitters, seeds = (KNEE_JITTERS[-1:], KNEE_SEEDS[:1]) if quick else (KNEE_JITTERS, KNEE_SEEDS)
+    return [Knee(*one, jitter, seed) for jitter in jitters for one in KNEES for seed in seeds]
+
+
+def amdahl(share: float, size: int) -> float:
+    """The samples per second of this many peers with a serial share, if all steps take equally long."""
+    return 100.0 * size / (1 + share * (size - 1))
+
+
+@functools.cache
+def true_efficiencies(share: float, jitter: float) -> Mapping[int, float]:
+    """The scaling efficiency of the last peer at each size up to one above the limit, with jitter.
+
+    All peers wait for the slowest, so jitter lowers the mean throughput by the factor ``E[1 / max t]``, where each of
+    the n peers takes a time t from a normal distribution around 1 that is truncated at 3 standard deviations.
+    """
+    edges = np.linspace(-3, 3, 6001)
+    normal = np.array([math.erf(one / math.sqrt(2)) for one in edges])
+    below = (normal - normal[0]) / (normal[-1] - normal[0])
+    rates = 1 / (1 + jitter * (edges[1:] + edges[:-1]) / 2)
+    means = [amdahl(share, size) * float(np.diff(below**size) @ rates) for size in range(1, KNEE_LIMIT + 2)]
+    return {size + 1: (means[size] / means[size - 1] - 1) * size for size in range(1, KNEE_LIMIT + 1)}
+
+
+def best_size(knee: Knee) -> int:
+    """The last size whose last peer has more than the required efficiency, as have all peers before it."""
+    true, sizes = true_efficiencies(knee.share, knee.jitter), range(2, KNEE_LIMIT + 1)
+    return next((size - 1 for size in sizes if true[size] <= knee.efficiency), KNEE_LIMIT)
+
+
+def made_beside_knee(knee: Knee) -> KneeResult:
+    """Simulates one run with a knee, and returns its result."""
+    began = time.process_time()
+    model = ClusterModel(
+        functools.partial(amdahl, knee.share),
+        steps=STEPS,
+        start=Start(size=START, max_size=KNEE_LIMIT),
+        speeds=PeerSpeeds(knee.jitter, knee.seed),
+    )
+    run = run_on_model(policies.autoscale(max_peers=KNEE_LIMIT, efficiency=knee.efficiency), model)
+    resizes = [(0, START), *_resizes(run)]
+    early = [size for step, size in resizes if step <= SETTLED_AFTER]
+    late = [size for step, size in resizes if step > SETTLED_AFTER]
+    changes = sum(step > WALK_STEPS for step, _ in resizes)
+    return KneeResult(knee, run.size, min([early[-1], *late]), changes, time.process_time() - began)
+
+
+def summarised_knees(results: Sequence[KneeResult]) -> dict[str, float]:
+    """The figures of several runs with a knee; runs outside are those of the jitter with most of these runs."""
+    outside = [one.knee.jitter for one in results if not one.is_within]
+    return {
+        "knee_runs": len(results),
+        "knees_outside": max((outside.count(one) for one in outside), default=0),
+        "below_half": sum(one.falls_below_half for one in results),
+        "most_changes_after_walk": max(one.late_changes for one in results),
+    }
+
+
+def within_knee_bounds(figures: Mapping[str, float]) -> dict[str, bool]:
+    """Checks each bound on the figures of the runs with a knee; True if the bound holds.
+
+    Of each jitter at most 2 runs end outside of the tolerance, no run falls below half of its best size after step 600,
+    and no run changes its size more than twice after 40 steps for each size.
+    """
+    return {
+        "knees": figures["knees_outside"] <= MOST_OUTSIDE,
+        "half_of_best": figures["below_half"] == 0,
+        "changes_after_walk": figures["most_changes_after_walk"] <= MOST_LATE_CHANGES,
+    }
+
+
+def table_of_knees(results: Sequence[KneeResult]) -> Table:
+    """A table with a row for each jitter and knee."""
+    table = Table(title=f"autoscale: 2 to {KNEE_LIMIT} peers by Amdahl's law, {STEPS:,} steps", box=SIMPLE_HEAD)
+    headings = ("jitter", "serial share", "efficiency", "best size", "final sizes", "within 0.07", "below half")
+    for heading in (*headings, f"most changes after {WALK_STEPS}"):
+        table.add_column(heading, justify="right")
+    for jitter, (share, efficiency) in itertools.product(KNEE_JITTERS, KNEES):
+        key = (share, efficiency, jitter)
+        rows = [one for one in results if (one.knee.share, one.knee.efficiency, one.knee.jitter) == key]
+        if rows:
+            found = [
+                best_size(rows[0].knee),
+                " ".join(map(str, sorted(one.size for one in rows))),
+                f"{sum(one.is_within for one in rows)} of {len(rows)}",
+                sum(one.falls_below_half for one in rows),
+                max(one.late_changes for one in rows),
+            ]
+            table.add_row(f"{jitter:.0%}", str(share), str(efficiency), *map(str, found))
+    return table
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs all settings, and prints a table and a JSON object as the last line."""
+    """Runs all settings, and prints two tables and a JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few of the settings, in some seconds")
     parser.add_argument("--jobs", "--processes", type=int, default=2, help="processes that run settings at once (2)")
-    parser.add_argument("--each", action="store_true", help="one more JSON object for each run, before the table")
+    parser.add_argument("--each", action="store_true", help="one more JSON object for each run, before the tables")
     arguments = parser.parse_args(words)
-    began, wanted = time.monotonic(), settings(quick=arguments.quick)
+    began, wanted, beside = time.monotonic(), settings(quick=arguments.quick), knees(quick=arguments.quick)
     with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
         results = list(track(pool.imap(made, wanted, chunksize=4), description="settings", total=len(wanted)))
+        runs = pool.imap(made_beside_knee, beside, chunksize=4)
+        ended = list(track(runs, description="knees", total=len(beside)))
+    every: list[Result | KneeResult] = [*results, *ended]
     if arguments.each:
-        for one in results:
+        for one in every:
             print(json.dumps(asdict(one)))
     Console().print(table_of(results))
-    per_step = sum(one.seconds for one in results) / len(results) / STEPS
+    Console().print(table_of_knees(ended))
+    per_step = sum(one.seconds for one in every) / len(every) / STEPS
     times = {"wall_s": time.monotonic() - began, "ms_per_step": 1000 * per_step}
     names = [one.name for one in the_policies(wanted[0])]
-    figures = summarised(results)
-    bounds = within_bounds(figures)
-    print(json.dumps({"policies": names, **figures, "within_bounds": bounds, **times}))
+    figures, knee_figures = summarised(results), summarised_knees(ended)
+    bounds = {**within_bounds(figures), **within_knee_bounds(knee_figures)}
+    print(json.dumps({"policies": names, **figures, **knee_figures, "within_bounds": bounds, **times}))
     return 0 if all(bounds.values()) else 1
 
 

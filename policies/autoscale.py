@@ -9,7 +9,7 @@ import kungfu as kf
 from kungfu.errors import PolicyError
 
 if TYPE_CHECKING:
-    from kungfu.control import Keep, Rule, SizeEstimate
+    from kungfu.control import Growth, Keep, Rule, SizeEstimate
     from kungfu.signal import Signal, TrainingSignals
 
 
@@ -24,6 +24,7 @@ def autoscale(
     every: int = 10,
     max_global_batch: int | None = None,
     keep: Keep = "local_batch_size",
+    growth: Growth = "linear",
     look_ahead: int = 0,
     margin: float = 0.1,
 ) -> Rule:
@@ -34,8 +35,8 @@ def autoscale(
     job became slower. While ``s > efficiency`` the cluster grows; otherwise it returns to a smaller size, or tries the
     next smaller untried size: see `kf.control.hill_climb`. Throughputs are measured by
     `kf.monitor.throughput_by_size`: no step counts while peers join or a peer is a straggler, and a difference counts
-    only if it exceeds twice its standard error. A local optimum ends the walk; a new walk begins when the throughput
-    changes by `margin`.
+    only if it exceeds three times its standard error. A local optimum ends the walk; a new walk begins when the
+    throughput changes by `margin`.
 
     While a straggler is marked, nothing is measured and the size does not change: combine `autoscale` with a policy
     that replaces stragglers.
@@ -52,6 +53,8 @@ def autoscale(
         max_global_batch: The local batch size is kept until the global batch reaches this number of samples; after
             that, the global batch is kept. ``None``: no limit.
         keep: The batch size that a rescale keeps.
+        growth: "linear" adds `unit` peers at a time, as in the paper; "exponential" adds `unit`, 2 `unit`, 4 `unit` and
+            so on, and halves the range between the last two sizes in the end.
         look_ahead: Units tried beyond a failing size before the walk returns, at least 0.
         margin: Fraction by which the throughput of a settled job must change for a new walk to begin, above 0.
 
@@ -86,7 +89,7 @@ def autoscale(
     measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
     walk = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
-        every=every, view_steps=training.view_steps, moved=measured.moves,
+        growth=growth, every=every, view_steps=training.view_steps, moved=measured.moves,
     )  # fmt: skip
     rule = kf.control.every(every).rescale(walk.size, keep=keep, max_global_batch=max_global_batch)
     return rule.showing(

@@ -10,7 +10,7 @@ import kungfu as kf
 from kungfu.errors import PolicyError
 
 if TYPE_CHECKING:
-    from kungfu.control import Keep, Rule, SizeEstimate
+    from kungfu.control import Growth, Keep, Rule, SizeEstimate
     from kungfu.control.hook import Control
     from kungfu.signal import Signal, TrainingSignals
     from kungfu.worth import Worth
@@ -31,6 +31,7 @@ def utility(
     every: int = 10,
     max_global_batch: int | None = None,
     keep: Keep = "local_batch_size",
+    growth: Growth = "linear",
     look_ahead: int = 0,
     margin: float = 0.1,
 ) -> tuple[Rule, Rule]:
@@ -57,6 +58,7 @@ def utility(
         every: As in `autoscale`.
         max_global_batch: As in `autoscale`.
         keep: As in `autoscale`.
+        growth: As in `autoscale`.
         look_ahead: As in `autoscale`.
         margin: As in `autoscale`.
 
@@ -99,7 +101,7 @@ def utility(
     said = training.job_samples if samples is None else kf.ops.constant(samples)
     walk = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
-        every=every, view_steps=training.view_steps, moved=measured.moves + _looks(left, said),
+        growth=growth, every=every, view_steps=training.view_steps, moved=measured.moves + _looks(left, said),
     )  # fmt: skip
     known = kf.ops.is_finite(left)
     peers = kf.ops.where(known, walk.size, math.nan)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kungfu.control import Rule
-from kungfu.control.action import operands
+from kungfu.control.action import Rescale, operands
 from kungfu.signal import NEST, SCALAR, Collective, Fold, Map, Placement, Signal, Source, topological
 from kungfu.signal.sources import GivenBy, SourceKind
 
@@ -142,6 +142,12 @@ class CompiledPolicies:
         """True if the plan only sends the norm of this peer's gradients, so the norm may be computed while sending."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
+
+    @property
+    def max_global_batch(self) -> int:
+        """The largest global batch that a change of size may cause, by the rules that act; 0 if there is no limit."""
+        acting = (one.action for one in self.rules if one.mode == "acting" and isinstance(one.action, Rescale))
+        return min((one.max_global_batch for one in acting if one.max_global_batch), default=0)
 
     @property
     def messages_per_step(self) -> int:

@@ -1,19 +1,24 @@
 """Hill climbing from cluster size to cluster size, by measurements at the sizes visited before.
 
 A size is compared with a smaller size by an *advantage*, which is above 0 if the additional peers are worth it. The
-measurements are noisy, so the advantage has a standard error, and only an advantage beyond twice that error decides:
+measurements are noisy, so the advantage has a standard error, and only an advantage beyond three times that error
+decides:
 
-- the size *passes* if the advantage exceeds twice the error, and *fails* if it is at most minus twice the error;
+- the size *passes* if the advantage exceeds three times the error, and *fails* if it is at most minus that;
 - otherwise the comparison is open. The walk waits for more samples, up to a limit; then it goes one unit further, and
   compares that size with all smaller sizes: over twice the distance, the error counts half as much. So a criterion
   fails only if failure was shown, in line with the paper's "the point before the conditions first begin to fail".
+
+A failure over several units shows that the last size is too large, not which smaller size is best. The walk returns to
+the last size that is no worse than the distant size against which the last size failed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from kungfu.errors import PolicyError
 from kungfu.ops import any as any_of
@@ -21,7 +26,10 @@ from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, min
 from kungfu.signal import Signal, SizeStatistics, Source
 from kungfu.signal.whole_number import is_whole_number
 
-_ERRORS = 2.0  # standard errors beyond which a difference is significant
+Growth = Literal["linear", "exponential"]
+"""The steps of a walk that grows: one unit at a time, or one, two, four units and so on."""
+
+_ERRORS = 3.0  # standard errors beyond which a difference is significant
 _ROUNDING = 2e-6  # relative rounding error of a mean summed in float32
 _LEAST_NUDGE = 1e-12  # so that a mean of 0 without noise has a slope
 _LEAST_SAMPLES = 10  # of a size, whatever the interval of decisions
@@ -75,19 +83,43 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The verdict on the peers by which a size exceeds smaller sizes, or is exceeded by larger sizes.
+    """The verdict on a size by its comparisons with smaller sizes: on the peers that it adds to these sizes.
 
     Attributes:
-        compared: True if one of these sizes was measured.
-        passes: True if the additional peers are shown to be worth it.
-        fails: True if the additional peers are shown not to be worth it.
-        base: The size, among these sizes, whose comparison gives the verdict.
+        size: The size that is judged.
+        passed: True if the added peers are shown to be worth it.
+        failed: True if the added peers are shown not to be worth it.
+        base: The smaller size whose comparison gives the verdict; the next smaller one while all comparisons are open,
+            and 0 if no smaller size was measured.
+        passes: For each smaller size, true if the peers added to it are shown to be worth it.
+        fails: For each smaller size, true if the peers added to it are shown not to be worth it.
     """
 
-    compared: Signal
+    size: Signal
+    passed: Signal
+    failed: Signal
+    base: Signal
     passes: Signal
     fails: Signal
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best size below a size that failed: the largest one that is no worse than a base, within one standard error.
+
+    The base is the smallest size against which the failing size fails as well, with no passing comparison in between:
+    over more peers, an error counts less. One standard error offsets two biases: the base was found because it was
+    measured high, and the failing size because it was measured low.
+
+    Attributes:
+        size: The best size, at least the base.
+        base: The base.
+        is_shown: True if a gain over the base is shown.
+    """
+
+    size: Signal
     base: Signal
+    is_shown: Signal
 
 
 @dataclass(frozen=True)
@@ -107,6 +139,14 @@ class _Measured:
     def known(self) -> Signal:
         """True for each entry of the table that has enough samples."""
         return self.table.count >= self.enough
+
+    def first(self, which: Signal) -> Signal:
+        """The smallest of the selected sizes: int64, 0 if no size is selected."""
+        return argmin(where(which, cast(self.sizes, "float32"), math.nan))
+
+    def last(self, which: Signal) -> Signal:
+        """The largest of the selected sizes: int64, 0 if no size is selected."""
+        return argmax(where(which, cast(self.sizes, "float32"), math.nan))
 
     def at(self, size: Signal) -> SizeEstimate:
         """The estimate at one size."""
@@ -137,45 +177,94 @@ class _Measured:
         rounding = _ROUNDING * (abs(by_fewer * fewer.mean) + abs(by_more * more.mean))
         return gain, sqrt(in_fewer * in_fewer + in_more * in_more), rounding
 
-    def fails_by_itself(self, unit: int) -> Signal:
-        """True for each size that fails against the size one unit smaller: its last `unit` peers are not worth it."""
-        before = self.sizes - unit
-        return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
-
-    def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
+    def verdict(self, size: Signal, *, reach: int) -> _Verdict:
         """The verdict on a size, by the nearest smaller size whose comparison with it is not open. But one failure
-        against the next smaller size, or one of the `look_ahead` sizes below that size, is enough for "fails"."""
-        reach = (1 + look_ahead) * unit
-        below = self.known & (self.sizes < size) & self.known[size]
+        against a size at most `reach` peers smaller is enough for "failed". Sizes below half are not compared, except
+        for the next smaller size: on a curve that bends, the mean gain since then is not that of the last peers."""
+        smaller = self.known & (self.sizes < size) & self.known[size]
+        below = smaller & ((2 * self.sizes >= size) | (self.sizes == self.last(smaller)))
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
-        nearest = argmax(where(passes | fails, cast(self.sizes, "float32"), math.nan))
-        near = fails & (self.sizes >= size - reach)
-        if look_ahead:
-            # The walk returns to the last size whose added peers are worth it, however far it looked beyond that size.
-            sound = near & ~self.fails_by_itself(unit)
-            near = where(any_of(sound), sound, near)
-        last = argmax(where(near, cast(self.sizes, "float32"), math.nan))
-        base = where(any_of(near), last, nearest)
+        nearest, near = self.last(passes | fails), fails & (self.sizes >= size - reach)
         failed = any_of(near) | fails[nearest]
-        return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
+        base = where(nearest > 0, nearest, self.last(below))
+        base = where(any_of(near), self.last(near), base)
+        return _Verdict(size, passes[nearest] & ~failed, failed, base, passes, fails)
 
-    def above(self, size: Signal) -> _Verdict:
-        """The verdict on a size, by the nearest larger size whose comparison with it is not open."""
-        above = self.known & (self.sizes > size) & self.known[size]
-        passes, fails = (above & one for one in self.compare(self.at(size), self.all()))
-        nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
-        return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
+    def best(self, failing: _Verdict) -> _Best:
+        """The size to return to from a size that failed."""
+        passing = self.last(failing.passes & (self.sizes < failing.base))
+        base = self.first(failing.fails & (self.sizes > passing) & (self.sizes <= failing.base))
+        gain, error, rounding = self.gain(self.at(base), self.all())
+        better = self.last(self.known & (self.sizes > base) & (self.sizes < failing.size) & (gain > rounding - error))
+        return _Best(maximum(base, better), base, (better > 0) & (gain[better] > _ERRORS * error[better]))
 
-    def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
-        """The estimates whose comparison decides the next move from `size`; without one, the second mean is NaN."""
-        here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
-        # An open comparison is the comparison with the next smaller size.
-        below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))
-        base = where(here.passes | here.fails, here.base, below)
-        goes_up = ~here.fails & (larger.passes | larger.fails)
-        fewer = where(~goes_up & here.compared, base, size)
-        more = where(goes_up, larger.base, where(here.compared, size, 0))
-        return self.at(fewer), self.at(more)
+
+@dataclass(frozen=True)
+class _Schedule:
+    """The sizes that a walk may try: multiples of `unit` peers from a measured size, between `fewest` and `most`."""
+
+    unit: int
+    growth: Growth
+    fewest: Signal
+    most: Signal
+
+    def above(self, size: Signal, before: Signal) -> Signal:
+        """The size to try above the largest measured size; `before` is the size measured below it, or 0."""
+        return size + minimum(self._step(size - before, before), (self.most - size) // self.unit * self.unit)
+
+    def below(self, size: Signal, before: Signal) -> Signal:
+        """The size to try below the smallest measured size; `before` is the size measured above it, or 0."""
+        return size - minimum(self._step(before - size, before), (size - self.fewest) // self.unit * self.unit)
+
+    def between(self, low: Signal, high: Signal) -> Signal:
+        """The size to try between two measured sizes; `low` if they are one unit apart."""
+        return low + (high - low) // (2 * self.unit) * self.unit
+
+    def _step(self, last: Signal, before: Signal) -> Signal | int:
+        return self.unit if self.growth == "linear" else where(before > 0, 2 * last, self.unit)
+
+
+@dataclass(frozen=True)
+class _Situation:
+    """The measured sizes around the present size, 0 where there is none, and the verdicts on them.
+
+    Attributes:
+        size: The present size.
+        below: The next smaller measured size.
+        above: The next larger measured size.
+        top: The largest measured size up to twice the present size, or `above` if that is larger.
+        here: The verdict on the present size.
+        there: The verdict on the next larger measured size.
+        summit: The verdict on `top`.
+    """
+
+    size: Signal
+    below: Signal
+    above: Signal
+    top: Signal
+    here: _Verdict
+    there: _Verdict
+    summit: _Verdict
+
+    @property
+    def is_top(self) -> Signal:
+        """True if no larger size was measured."""
+        return self.above == 0
+
+    @property
+    def failing(self) -> _Verdict:
+        """The verdict on the failing size that bounds the walk; a verdict that has not failed if no size failed."""
+        return _chosen(self.here.failed, self.here, _chosen(self.summit.failed, self.summit, self.there))
+
+    @property
+    def largest(self) -> _Verdict:
+        """The verdict on the largest of the three sizes."""
+        return _chosen(self.is_top, self.here, self.summit)
+
+
+def _chosen(flag: Signal, one: _Verdict, other: _Verdict) -> _Verdict:
+    """The first verdict where the flag is true, else the second one."""
+    return _Verdict(*(where(flag, vars(one)[name], vars(other)[name]) for name in vars(one)))
 
 
 def hill_climb(
@@ -185,24 +274,28 @@ def hill_climb(
     unit: int,
     min_peers: int,
     max_peers: int,
+    growth: Growth = "linear",
     look_ahead: int = 0,
     min_samples: int = 10,
     max_samples: int = 30,
 ) -> Signal:
     """The next size to try from the present size, so that the job settles at the last size whose added peers pay off.
 
-    From a size k with at least `min_samples` samples, with u = `unit`:
+    A size *fails* if the peers that it adds to a smaller size are shown not to be worth it: by its comparison with the
+    next smaller size, or with the nearest smaller size whose comparison is not open. From a size k with at least
+    `min_samples` samples, with u = `unit`:
 
-    - if k fails against a smaller size j (the added peers are not worth it): down, to ``j - u`` if nothing below j was
-      measured, else to j;
-    - else up to ``k + u``, if that size was not measured or does not fail;
-    - else down to ``k - u``, if nothing below k was measured;
-    - else the size remains k.
+    - if k or a larger measured size fails, the job goes to the *best* size below: the largest one whose gain over a
+      size j is at least minus its standard error, or j itself. Here j is the smallest size, from half the failing size
+      on, against which that size fails as well. If nothing below j was measured, and no gain over it is shown, the job
+      goes to ``j - u``;
+    - if no measured size fails, the job grows by u from the largest one. If it cannot grow, and the comparison is open,
+      it shrinks by u from the smallest one, down to half of the largest one.
 
-    With more peers than `max_peers`, the next size is `max_peers` at once.
+    If sizes between two measured sizes were skipped, the walk halves the range on its way, in multiples of u, until the
+    last unit of the final size is judged. With more peers than `max_peers`, the next size is `max_peers` at once.
 
-    A walk from size to size first tries to grow, and to shrink at the upper limit. It grows as soon as k passes (the
-    added peers are worth it) or has no comparison; it shrinks, or grows after an open comparison, only with
+    The job grows as soon as k passes against the next smaller size, or without a comparison; any other decision takes
     `max_samples` samples. Sizes outside the job's limits, and the size that was refused last, are skipped. The final
     size is a local optimum: sizes beyond a failing size are tried only with `look_ahead`. The result is a float32
     scalar, in peers, equal on all peers if the table is; NaN while the walk waits for samples.
@@ -214,59 +307,138 @@ def hill_climb(
         unit: Peers added or removed at once, at least 1.
         min_peers: The smallest size to try, peers.
         max_peers: The largest size to try, peers.
+        growth: "linear" adds `unit` peers at a time; "exponential" adds `unit`, then 2 `unit`, 4 `unit` and so on, and
+            removes peers likewise.
         look_ahead: Units tried beyond a failing size before the walk returns, at least 0.
         min_samples: Samples after which a size counts as measured, at least 2.
         max_samples: Samples after which an open comparison is decided, at least `min_samples`.
 
     Raises:
-        PolicyError: A number is out of range.
+        PolicyError: A number is out of range, or there is no such growth.
 
     Cost:
         No message, and no state in addition to the table.
 
     Reference:
-        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3.
+        Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3; section 8 for
+        the exponential schedule.
     """
-    _check(unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead)
-    if not 2 <= min_samples <= max_samples:
-        raise PolicyError(f"{min_samples=}, {max_samples=}: takes 2 <= min_samples <= max_samples")
+    return _walk(
+        _Measured(advantage, table, min_samples), unit=unit, growth=growth, min_peers=min_peers, max_peers=max_peers,
+        look_ahead=look_ahead, max_samples=max_samples,
+    ).size  # fmt: skip
+
+
+def _walk(
+    measured: _Measured, *, unit: int, growth: Growth, min_peers: int, max_peers: int, look_ahead: int, max_samples: int
+) -> Walk:
+    """The walk within its own limits and those of the job; raises `PolicyError` if a number is out of range."""
+    check_peers(min_peers=min_peers, max_peers=max_peers)
+    if not is_whole_number(unit, least=1):
+        raise PolicyError(f"unit={unit!r}: takes a whole number of peers to add at once, at least 1")
+    if growth not in (kinds := get_args(Growth)):
+        raise PolicyError(f"growth={growth!r}: takes one of {', '.join(map(repr, kinds))}")
+    if not is_whole_number(look_ahead, least=0):
+        raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")
+    if not 2 <= measured.enough <= max_samples:
+        raise PolicyError(f"min_samples={measured.enough}, {max_samples=}: takes 2 <= min_samples <= max_samples")
     fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
-    wanted = _next_size(
-        _Measured(advantage, table, min_samples), unit=unit, fewest=fewest, most=most, look_ahead=look_ahead,
-        max_samples=max_samples,
-    )  # fmt: skip
-    # Beyond the upper limit nothing is measured: the walk begins at the limit.
-    size, largest = Source("size"), maximum(fewest, most)
-    return where(size > largest, largest * 1.0, wanted)
+    return _Climb(measured, _Schedule(unit, growth, fewest, most), look_ahead).walk(max_samples=max_samples)
 
 
-def _next_size(
-    measured: _Measured, *, unit: int, fewest: Signal, most: Signal, look_ahead: int, max_samples: int
-) -> Signal:
-    """The next size of the walk from a size within the limits: float32, NaN while the walk waits for samples."""
-    size, reach = Source("size"), (1 + look_ahead) * unit
-    below, above = size - unit, size + unit
-    is_known, known_above = measured.known[size], measured.known[above]
-    larger = measured.above(size)
-    here, there = (measured.verdict(one, unit=unit, look_ahead=look_ahead) for one in (size, above))
-    patient = measured.table.count[size] >= max_samples
-    reachable = (above <= most) & (above != Source("refused_size"))
+@dataclass(frozen=True)
+class _Climb:
+    """The rule that finds the next size of a walk."""
 
-    # The present size failed: try further sizes if allowed, then return, or go below the size it failed against.
-    lower = here.base - unit
-    is_lowest = ~any_of(measured.known & (measured.sizes < here.base))
-    back = where(is_lowest & (lower >= fewest), lower, here.base)
-    looks_ahead = reachable & ~known_above & (above - here.base <= reach) if look_ahead else reachable & False
+    measured: _Measured
+    schedule: _Schedule
+    look_ahead: int
 
-    # The present size did not fail: grow, unless growth failed or is impossible; else shrink or stay.
-    climbs = reachable & (~known_above | (~larger.fails & ~there.fails))
-    is_clear = climbs & where(known_above, larger.passes, here.passes | ~here.compared)
-    looks_down = ~here.compared & (below >= fewest)
-    onwards = where(climbs, above, where(looks_down, below, size))
+    def walk(self, *, max_samples: int) -> Walk:
+        """The next size from the present size, and the comparison that decides it."""
+        measured, refused, at = self.measured, Source("refused_size"), self._situation()
+        size, failing, best = at.size, at.failing, measured.best(at.failing)
+        climbs = failing.failed & ~at.here.failed & ~at.there.failed & (best.size >= at.above)
+        wanted = where(failing.failed, self._after_failure(at, best, climbs), self._without_failure(at))
+        # Before the walk ends, the last unit of the final size is judged by itself.
+        middle = self.schedule.between(at.below, size)
+        wanted = where((wanted == size) & (at.below > 0) & (middle > at.below), middle, wanted)
+        wanted = where(wanted == refused, size, wanted)
+        # Growth after a clear gain, or without a comparison, needs few samples.
+        is_clear = where(at.is_top, (at.here.passed & (at.here.base == at.below)) | (at.below == 0), at.there.passed)
+        is_clear = is_clear & ~at.here.failed
+        decided = (measured.table.count[size] >= max_samples) | (is_clear & (wanted > size))
+        wanted = clip(wanted * 1.0, self.schedule.fewest, self.schedule.most)
+        wanted = where(measured.known[size] & decided, wanted, math.nan)
+        # Beyond the upper limit nothing is measured: the walk begins at the limit.
+        limit = maximum(self.schedule.fewest, self.schedule.most)
+        wanted = where(size > limit, limit * 1.0, wanted)
+        return self._compared(_chosen(failing.failed & ~climbs, failing, _chosen(climbs, at.there, at.largest)), wanted)
 
-    wanted = where(here.fails, where(looks_ahead, above, back), onwards)
-    decided = is_known & (patient | (is_clear & ~here.fails))
-    return where(decided, clip(wanted * 1.0, fewest, most), math.nan)
+    def _situation(self) -> _Situation:
+        measured, size = self.measured, Source("size")
+        known, sizes = measured.known, measured.sizes
+        ahead = known & (sizes > size) & (sizes <= self.schedule.most) & (sizes != Source("refused_size"))
+        below, above = measured.last(known & (sizes < size)), measured.first(ahead)
+        top = measured.last(ahead & (sizes <= maximum(2 * size, above)))
+        reach = (1 + self.look_ahead) * self.schedule.unit
+        return _Situation(size, below, above, top, *(measured.verdict(one, reach=reach) for one in (size, above, top)))
+
+    def _after_failure(self, at: _Situation, best: _Best, climbs: Signal) -> Signal:
+        """The next size if a size failed: the best size, a size on the way to it, or one below all measured sizes."""
+        known, sizes, failing = self.measured.known, self.measured.sizes, at.failing
+        low = minimum(best.size, at.size)
+        high = self.measured.first(known & (sizes > low) & (sizes <= failing.size))
+        back = where(climbs, self._towards(at), self.schedule.between(low, high))
+        # The smallest size was never judged, and a gain over it is shown only over a range of some width.
+        bottom, shrunk = self._shrunk()
+        is_narrow = (best.size == bottom) | (2 * bottom > failing.size)
+        back = where((best.base == bottom) & ~best.is_shown & is_narrow & (shrunk < bottom), shrunk, back)
+        if not self.look_ahead:
+            return back
+        grown, can_grow = self._grown(at)
+        is_near = grown - best.size <= (1 + self.look_ahead) * self.schedule.unit
+        return where(at.here.failed & can_grow & ~known[grown] & is_near, grown, back)
+
+    def _without_failure(self, at: _Situation) -> Signal:
+        """The next size if no size failed: growth from the largest measured size, or the way back to that size.
+
+        If the job cannot grow and the comparisons are open, a smaller size is needed: over twice the distance, an error
+        counts half as much.
+        """
+        grown, can_grow = self._grown(at)
+        bottom, shrunk = self._shrunk()
+        largest, is_limit = at.largest, at.is_top | (at.top + self.schedule.unit > self.schedule.most)
+        is_open = (at.size == bottom) & ~largest.passed & (2 * bottom > largest.size) & is_limit
+        second = self.measured.last(self.measured.known & (self.measured.sizes < at.top))
+        back = where(at.top - second > self.schedule.unit, self._towards(at), at.top)
+        stays = where(is_open & (shrunk < bottom), shrunk, where(at.is_top, at.size, back))
+        return where(at.is_top & can_grow, grown, stays)
+
+    def _towards(self, at: _Situation) -> Signal:
+        """The next larger measured size, or a size between that and the present size."""
+        middle = self.schedule.between(at.size, at.above)
+        return where(middle > at.size, middle, at.above)
+
+    def _grown(self, at: _Situation) -> tuple[Signal, Signal]:
+        """The size to try above the present size, and a truth value: true if the job can have that size."""
+        grown = self.schedule.above(at.size, at.below)
+        return grown, (grown > at.size) & (grown != Source("refused_size"))
+
+    def _shrunk(self) -> tuple[Signal, Signal]:
+        """The smallest measured size, and the size to try below it."""
+        known, sizes = self.measured.known, self.measured.sizes
+        bottom = self.measured.first(known)
+        return bottom, self.schedule.below(bottom, self.measured.first(known & (sizes > bottom)))
+
+    def _compared(self, judged: _Verdict, wanted: Signal) -> Walk:
+        """The walk to the wanted size, with the comparison that gives a verdict."""
+        is_compared = judged.base > 0
+        fewer = self.measured.at(where(is_compared, judged.base, Source("size")))
+        more = self.measured.at(where(is_compared, judged.size, 0))
+        gain, error, _ = self.measured.gain(fewer, more)
+        more = SizeEstimate(where(is_compared, more.peers, math.nan), more.mean, more.standard_error)
+        return Walk(wanted, fewer, more, gain, error)
 
 
 def settled_walk(
@@ -279,6 +451,7 @@ def settled_walk(
     every: int,
     view_steps: Signal,
     moved: Signal,
+    growth: Growth = "linear",
     look_ahead: int = 0,
 ) -> Walk:
     """A walk from size to size by `hill_climb`, decided every `every` steps, and ended and resumed by `settle`.
@@ -295,6 +468,7 @@ def settled_walk(
         every: Steps between two decisions, at least 1; a size needs at least 10 samples in any case.
         view_steps: Steps since the size last changed: int64.
         moved: As for `settle`.
+        growth: As for `hill_climb`.
         look_ahead: As for `hill_climb`.
 
     Raises:
@@ -307,15 +481,11 @@ def settled_walk(
         The state is kept, as in `settle`.
     """
     samples = max(every, _LEAST_SAMPLES)
-    wanted = hill_climb(
-        advantage, table, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
-        min_samples=samples, max_samples=3 * samples,
+    walk = _walk(
+        _Measured(advantage, table, samples), unit=unit, growth=growth, min_peers=min_peers, max_peers=max_peers,
+        look_ahead=look_ahead, max_samples=3 * samples,
     )  # fmt: skip
-    measured = _Measured(advantage, table, samples)
-    fewer, more = measured.by_comparison(Source("size"), unit=unit, look_ahead=look_ahead)
-    gain, error, _ = measured.gain(fewer, more)
-    more = SizeEstimate(where(more.peers > 0, more.peers, math.nan), more.mean, more.standard_error)
-    return Walk(settle(wanted, every=every, ready=view_steps >= 6 * samples, moved=moved), fewer, more, gain, error)
+    return replace(walk, size=settle(walk.size, every=every, ready=view_steps >= 6 * samples, moved=moved))
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
@@ -354,11 +524,3 @@ def check_peers(*, min_peers: int, max_peers: int) -> None:
         raise PolicyError(
             f"min_peers={min_peers!r}, max_peers={max_peers!r}: takes 1 <= min_peers <= max_peers, in whole numbers"
         )
-
-
-def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> None:
-    check_peers(min_peers=min_peers, max_peers=max_peers)
-    if not is_whole_number(unit, least=1):
-        raise PolicyError(f"unit={unit!r}: takes a whole number of peers to add at once, at least 1")
-    if not is_whole_number(look_ahead, least=0):
-        raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")

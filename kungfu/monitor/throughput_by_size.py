@@ -42,7 +42,7 @@ def throughput_by_size(
     forget_after: int = 5000,
     slow: float = 0.8,
     suspect: float = 0.9,
-    patience: int = 300,
+    patience: int = 40,
 ) -> ThroughputBySize:
     """The samples per second of single steps, as `statistics_by_size` of the steps that count.
 

@@ -139,10 +139,11 @@ class SimulatedJob:
     clocks: Clocks = field(default_factory=Clocks)
 
     @classmethod
-    def started(cls, model: ClusterModel) -> SimulatedJob:
-        """Creates the job as it is before its first step."""
+    def started(cls, model: ClusterModel, *, max_global_batch: int = 0) -> SimulatedJob:
+        """Creates the job as it is before its first step, with the limit of its global batch (0: none)."""
         start, peers = model.start, list(range(model.start.size))
-        terms = Terms(start.global_batch_size, start.global_batch_size / start.size)
+        share = start.global_batch_size / start.size
+        terms = Terms(start.global_batch_size, share, max_global_batch=max_global_batch)
         return cls(model, peers, terms, SimulatedHosts.filled(model.hosts, peers), SpeedSampler(model.speeds))
 
     @property

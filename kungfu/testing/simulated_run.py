@@ -83,7 +83,7 @@ def simulate(
     plan: CompiledPolicies, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None
 ) -> SimulatedRun:
     """Runs a plan on a modelled cluster; ``seen`` is called with each step before the step runs."""
-    job = SimulatedJob.started(model)
+    job = SimulatedJob.started(model, max_global_batch=plan.max_global_batch)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
     made, changes = list[FiredRule](), list[ViewChange]()
     while not job.is_over:

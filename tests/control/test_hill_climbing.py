@@ -137,17 +137,17 @@ NOISY = {2: 3.0, 3: 4.0}  # errors; of the difference: 5
         (table({2: 10.0, 3: 12.0}, count=10), 3, {}, 4),
         (table({2: 12.0, 3: 10.0}, count=29), 3, {}, NAN),
         (table({1: 1.0, 2: 12.0, 3: 10.0}), 3, {}, 2),
-        # A difference within twice its standard error decides nothing, and the walk continues.
+        # A difference within three standard errors decides nothing, and the walk continues.
         (table({2: 19.0, 3: 10.0}, count=29, errors=NOISY), 3, {}, NAN),
         (table({2: 19.0, 3: 10.0}, errors=NOISY), 3, {}, 4),
-        (table({1: 1.0, 2: 21.0, 3: 10.0}, errors=NOISY), 3, {}, 2),
+        (table({1: 1.0, 2: 26.0, 3: 10.0}, errors=NOISY), 3, {}, 2),
         # A mean of zero without noise decides as any other, and equal ones are no gain.
         (table({1: 0.0, 2: 1.0, 3: 0.0}), 3, {}, 2),
         (table({2: 0.0, 3: 1.0}), 3, {}, 4),
         (table({1: 9.0, 2: 10.0, 3: 10.0}), 3, {}, 2),
         # It goes up again to a size that has come to look open.
         (table({7: 4.0, 8: 10.0, 9: 9.0}, errors={9: 1.0}), 8, {"limits": (1, 12)}, 9),
-        (table({7: 4.0, 8: 10.0, 9: 7.9}, errors={9: 1.0}), 8, {"limits": (1, 12)}, 8),
+        (table({7: 4.0, 8: 10.0, 9: 6.9}, errors={9: 1.0}), 8, {"limits": (1, 12)}, 8),
         # A gain that is no number moves nothing but up.
         (table({2: 10.0, 3: 12.0}), 3, {"advantage": lambda fewer, more: more.mean * NAN}, 4),
     ],
@@ -163,6 +163,7 @@ def test_what_was_measured_decides_where_it_goes_next(
     [
         *(({"look_ahead": one}, "^look_ahead=.*takes a whole number of units") for one in (True, -1, 0.5, "1")),
         *(({"unit": one}, "takes a whole number of peers") for one in (0, True)),
+        *(({"growth": one}, "^growth=.*takes one of .linear., .exponential.$") for one in ("doubling", 2)),
         *(({"min_peers": one}, "takes 1 <= min_peers <= max_peers") for one in (0, 5)),
         *((one, "takes 2 <= min_samples <= max_samples") for one in ({"min_samples": 1}, {"max_samples": 9})),
     ],
@@ -174,22 +175,32 @@ def test_a_walk_of_numbers_that_make_no_sense_is_refused(given: dict[str, Any], 
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
-@given(last=st.integers(1, 9), start=st.integers(1, 8), unit=st.integers(1, 3))
-def test_it_settles_at_the_last_size_of_its_grid_that_is_worth_it(last: int, start: int, unit: int) -> None:
-    grid = [size for size in range(1, 9) if (size - start) % unit == 0]
+@given(
+    last=st.integers(1, 17),
+    start=st.integers(1, 16),
+    unit=st.integers(1, 3),
+    growth=st.sampled_from(["linear", "exponential"]),
+)
+def test_it_settles_at_the_last_size_of_its_grid_that_is_worth_it(
+    last: int, start: int, unit: int, growth: str
+) -> None:
+    grid = [size for size in range(1, 17) if (size - start) % unit == 0]
     worth = [size for size in grid[1:] if size <= last]
-    assert walked(worth_up_to(last, unit=unit), start=start, unit=unit)[-1] == (worth[-1] if worth else grid[0])
+    found = walked(worth_up_to(last, unit=unit), start=start, unit=unit, limits=(1, 16), growth=growth)
+    assert found[-1] == (worth[-1] if worth else grid[0])
 
 
 def test_what_is_open_over_one_unit_is_judged_over_several() -> None:
     def per_peer(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
         return (more.mean - fewer.mean) / (more.peers - fewer.peers) - 1.0
 
-    errors = dict.fromkeys((2, 3, 4, 5), 1.0)
+    errors = dict.fromkeys((2, 3, 4, 5), 0.6)
     flat = table({1: 1.0, 2: 10.0, 3: 10.0, 4: 10.0}, errors=errors)
-    assert wanted(flat, size=4, advantage=per_peer) == 5  # over two units: -1 with an error of 0.7
+    assert wanted(flat, size=4, advantage=per_peer) == 5  # over two units: -1 with an error of 0.42
     further = table({1: 1.0, 2: 10.0, 3: 10.0, 4: 10.0, 5: 10.0}, errors=errors)
-    assert wanted(further, size=5, advantage=per_peer) == 2  # over three: -1 with an error of 0.47
+    assert wanted(further, size=5, advantage=per_peer) == 6  # and not over more than half of the peers
+    most = table({1: 1.0, 2: 10.0, 3: 10.0, 4: 10.0, 5: 10.0, 6: 10.0}, errors={**errors, 6: 0.6})
+    assert wanted(most, size=6, advantage=per_peer) == 3  # over three: -1 with an error of 0.28
 
 
 def test_it_looks_beyond_a_size_that_fails_where_it_is_asked_to() -> None:
@@ -197,3 +208,66 @@ def test_it_looks_beyond_a_size_that_fails_where_it_is_asked_to() -> None:
     assert walked(dip, start=2)[-1] == 4
     assert walked(dip, start=2, look_ahead=2)[-1] == 8
     assert walked(worth_up_to(4), start=2, look_ahead=1) == [2, 3, 4, 5, 6, 4]
+
+
+# ---- a knee, seen over several units -------------------------------------------------------------------------------
+
+
+def efficiency(required: float) -> Any:
+    """An advantage: the paper's scaling efficiency, minus the required one."""
+    return lambda fewer, more: (more.mean / fewer.mean - 1) * fewer.peers / (more.peers - fewer.peers) - required
+
+
+def amdahl(*sizes: int, share: float = 0.1, error: float = 0.008) -> SizeStatistics:
+    """Throughputs by Amdahl's law, each with this relative error; an efficiency over d units is that of the last."""
+    means = {size: size / (1 + share * (size - 1)) for size in sizes}
+    return table(means, errors={size: error * mean for size, mean in means.items()})
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        # The twelfth peer adds 0.43, which is seen against 6 peers; the eleventh adds 0.45, and the tenth 0.474.
+        (12, 10),
+        (11, 12),  # not shown yet
+        (10, 10),
+        (7, 8),  # up to the best size again
+    ],
+)
+def test_from_a_failure_over_several_units_it_returns_to_the_last_size_with_a_gain(size: int, expected: int) -> None:
+    sizes = range(2, 12 if size == 11 else 13)
+    measured = amdahl(*sizes, error=0.006)
+    assert wanted(measured, size=size, advantage=efficiency(0.47), limits=(1, 16)) == expected
+
+
+def test_at_the_limit_an_open_comparison_asks_for_a_smaller_size() -> None:
+    def asked(size: int, error: float) -> float:
+        measured = amdahl(*range(size, 17), error=error)
+        return wanted(measured, size=size, advantage=efficiency(0.3), limits=(1, 16))
+
+    # The last of 16 peers adds 0.36, and it takes six units to see that this is more than 0.3.
+    assert [asked(size, 0.006) for size in (16, 15, 12, 11, 10)] == [15, 14, 11, 10, 16]
+    # A comparison over half of the peers is the last one: without a failure the job keeps its size.
+    assert [asked(size, 0.1) for size in (9, 8)] == [8, 16]
+
+
+def test_a_failure_over_a_narrow_range_asks_for_a_smaller_size() -> None:
+    # Up from 8 peers: the eleventh adds 0.45, less than required, and 8 peers were never judged.
+    measured = amdahl(8, 9, 10, 11)
+    assert wanted(measured, size=11, advantage=efficiency(0.57), limits=(1, 16)) == 7
+    # Seen from 5 peers, the seventh lacks less than an error (0.5625), and the eighth more (0.53).
+    measured = amdahl(*range(5, 12))
+    assert wanted(measured, size=5, advantage=efficiency(0.57), limits=(1, 16)) == 6
+    assert [wanted(measured, size=size, advantage=efficiency(0.57), limits=(1, 16)) for size in (6, 7)] == [7, 7]
+
+
+# ---- growth ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_exponential_walk_doubles_its_steps_and_halves_the_range_with_the_knee() -> None:
+    limits = (1, 16)
+    assert walked(worth_up_to(16), start=2, growth="exponential", limits=limits)[:5] == [2, 3, 5, 9, 16]
+    found = walked(worth_up_to(11), start=2, growth="exponential", limits=limits)
+    assert found == [2, 3, 5, 9, 16, 12, 14, 13, 12, 10, 11]
+    assert walked(worth_up_to(2), start=16, growth="exponential", limits=limits)[:6] == [16, 15, 13, 9, 1, 5]
+    assert walked(worth_up_to(12, unit=2), start=2, unit=2, growth="exponential", limits=limits)[-1] == 12

@@ -48,13 +48,17 @@ def test_listing_1_runs_as_printed_and_grows_the_job_by_its_noise(
 
 
 def grown(tmp_path: Path, policy: str, *options: object, how: str, executed: bool = False) -> Ended:
-    """A job of one peer, which trains until its policy has brought another one, once it has measured the first."""
+    """A job of one peer, which trains until its policy, of at most 18 samples, has brought another one."""
     line = ["-np", 1, "--max", 2, *options]
     with started(tmp_path, *line, program="paced.py", arguments=[tmp_path, how], executed=executed) as job:
         job.event("rescale", to=2)
         (tmp_path / "hurry").touch()
         ended = job.end()
     assert ended.sizes[:2] == [1, 2]
+    # The largest global batch is 18 samples, less than 12 for each of two peers.
+    assert ended.all_of("rescale")[0]["global_batch_size"] == 18
+    largest = [max(row["batch"] for row in ended.metrics if row["size"] == size) for size in (1, 2)]
+    assert largest == [12, 18]
     (first, *_) = ended.all_of("decision")
     assert (first["rule"], first["asked"]) == (policy, 2)
     assert first["step"] >= 10, "a size is measured before it is left"
@@ -77,7 +81,7 @@ def log_of(ended: Ended, peer: int) -> str:
 
 @SOAK
 def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path: Path) -> None:
-    policy = "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)"
+    policy = "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5, max_global_batch=18)"
     ended = grown(tmp_path, "autoscale", "--policy", policy, "--standby", 1, how="growing", executed=True)
     assert ended.sizes == [1, 2], "no efficiency is too low"
     # The peer that joined was on standby before, and what it printed while it loaded is a part of its output.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 
 import kungfu as kf
+from benchmarks.scaling_settings import amdahl, true_efficiencies
 from kungfu.policies import autoscale, replace_stragglers, schedule
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model, run_policy
 
@@ -170,6 +172,20 @@ def test_the_local_batch_stays_until_the_largest_global_one() -> None:
     assert seen == {2: 16, 3: 24, 4: 32, 5: 36, 6: 36}
 
 
+def test_the_largest_global_batch_holds_before_the_first_decision() -> None:
+    seen = {}
+
+    def grow(control: Any, size: int, samples: int) -> None:
+        seen.setdefault(size, samples)
+        control.rescale(4 if size == 2 else 5)
+
+    calling = kf.Policy("calling", lambda t: kf.control.every(3).call(grow, t.size, t.global_batch_size))
+    model = ClusterModel(saturating, steps=30, start=Start(size=2, max_size=6, global_batch_size=16))
+    deciding = autoscale(max_peers=6, every=1000, max_global_batch=28)
+    assert run_on_model([calling, deciding], model).size == 5
+    assert seen == {2: 16, 4: 28, 5: 28}
+
+
 # ---- noise and stragglers -------------------------------------------------------------------------------------------
 
 
@@ -207,3 +223,33 @@ def test_what_somebody_else_asks_for_is_walked_from() -> None:
     model = ClusterModel(lambda size: 100.0 * size, steps=500, start=Start(size=2, max_size=5))
     run = run_on_model(kf.first(schedule({300: 2}), autoscale(max_peers=5)), model)
     assert run.size == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "seed"), [(2, 21), (2, 22), (16, 23)])
+@pytest.mark.parametrize(("share", "threshold"), [(0.05, 0.6), (0.1, 0.47)])
+def test_with_jitter_it_settles_beside_the_knee_of_amdahl(
+    share: float, threshold: float, start: int, seed: int
+) -> None:
+    speeds = PeerSpeeds(jitter=0.1, seed=seed)
+    model = ClusterModel(partial(amdahl, share), steps=900, start=Start(size=start, max_size=16), speeds=speeds)
+    run = run_on_model(autoscale(max_peers=16, efficiency=threshold), model)
+    true = true_efficiencies(share, 0.1)
+    assert true[run.size] >= threshold - 0.07
+    assert true[run.size + 1] <= threshold + 0.07
+    assert [one.step for one in run.changes if one.step > 640] == []
+
+
+def test_one_peer_that_is_a_bit_slow_does_not_hold_up_the_walk() -> None:
+    speeds = PeerSpeeds(jitter=0.02, seed=5, slow=(SlowPeer(0.85, peer=0),))
+    model = ClusterModel(lambda size: 100.0 * size, steps=330, start=Start(size=2, max_size=6), speeds=speeds)
+    run = run_on_model(autoscale(max_peers=6), model)
+    # The steps count after 40: a size takes 60 to 80, not 300.
+    assert [one.size for one in run.changes] == [3, 4, 5, 6]
+
+
+def test_an_exponential_schedule_reaches_a_large_size_with_fewer_rescales() -> None:
+    model = ClusterModel(saturating, steps=300, start=Start(size=2, max_size=16))
+    grown = [one.size for one in run_on_model(autoscale(max_peers=16, growth="exponential"), model).changes]
+    assert grown[:3] == [3, 5, 9]
+    assert (grown[-1], len(grown)) == (16, 8), "of 14 by single peers"

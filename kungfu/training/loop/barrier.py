@@ -356,7 +356,8 @@ def _first_terms(run: Run, size: int) -> Terms:
     if whole < size:
         raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
     ramp = None if rate is None else rate.first_ramp(steps=run.steps())
-    return checkpoints.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size, ramp=ramp))
+    terms = Terms(whole, whole / size, ramp=ramp, max_global_batch=run.plan.max_global_batch)
+    return checkpoints.continued(terms)
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
@@ -366,5 +367,6 @@ def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
     return replace(
         before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer, ramp=first.ramp,
         stopped=False, target_size=target, leaving=(), policy_share=0.0, base_batch=0, base_size=0, refused_size=0,
-        replacement_refused=False, awaiting_size=None, variables=(),
+        replacement_refused=False, max_global_batch=first.max_global_batch or before.max_global_batch,
+        awaiting_size=None, variables=(),
     )  # fmt: skip

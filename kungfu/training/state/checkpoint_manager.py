@@ -205,7 +205,8 @@ class CheckpointManager:
         if resumed is None:
             return terms
         lasting = resumed.terms
-        terms = replace(terms, keep=lasting.keep, max_global_batch=lasting.max_global_batch, ramp=lasting.ramp)
+        most = terms.max_global_batch or lasting.max_global_batch
+        terms = replace(terms, keep=lasting.keep, max_global_batch=most, ramp=lasting.ramp)
         if terms.global_batch_size != lasting.global_batch_size:
             # The program starts with another batch size than before: changes that rules made to the old size are void.
             return terms

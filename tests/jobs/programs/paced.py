@@ -94,7 +94,7 @@ def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
     match how:
         case "utility":
             worth = kf.worth.linear(1e6, zero_at_s=1e5)
-            return Way([CALLING, utility(worth=worth, price_per_hour=0, max_peers=2, every=5)])
+            return Way([CALLING, utility(worth=worth, price_per_hour=0, max_peers=2, every=5, max_global_batch=18)])
         case "straggling":
             watching = kf.shadow(replace_stragglers(every=1_000_000))
             return Way([watching], lambda peer: 0.15 if peer == slow else 0.015, 1_000_000)
