@@ -114,11 +114,13 @@ class _Best:
     Attributes:
         size: The best size, at least the base.
         base: The base.
-        is_shown: True if a gain over the base is shown.
+        gains: True if a size between the base and the failing size has a gain over the base.
+        is_shown: True if such a gain is shown.
     """
 
     size: Signal
     base: Signal
+    gains: Signal
     is_shown: Signal
 
 
@@ -195,8 +197,10 @@ class _Measured:
         passing = self.last(failing.passes & (self.sizes < failing.base))
         base = self.first(failing.fails & (self.sizes > passing) & (self.sizes <= failing.base))
         gain, error, rounding = self.gain(self.at(base), self.all())
-        better = self.last(self.known & (self.sizes > base) & (self.sizes < failing.size) & (gain > rounding - error))
-        return _Best(maximum(base, better), base, (better > 0) & (gain[better] > _ERRORS * error[better]))
+        between = self.known & (self.sizes > base) & (self.sizes < failing.size)
+        gains = between & (gain > rounding)
+        best = maximum(base, self.last(between & (gain > rounding - error)))
+        return _Best(best, base, any_of(gains), any_of(gains & (gain > _ERRORS * error)))
 
 
 @dataclass(frozen=True)
@@ -390,10 +394,11 @@ class _Climb:
         low = minimum(best.size, at.size)
         high = self.measured.first(known & (sizes > low) & (sizes <= failing.size))
         back = where(climbs, self._towards(at), self.schedule.between(low, high))
-        # The smallest size was never judged, and a gain over it is shown only over a range of some width.
+        # The smallest size was never judged: without a gain over it, or with one that is not shown over a narrow range,
+        # a smaller size may be best.
         bottom, shrunk = self._shrunk()
-        is_narrow = (best.size == bottom) | (2 * bottom > failing.size)
-        back = where((best.base == bottom) & ~best.is_shown & is_narrow & (shrunk < bottom), shrunk, back)
+        is_unjudged = ~best.gains | (~best.is_shown & (2 * bottom > failing.size))
+        back = where((best.base == bottom) & is_unjudged & (shrunk < bottom), shrunk, back)
         if not self.look_ahead:
             return back
         grown, can_grow = self._grown(at)

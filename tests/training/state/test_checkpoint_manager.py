@@ -129,7 +129,8 @@ def test_what_rules_had_made_of_the_batch_goes_on_from_a_checkpoint_with_that_ba
     assert another == Terms(48, 24.0, max_global_batch=128), "a program of another batch"
 
 
-def test_the_largest_batch_of_a_policy_holds_from_the_first_view_on_and_after_a_checkpoint_with_another():
+def test_the_largest_batch_of_a_policy_holds_from_the_first_view_on():
+    """Also after a checkpoint with another largest batch."""
     run = regular_run(policies=[kf.policies.autoscale(max_peers=4, max_global_batch=20)])
     walked(run, until=1)
     assert run.training._run.terms == Terms(6, 6.0, max_global_batch=20)
