@@ -291,8 +291,8 @@ def hill_climb(
 
     - if k or a larger measured size fails, the job goes to the *best* size below: the largest one whose gain over a
       size j is at least minus its standard error, or j itself. Here j is the smallest size, from half the failing size
-      on, against which that size fails as well. If nothing below j was measured, and no gain over it is shown, the job
-      goes to ``j - u``;
+      on, against which that size fails as well. It goes up only from the smallest measured size, or if the next larger
+      one passes against k. If nothing below j was measured, and no gain over it is shown, the job goes to ``j - u``;
     - if no measured size fails, the job grows by u from the largest one. If it cannot grow, and the comparison is open,
       it shrinks by u from the smallest one, down to half of the largest one.
 
@@ -362,7 +362,9 @@ class _Climb:
         """The next size from the present size, and the comparison that decides it."""
         measured, refused, at = self.measured, Source("refused_size"), self._situation()
         size, failing, best = at.size, at.failing, measured.best(at.failing)
-        climbs = failing.failed & ~at.here.failed & ~at.there.failed & (best.size >= at.above)
+        # Up only by a shown gain: the sign of a gain changes with the samples. The smallest size was never judged.
+        is_shown = (at.there.passed & (at.there.base == size)) | (size == measured.first(measured.known))
+        climbs = failing.failed & ~at.here.failed & ~at.there.failed & (best.size >= at.above) & is_shown
         wanted = where(failing.failed, self._after_failure(at, best, climbs), self._without_failure(at))
         # Before the walk ends, the last unit of the final size is judged by itself.
         middle = self.schedule.between(at.below, size)
@@ -393,7 +395,8 @@ class _Climb:
         known, sizes, failing = self.measured.known, self.measured.sizes, at.failing
         low = minimum(best.size, at.size)
         high = self.measured.first(known & (sizes > low) & (sizes <= failing.size))
-        back = where(climbs, self._towards(at), self.schedule.between(low, high))
+        up = where(at.size == self.measured.first(known), best.size, self._towards(at))
+        back = where(climbs, up, self.schedule.between(low, high))
         # The smallest size was never judged: without a gain over it, or with one that is not shown over a narrow range,
         # a smaller size may be best.
         bottom, shrunk = self._shrunk()
