@@ -90,11 +90,7 @@ class SimulatedBarrier:
         decision = decide(BarrierInput(view, job.terms, job.limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
             self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
-        waited, reached = job.terms.awaiting_size, meant_size(decision.view, decision.terms)
-        is_over = waited is not None and decision.terms.awaiting_size is None and not decision.requests
-        if waited is not None and is_over and awaited_size(job.terms) != reached:
-            why = f"its batch and rate were to come with {awaited_size(job.terms)} peers, and {reached} are there"
-            self.unmet[waited.by, waited.step] = why
+        self.unmet |= _missed_size(job.terms, decision)
         self._checkpoint(requests)
         self._enter(view, decision)
 
@@ -185,6 +181,16 @@ class SimulatedBarrier:
 
     def _newest(self) -> int:
         return max(self.newest_id, *self.job.peers)
+
+
+def _missed_size(before: Terms, decision: Decision) -> dict[tuple[str, int], str]:
+    """The rule whose batch and rate waited for a size that the job will not have, and the reason; else nothing."""
+    waited, reached = before.awaiting_size, meant_size(decision.view, decision.terms)
+    is_over = decision.terms.awaiting_size is None and not decision.requests
+    if waited is None or not is_over or awaited_size(before) == reached:
+        return {}
+    why = f"its batch and rate were to come with {awaited_size(before)} peers, and {reached} are there"
+    return {(waited.by, waited.step): why}
 
 
 def _peer(number: int) -> Peer:

@@ -47,7 +47,7 @@ def graph_of(plan: CompiledPolicies) -> tuple[GraphNode, ...]:
     >>> from kungfu.policies import gns_batch
     >>> nodes = graph_of(compile_policies([gns_batch(max_peers=8)]))
     >>> [(one.label, one.kind) for one in nodes if one.kind in ("monitor", "rule")]
-    [('noise_scale', 'monitor'), ('gns_batch', 'rule')]
+    [('noise_scale', 'monitor'), ('estimate', 'monitor'), ('gns_batch', 'rule')]
     """
     labels, folding = labels_of(plan), folding_of(plan)
     units, indices, nodes = units_of(labels), dict[Signal, int](), list[GraphNode]()
