@@ -350,6 +350,7 @@ def test_what_is_combined_on_other_terms_names_the_line_that_combines() -> None:
         (lambda t: control.always().when(t.step < -5).checkpoint(), "its trigger holds in no step"),
         (lambda t: control.always().after(100).when(t.step <= 50).rescale(2), "its trigger holds in no step"),
         (lambda t: control.always().when(t.step % 10 == 10).checkpoint(), "its trigger holds in no step"),
+        (lambda t: control.always().when(t.samples_done % 4 == 4).checkpoint(), "its trigger holds in no step"),
         (lambda t: control.every(2).when(t.step % 4 == 1).rescale(2), "its trigger holds in no step"),
         (lambda t: control.every(10).when(t.step < 10).checkpoint(), "its trigger holds in no step"),
         (lambda t: control.always().when(t.mean_loss > math.nan).stop(), "its trigger holds in no step"),

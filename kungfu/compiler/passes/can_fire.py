@@ -156,7 +156,7 @@ def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Ran
     if node.operation.name == "where":
         operands = operands[1:]
         return _Range(min(one.low for one in operands), max(one.high for one in operands))
-    made = _RANGES.get(node.operation.name)
+    made = _RANGES.get(f"{node.operation.name}.{node.type.dtype}", _RANGES.get(node.operation.name))
     # Arithmetic in float32 propagates NaN; an unknown operation may return anything.
     if any(one.is_empty for one in operands):
         return _ANY if made is None or node.type.dtype == "int64" else _NOTHING
@@ -180,7 +180,8 @@ _RANGES: Mapping[str, Callable[..., _Range]] = {
     "maximum": lambda a, b: _Range(max(a.low, b.low), max(a.high, b.high)),
     "multiply": lambda a, b: _product(a, b),
     "divide": lambda a, b: _ANY,
-    "modulo": lambda a, b: _Range(0, b.high) if b.low > 0 else _ANY,
+    "modulo.int64": lambda a, b: _Range(0, b.high - 1) if b.low > 0 else _ANY,
+    "modulo.float32": lambda a, b: _Range(0, b.high) if b.low > 0 else _ANY,
     "round": lambda a: _Range(a.low - 0.5, a.high + 0.5),
     "floor": lambda a: _Range(a.low - 1, a.high),
     "ceil": lambda a: _Range(a.low, a.high + 1),

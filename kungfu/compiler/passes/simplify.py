@@ -48,8 +48,9 @@ def _without_neutral(node: Signal) -> Signal:
 
     Returns:
         `x` for ``x - 0``, ``x + -0.0``, ``x * 1``, ``x / 1`` and ``x ** 1``, which preserve NaN, infinities and -0.0 to
-        the last bit; also for ``x + 0`` of whole numbers, and for ``True & x``. Other maps are unchanged: ``x +
-        0.0`` turns -0.0 into 0.0, ``0 * x`` turns infinity into NaN, and ``x * 1.0`` turns a whole number into a float.
+        the last bit; also for ``x // 1`` and ``x + 0`` of whole numbers, and for ``True & x``. Other maps are
+        unchanged: ``x + 0.0`` turns -0.0 into 0.0, ``0 * x`` turns infinity into NaN, and ``x * 1.0`` turns a whole
+        number into a float.
     """
     if not isinstance(node, Map):
         return node
@@ -62,15 +63,21 @@ def _without_neutral(node: Signal) -> Signal:
         stays = operands[2 if constants[0] is False else 1]
     elif name in _ABSORBING and _ABSORBING[name] in constants:
         stays = operands[constants.index(_ABSORBING[name])]
-    elif name in _NEUTRAL and _is(constants[1], _NEUTRAL[name], node):
+    elif (neutral := _NEUTRAL.get(f"{name}.{node.type.dtype}", _NEUTRAL.get(name))) is not None and _is(
+        constants[1], neutral, node
+    ):
         stays = operands[0]
     elif name in _COMMUTATIVE and _is(constants[0], _NEUTRAL[name], node):
         stays = operands[1]
     return stays if stays.type == node.type and stays.placement == node.placement else node
 
 
-# The second operand that leaves the first operand unchanged to the last bit, or, in commutative operations, vice versa.
-_NEUTRAL = {"add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "power": 1, "and": True, "or": False}
+# The second operand that leaves the first operand unchanged to the last bit, or, in commutative operations, vice versa;
+# by the operation, or by the operation and its dtype.
+_NEUTRAL = {
+    "add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "floor_divide.int64": 1, "power": 1, "and": True,
+    "or": False,
+}  # fmt: skip
 _COMMUTATIVE = {"add", "multiply", "and", "or"}
 # The constant that is the result for every other operand.
 _ABSORBING = {"and": False, "or": True}

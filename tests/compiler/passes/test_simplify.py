@@ -99,7 +99,7 @@ LOSS, STEP, HIGH = training.mean_loss, training.step, training.mean_loss > 1
         (LOSS**1, LOSS),
         (1 * LOSS, LOSS),
         (0 + STEP - 0, STEP),
-        (STEP * 1, STEP),
+        (STEP * 1 // 1, STEP),
     ],
     ids=str,
 )
@@ -115,6 +115,7 @@ def test_what_a_constant_does_not_change_goes_without_it(made: Signal, left: Sig
         (LOSS * 0, Constant(0.0)),  # NaN for what is not finite
         (0 - LOSS, LOSS),
         (1 / LOSS, LOSS),
+        (LOSS // 1, LOSS),
         (STEP * 1.0, STEP),  # another type
         (STEP - 0.0, STEP),
         (STEP / 1, STEP),
