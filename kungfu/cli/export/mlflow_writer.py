@@ -42,7 +42,7 @@ from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import JobWatcher, NewRecords
 from kungfu.runtime.core.failure import NO_QUORUM_CODE
-from kungfu.runtime.job_api.job_file import is_elsewhere, is_running, read_job_file
+from kungfu.runtime.job_api.job_file import read_job_file, state_of
 
 # MLflow's limits: 1,000 metrics and tags in a call, 500 characters in a value (6,000 from 2.8 on), 250 in a name.
 _MOST_METRICS, _LONGEST_VALUE, _LONGEST_NAME = 900, 500, 250
@@ -232,7 +232,7 @@ def _status(job: Job, record: Path) -> Literal["FINISHED", "FAILED", "KILLED"] |
         return "FINISHED" if job.ending else None
     if job.ending:
         return "KILLED" if file.code else "FINISHED"
-    return None if is_running(file) or is_elsewhere(file) or len(job.hosts) > 1 else "KILLED"
+    return "KILLED" if state_of(file) == "over" and len(job.hosts) <= 1 else None
 
 
 def _metric_name(name: str) -> str:

@@ -24,7 +24,7 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import RecordFollower
 from kungfu.event_log.values import counted
 from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.job_file import JobFile, is_elsewhere, is_running, read_job_file
+from kungfu.runtime.job_api.job_file import JobFile, read_job_file, state_of
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.trace import read_plan
 
@@ -181,13 +181,6 @@ class PageFeed:
             return {"plan": {"remark": f"the plan in the record cannot be shown: {error}"}}
         self._plan_is_read = drawing is not None
         return {} if drawing is None else {"plan": drawing}
-
-
-def state_of(job: JobFile | None) -> str:
-    """The state of a job by its file: "running", "over", or "unknown" without a file, or with another machine's."""
-    if job is None or is_elsewhere(job):
-        return "unknown"
-    return "running" if is_running(job) else "over"
 
 
 def _membership(status: JobStatus, job: Job) -> dict[str, Any]:

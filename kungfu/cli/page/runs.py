@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from kungfu.cli.page.app import PageApp
 from kungfu.cli.page.control import JobControl
-from kungfu.cli.page.feed import PageFeed, state_of
+from kungfu.cli.page.feed import PageFeed
 from kungfu.cli.page.files import broken, file_routes, missing, refused
 from kungfu.cli.page.guard import PageLimits, is_of_this_site
 from kungfu.cli.page.peer_log import PeerLogs
@@ -30,7 +30,7 @@ from kungfu.cli.report.present import waiting_words
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.extras import missing as missing_extra
-from kungfu.runtime.job_api.job_file import read_job_file
+from kungfu.runtime.job_api.job_file import read_job_file, state_of
 
 _MOST_RUNS, _MOST_COMPARED = 100, 8
 _NEWEST_BYTES = 1 << 17

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from kungfu.errors import UsageError
-from kungfu.runtime.job_api.job_file import ELSEWHERE, is_elsewhere, is_running, read_job_file
+from kungfu.runtime.job_api.job_file import ELSEWHERE, read_job_file, state_of
 
 _RECORD = "events.jsonl"
 
@@ -112,6 +112,5 @@ def _job_in(folder: Path) -> FoundJob:
         user = ""
     if content.ended is not None:
         return FoundJob(content.pid, user, folder, f"over, with exit code {content.code}")
-    if is_elsewhere(content):
-        return FoundJob(content.pid, user, folder, ELSEWHERE)
-    return FoundJob(content.pid, user, folder, "" if is_running(content) else "ended without a word")
+    remarks = {"running": "", "unknown": ELSEWHERE, "over": "ended without a word"}
+    return FoundJob(content.pid, user, folder, remarks[state_of(content)])

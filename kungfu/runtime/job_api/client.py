@@ -12,7 +12,7 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
-from kungfu.runtime.job_api.job_file import ELSEWHERE, JobFile, is_elsewhere, is_running, read_job_file
+from kungfu.runtime.job_api.job_file import ELSEWHERE, JobFile, read_job_file, state_of
 from kungfu.runtime.job_api.job_service import from_request, to_plan, to_progress, to_status
 from kungfu.runtime.job_api.request_plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
@@ -81,7 +81,7 @@ def _check_running(folder: Path, content: JobFile) -> None:
     if content.ended is not None:
         raise JobOver(f"{folder}: the job is over; it ended with exit code {content.code}", content.code)
     # A job of another machine can be reached if its hosts were named.
-    if not is_running(content) and not is_elsewhere(content):
+    if state_of(content) == "over":
         raise JobOver(f"{folder}: the job is over; its kungfu-run (process {content.pid}) ended without a word", None)
 
 
@@ -103,7 +103,7 @@ def _explained(error: Any, folder: Path) -> KungfuError:
         _check_running(folder, content)
     except JobOver as over:
         return over
-    where = ELSEWHERE if is_elsewhere(content) else f"process {content.pid}"
+    where = ELSEWHERE if state_of(content) == "unknown" else f"process {content.pid}"
     who = f"the agent of {folder} at {content.agent} ({where})"
     if error.code().name == "DEADLINE_EXCEEDED":
         return DeadlineExceeded(

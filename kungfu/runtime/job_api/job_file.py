@@ -9,6 +9,7 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.growing_file import open_regular
 
 NAME = "job.json"
+JobState = Literal["running", "over", "unknown"]
 ELSEWHERE = "its kungfu-run is not on this machine: it runs on another, or ended before this machine was started"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MOST_BYTES = 1 << 16
@@ -93,10 +95,15 @@ def is_running(content: JobFile) -> bool:
     return bool(process) and content.process in ("", process)
 
 
-def is_elsewhere(content: JobFile) -> bool:
-    """True if the job has no recorded end, and its kungfu-run is not on this machine since its last boot."""
+def state_of(content: JobFile | None) -> JobState:
+    """The state of a job by its file; unknown without a file, or if no end is recorded and the kungfu-run of the job is
+    not on this machine since its last boot."""
+    if content is None:
+        return "unknown"
     boot = content.process.partition(" ")[0]
-    return content.ended is None and bool(boot) and boot != _boot_id()
+    if content.ended is None and boot and boot != _boot_id():
+        return "unknown"
+    return "running" if is_running(content) else "over"
 
 
 def _boot_id() -> str:
