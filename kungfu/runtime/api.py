@@ -38,7 +38,7 @@ from kungfu.runtime.core.request import (
 )
 from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, shuffled, slice_indices
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
-from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, awaited_size, meant_size
+from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, meant_size, missed_settings
 from kungfu.runtime.core.view import View, spread
 from kungfu.runtime.peer.agent_client import DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport

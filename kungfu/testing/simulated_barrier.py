@@ -19,7 +19,7 @@ from kungfu.control.hook import HookRequest
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide, with_settings
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, RestoreCheckpoint, SaveCheckpoint, merge
-from kungfu.runtime.core.terms import RunPosition, Terms, awaited_size, meant_size
+from kungfu.runtime.core.terms import RunPosition, Terms, awaited_size, meant_size, missed_settings
 from kungfu.runtime.core.view import Peer, View
 from kungfu.testing.simulated_job import SimulatedJob, moved
 
@@ -185,9 +185,9 @@ class SimulatedBarrier:
 
 def _missed_size(before: Terms, decision: Decision) -> dict[tuple[str, int], str]:
     """The rule whose batch and rate waited for a size that the job will not have, and the reason; else nothing."""
-    waited, reached = before.awaiting_size, meant_size(decision.view, decision.terms)
-    is_over = decision.terms.awaiting_size is None and not decision.requests
-    if waited is None or not is_over or awaited_size(before) == reached:
+    reached = meant_size(decision.view, decision.terms)
+    waited = missed_settings(before, decision.terms, size=reached)
+    if waited is None or decision.requests:
         return {}
     why = f"its batch and rate were to come with {awaited_size(before)} peers, and {reached} are there"
     return {(waited.by, waited.step): why}

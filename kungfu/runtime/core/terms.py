@@ -101,6 +101,12 @@ def awaited_size(terms: Terms) -> int:
     return what.size if isinstance(what, Resize) else 0
 
 
+def missed_settings(before: Terms, after: Terms, *, size: int) -> Asked | None:
+    """The request whose batch and rate waited for a size, if the change has ended with ``size`` peers instead."""
+    is_over = after.awaiting_size is None and awaited_size(before) != size
+    return before.awaiting_size if is_over else None
+
+
 def meant_size(view: View, terms: Terms) -> int:
     """The number of peers of a view without its departing peers, which stay only until the joiners hold the state.
 

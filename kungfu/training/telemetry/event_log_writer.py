@@ -25,8 +25,8 @@ from kungfu.runtime.api import (
     SetNumber,
     SetRate,
     SetValue,
-    awaited_size,
     meant_size,
+    missed_settings,
     settings_with_size,
 )
 from kungfu.training.telemetry.decision_text import describe_decision
@@ -343,9 +343,7 @@ class EventLogWriter:
         if not self._leading or after.terms.target_size:
             return
         assert before is not None
-        waited = before.terms.awaiting_size
-        is_reached = awaited_size(before.terms) == meant_size(after.view, after.terms)
-        dropped = None if is_reached else waited
+        dropped = missed_settings(before.terms, after.terms, size=meant_size(after.view, after.terms))
         if offer is None or not offer.missing:
             if dropped is not None and not after.requests:
                 self._record("events", _dropped(dropped, after.view.size))
