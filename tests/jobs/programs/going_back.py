@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.training.state.checkpoint_manager import CheckpointManager
-from tests.jobs.programs.program_parts import await_offer, descending, die, digest, options
+from tests.jobs.programs.program_parts import await_events, await_offer, descending, die, digest, options
 
 SAMPLES = 4000
 
@@ -47,6 +47,7 @@ def main() -> None:
     def read_named(manager, name):
         reads.append(name)
         if training.peer == 0 and len(reads) == 2:
+            await_events(given.record, '"event":"restored"')  # a peer that dies takes its latest events with it
             die()
         return read(manager, name)
 
