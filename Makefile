@@ -43,7 +43,7 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, jobs u
 	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs tests/benchmarks tests/test_distribution.py \
 		tests/runtime/attachment/horovod \
 		tests/keras/test_next_action.py tests/training/test_two_devices.py tests/cli/test_completion.py tests/docs/test_examples.py \
-		tests/docs/test_first_steps.py
+		tests/docs/test_first_steps.py tests/planning/test_measure.py
 
 browser: setup  ## the browser of make soak and make screenshots, where it is missing (Debian's Chromium)
 	@bash tools/browser.sh

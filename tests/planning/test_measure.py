@@ -20,6 +20,7 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.errors import UsageError
 from kungfu_planning.measure import measure
+from tests.soak import SOAK
 
 ROOT = Path(__file__).parents[2]
 RUN = "import sys; from kungfu.cli.run import main; sys.exit(main(sys.argv[1:]))"
@@ -101,7 +102,7 @@ def test_a_program_is_trained_measured_ended_and_its_search_planned(
     assert "is a profile of `" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@SOAK
 @pytest.mark.timeout(300)
 def test_the_two_commands_of_the_guide_plan_from_a_job_that_trains(
     folder: Path, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from unittest.mock import Mock
 
+import pytest
+
+from kungfu.cli.page import event_stream
 from kungfu.cli.page.app import PageApp
 from kungfu.cli.page.event_stream import Backlog, EventStream, UpdateLog, WakeUp
 from kungfu.cli.page.guard import PageLimits
@@ -63,7 +66,8 @@ class LateLog(UpdateLog):
         return found
 
 
-def test_an_update_right_before_the_end_is_not_lost() -> None:
+def test_an_update_right_before_the_end_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "_HEARTBEAT_S", 0.1)  # nothing wakes the stream
     log = LateLog(str)
     log.publish('"first"')
 
