@@ -126,7 +126,7 @@ def test_random_policies_decide_the_same_eagerly_traced_and_in_numpy(
 ) -> None:
     """The policies decide the same exactly on a dyadic grid, and on any numbers wherever the margin is not tiny."""
     program = data.draw(instructions(at_least=3, at_most=30, makers=makers))
-    assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid=grid)
+    assert_histories_agree(random_plan(program, makers=makers), sizes=sizes, seed=seed, grid=grid)
 
 
 @pytest.mark.slow
