@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 # The largest part of an array that is read: a full pass would read all of a memory-mapped array from the disk.
 _MOST_ROWS, _MOST_NUMBERS = 1024, 1 << 20
-# Targets identify a batch's samples if at most one in 2**20 other orders of the targets would look the same.
-_TELLING_BITS = 20.0
+# The number of distinguishable orders of the targets from which the targets identify the samples.
+_MANY_ORDERS = 2.0**20
 
 
 def checksum(batch: Any) -> int:
@@ -37,7 +37,7 @@ def order_checksum(arrays: Any, targets: Any = None) -> int:
         targets: The targets, which are compared alone if they distinguish the order of the samples.
     """
     seen = _spread(targets)
-    if not seen or _order_bits(seen) < _TELLING_BITS:
+    if not _identify_samples(seen):
         seen = _spread(arrays)
     return checksum([one[1:] > one[:-1] if one.dtype.kind == "f" else one for one in seen])
 
@@ -48,7 +48,7 @@ def samples_checksum(batch: Any) -> int:
     If the targets of a batch are too similar to identify its samples, inputs count as well.
     """
     _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    return checksum((y, sample_weight) if y is not None and _order_bits(y) >= _TELLING_BITS else batch)
+    return checksum((y, sample_weight) if _identify_samples(y) else batch)
 
 
 def has_rows(leaf: Any) -> bool:
@@ -71,12 +71,15 @@ def _spread(arrays: Any) -> list[NDArray[Any]]:
     return [one[rows] for one in leaves]
 
 
-def _order_bits(targets: Any) -> float:
-    """The binary logarithm of the number of distinguishable orders of n targets, of which c_i have the i-th value:
-    n! / (c_1! c_2! ...)."""
+def _identify_samples(targets: Any) -> bool:
+    """True if other samples, or another order, would hardly have the same targets.
+
+    Of n targets, c_i of which have the i-th value, n! / (c_1! c_2! ...) orders are distinguishable; without targets 1.
+    """
     columns = _contents(targets)
-    counts = Counter(b"".join(one[row].tobytes() for one in columns) for row in range(len(columns[0])))
-    return (lgamma(counts.total() + 1) - sum(lgamma(one + 1) for one in counts.values())) / log(2)
+    rows = range(len(columns[0])) if columns else ()
+    counts = Counter(b"".join(one[row].tobytes() for one in columns) for row in rows)
+    return lgamma(counts.total() + 1) - sum(lgamma(one + 1) for one in counts.values()) > log(_MANY_ORDERS)
 
 
 def _contents(batch: Any) -> list[Any]:
