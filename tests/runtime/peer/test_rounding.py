@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.core.view import View
-from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.peer.rendezvous.state_comparison import variables_to_reconcile
+from kungfu.errors import PeerFailure
 from tests.runtime.peer.held import Numbers
 from tests.runtime.peer.running import Job, barrier, errors_of, job
 
@@ -81,22 +78,6 @@ def test_what_differs_by_more_or_is_whole_ends_the_job_on_all(
         for error in errors_of(outcomes):
             assert error.startswith(f"UsageError: the peers of view 1 do not hold the same state: {words}")
         assert running.events("rounded") == []
-
-
-@pytest.mark.parametrize(
-    ("digests", "difference"),
-    [
-        ({0: [1, 5], 1: [1, 5], 2: [9, 5]}, "w of rank 2 is not that of rank 0"),
-        ({1: [1, 5], 2: [9, 5]}, "w of rank 2 is not that of rank 1"),
-        ({0: [1, 1], 1: [1, 2], 2: [2, 1]}, "w of rank 2 is not that of rank 0"),
-        ({0: [1, 2], 1: [1]}, "b of rank 1 is not that of rank 0"),
-        ({0: [1, 2], 1: [1, 2, 3]}, "variable 2 of rank 1 is not that of rank 0"),
-    ],
-)
-def test_the_first_variable_that_differs_is_named_with_its_rank(digests: dict[int, list[int]], difference: str) -> None:
-    reports = {rank: pb.BarrierArrival(digests=found, round=1) for rank, found in digests.items()}
-    with pytest.raises(UsageError, match=f"of view 4 do not hold the same state: {difference}"):
-        variables_to_reconcile(["w", "b"], reports, View(4, ()))
 
 
 def test_peers_of_a_new_view_even_out_differences_in_uncompared_slices() -> None:

@@ -1,0 +1,27 @@
+"""The comparison of the peers' states: which difference an error names."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.core.view import View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.peer.rendezvous.state_comparison import variables_to_reconcile
+
+
+@pytest.mark.parametrize(
+    ("digests", "difference"),
+    [
+        ({0: [1, 5], 1: [1, 5], 2: [9, 5]}, "w of rank 2 is not that of rank 0"),
+        ({1: [1, 5], 2: [9, 5]}, "w of rank 2 is not that of rank 1"),
+        ({0: [1, 1], 1: [1, 2], 2: [2, 1]}, "w of rank 2 is not that of rank 0"),
+        ({0: [1, 5], 1: [9, 5], 2: [9, 5]}, "w of rank 1 is not that of rank 0"),
+        ({0: [1, 2], 1: [1]}, "b of rank 1 is not that of rank 0"),
+        ({0: [1, 2], 1: [1, 2, 3]}, "variable 2 of rank 1 is not that of rank 0"),
+    ],
+)
+def test_the_first_variable_that_differs_is_named_with_its_rank(digests: dict[int, list[int]], difference: str) -> None:
+    reports = {rank: pb.BarrierArrival(digests=found, round=1) for rank, found in digests.items()}
+    with pytest.raises(UsageError, match=f"of view 4 do not hold the same state: {difference}"):
+        variables_to_reconcile(["w", "b"], reports, View(4, ()))
