@@ -47,13 +47,16 @@ from tests.runtime.agent.supervisor.test_process_supervisor import Heard
 
 
 class Quiet:
-    """Neither a person looks at the console, nor does a peer print or end."""
+    """No peer prints or ends; ``seen`` are the events on a person's console."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
 
     def line(self, who: str, text: str) -> None:
         raise AssertionError(f"nobody prints here: {who}: {text}")
 
     def event(self, event: LoggedEvent) -> None:
-        """A person would see it."""
+        self.seen.append(event.one_line())
 
     def note(self, event: LoggedEvent) -> None:
         """A person would not see it."""
@@ -69,8 +72,10 @@ class Quiet:
 
 
 @contextmanager
-def context_of(agent: Agent, hosts: Sequence[Host], folder: Path) -> Iterator[AgentContext]:
-    host, quiet = agent.consensus.host, Quiet()
+def context_of(
+    agent: Agent, hosts: Sequence[Host], folder: Path, *, console: Quiet | None = None
+) -> Iterator[AgentContext]:
+    host, quiet = agent.consensus.host, console or Quiet()
     job = JobSpec(("true",), len(hosts), SETTINGS, {}, hosts=tuple(hosts), own_host=host)
     with closing(Journal(folder)) as journal:
         supervisor = ProcessSupervisor(job.command, environment={}, slots=4, journal=journal, listener=quiet)
@@ -92,12 +97,14 @@ def cluster_of(text: bytes) -> Cluster:
 
 
 @contextmanager
-def taking_over(agent: Agent, hosts: Sequence[Host], folder: Path) -> Iterator[tuple[Leader, AgentContext]]:
+def taking_over(
+    agent: Agent, hosts: Sequence[Host], folder: Path, *, console: Quiet | None = None
+) -> Iterator[tuple[Leader, AgentContext]]:
     """The agent has lost the leader and takes over; ``begin`` is still to be called."""
     agent.consensus.lose_leader()
     elected = elect(agent.consensus, hosts, SETTINGS, how="host 127.0.0.1 is lost")
     assert isinstance(elected, Elected)
-    with context_of(agent, hosts, folder) as context:
+    with context_of(agent, hosts, folder, console=console) as context:
         leader = Leader(context, elected=elected)
         try:
             yield leader, context
@@ -135,7 +142,10 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
 
 @contextmanager
 def led_anew(
-    folder: Path, serving: Mapping[int, type[HostService]] = MappingProxyType({})
+    folder: Path,
+    serving: Mapping[int, type[HostService]] = MappingProxyType({}),
+    *,
+    console: Quiet | None = None,
 ) -> Iterator[tuple[Leader, AgentContext, list[Host], Agent, Agent]]:
     """Of three hosts the one that led is lost, which ran no peer; the next one leads by now, and runs one of three.
 
@@ -143,7 +153,7 @@ def led_anew(
     """
     with left(state(1, 2, 2, hosts=3), serving=serving) as (hosts, (one, two)):
         two.consensus.lose_leader()
-        with taking_over(one, hosts, folder) as (leader, context):
+        with taking_over(one, hosts, folder, console=console) as (leader, context):
             assert leader.begin() is None
             yield leader, context, hosts, one, two
 
@@ -208,6 +218,17 @@ def test_a_notice_that_is_repeated_is_no_second_signal(tmp_path: Path) -> None:
         assert (two.held.cluster.hosts.leaving, two.held.last_events) == ({2}, {2: 4})
         notice.number = 5
         assert leader.handle(notice) == Ending(128 + signal.SIGTERM)
+
+
+def test_a_person_sees_who_leads_and_which_hosts_are_lost_or_leave(tmp_path: Path) -> None:
+    notice = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
+    with led_anew(tmp_path, console=(console := Quiet())) as (leader, *_):
+        assert leader.handle(notice) is None
+    assert console.seen == [
+        "host 1 (127.0.0.2) leads the job now",
+        "host 0 (127.0.0.1) is lost: its agent has ended or cannot be reached",
+        "host 2 (127.0.0.3) got a notice (SIGTERM): its peers leave at the next barrier",
+    ]
 
 
 def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:

@@ -53,6 +53,17 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
     assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")
 
 
+def test_the_first_host_founds_no_second_job_while_another_host_is_in_one() -> None:
+    """The agent of host 0 led, and was restarted; host 1 follows it still, and no agent runs on host 2."""
+    passes = iter([False, False, True])
+    with agents(2) as (hosts, (_, follower)):
+        follower.consensus.follow("job", 0)
+        hosts.append(Host("127.0.0.3", 1, free_port("127.0.0.3")))
+        job = JobSpec(("true",), 3, SETTINGS, {}, hosts=tuple(hosts))
+        assert request_admission(job, SETTINGS, interrupted=lambda: next(passes)) is None
+    assert [*passes] == [], "it asks until it is interrupted"
+
+
 def test_a_host_that_comes_back_may_find_a_newer_checkpoint() -> None:
     def line(option: str, found: str) -> JobSpec:
         checkpoints = replace(SETTINGS.checkpoints, resume=found, resume_option=option)

@@ -96,6 +96,21 @@ def test_a_slot_that_was_left_recently_comes_last() -> None:
     assert slot({}, now=100.0 + AVOIDED_S) == 0
 
 
+@pytest.mark.parametrize(
+    ("leaving", "slot"),
+    [
+        ((), 1),  # the lowest of those with the fewest processes
+        ((4, 5), 2),  # peers 4 and 5 leave slots 2 and 3
+        ((6, 5), 3),  # in slot 0, of peer 6, peer 7 stays
+        ((6,), 0),
+    ],
+)
+def test_a_peer_without_a_free_slot_shares_the_one_with_the_fewest_peers(leaving: tuple[int, ...], slot: int) -> None:
+    """Two peers on one device run at half the speed while another device is idle."""
+    used = {7: 0, 6: 0, 3: 1, 4: 2, 5: 3}
+    assert choose_slot(used, slots=4, leaving=leaving, vacated={}, now=0.0) == slot
+
+
 class Heard:
     """Hears what peers print and that they end."""
 
