@@ -55,16 +55,13 @@ def test_statistics_stay_averaged_where_their_layer_is_frozen():
     assert {"model/linear/normal/gamma", "model/linear/normal/beta"} <= set(classes.shared)
 
 
-def test_two_variables_under_one_path_are_told_apart():
-    first, second = tf.Variable(1.0, name="twin"), tf.Variable(2.0, name="twin")
-
+def test_variables_under_one_path_are_numbered():
     class Holder:
-        variables = (first, second)
+        variables = tuple(tf.Variable(value, name="twin") for value in (1.0, 2.0, 3.0))
 
     empty = keras.Sequential([keras.Input((1,))])
-    names = list(classify(empty, [Holder()], {}).shared)
-    assert len(names) == 2
-    assert names[1] == f"{names[0]}:1"
+    first, *others = classify(empty, [Holder()], {}).shared
+    assert others == [f"{first}:1", f"{first}:2"], "the names by which messages and checkpoints know them"
 
 
 def test_seeds_differ_between_peers_and_generators_and_are_the_same_again():

@@ -15,6 +15,7 @@ from kungfu.errors import PolicyError, UsageError
 from kungfu.event_log.events import LateEvent
 from kungfu.policies import schedule, stop_on_nan
 from kungfu.runtime.agent.supervisor import script_runner
+from kungfu.runtime.api import StandaloneMembership
 from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.training.loop.attach import attach_built, deciding_rules, policies_in_job
@@ -149,6 +150,16 @@ def test_statistics_over_the_peers_are_refused_in_a_job_with_the_way_out():
     ):
         attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None, combine={})
     assert kf.attach(model(), keras.optimizers.SGD()).size == 1
+
+
+@pytest.mark.parametrize(("recording", "is_recorded"), [("steps", True), ("nothing", False)])
+def test_a_peer_records_its_steps_unless_the_job_has_no_trace(recording, is_recorded):
+    """Without the lines there is no replay; with ``--trace-limit 0`` no step should pay for lines that none reads."""
+    given = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "solo", Limits(1, 1), Deadlines(), recording=recording)
+    connection, one = JobConnection(given), linear_model()
+    connection.membership = StandaloneMembership()
+    calls = attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None, combine={})
+    assert (calls.run.recorder is not None) is is_recorded
 
 
 # ---- beside the thread that trains: a wait that lasts is reported, and the process is profiled -----------------------
