@@ -144,6 +144,22 @@ def test_two_composed_policies_show_what_they_share() -> None:
     assert "rides on the gradient all-reduce: 5 floats" in text
 
 
+@pytest.mark.parametrize(
+    ("signals", "shared"),
+    [
+        (lambda loss: [loss.ema(0.5).named("a")], "a"),
+        (lambda loss: [(loss.ema(0.5) + 1).named("a")], "a, and 1 node under it"),
+        (
+            lambda loss: [loss.ema(0.5).ema(0.5).named("a"), (loss.ema(0.6) + loss.ema(0.7)).named("b")],
+            "a, b, and 3 nodes under them",
+        ),
+    ],
+)
+def test_nodes_that_are_computed_once_for_two_policies_are_counted(signals: Any, shared: str) -> None:
+    one, other = (lambda t, n=n: control.every(n).call(ignore, *signals(t.mean_loss)) for n in (5, 7))
+    assert f"\nignore and ignore_2 share {shared}\n" in explain(plan_of(one, other))
+
+
 def test_policies_that_share_nothing_but_sources_say_nothing_of_it() -> None:
     one = lambda t: control.every(5).call(ignore, t.mean_loss * 2)  # noqa: E731
     other = lambda t: control.every(7).call(ignore, t.mean_loss * 3, t.size + 1)  # noqa: E731

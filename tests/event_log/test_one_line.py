@@ -102,6 +102,15 @@ def test_an_event_is_one_line(event: dict[str, Any], text: str) -> None:
     assert made(**event).one_line() == text
 
 
+@pytest.mark.parametrize(
+    ("error", "details"), [("no memory", ["its last error: no memory"]), ("exit code 1", []), ("", [])]
+)
+def test_the_last_error_of_a_lost_peer_is_shown_unless_its_end_says_it(error: str, details: list[str]) -> None:
+    event = made(event="lost", peer=2, rank=1, how="it ended with exit code 1", error=error)
+    assert event.one_line() == "rank 1 (peer 2) is lost: it ended with exit code 1" + " (no memory)" * bool(details)
+    assert [*event.details()] == [*details, "what it printed is in peers/peer-2.log"]
+
+
 def test_parts_of_a_rescale_are_shown_in_their_phases() -> None:
     parts = {"later_s": 0.1, "spawn_s": 4.6, "barrier_s": 0.03, "first_step_s": 0.2}
     rescale = made(event="rescale", stop_s=0.5, global_batch_size=8, parts=parts)
