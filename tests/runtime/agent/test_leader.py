@@ -14,8 +14,6 @@ from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import pytest
-
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.consensus.consensus_service import (
     AdmissionRequested,
@@ -27,17 +25,13 @@ from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
 from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec
-from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
-from kungfu.runtime.core.cluster.events import PeerProgressed
-from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.core.request import Asked, Resize, SetLimits
-from kungfu.runtime.core.view import Peer
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
@@ -122,20 +116,6 @@ def test_a_new_leader_that_alone_holds_its_state_needs_the_majority_before_too(t
             for agent in (two, three):
                 agent.stop()  # who hear each other still, and of the view that they know are two of three
             ending = leader.begin()
-    assert ending is not None
-    assert ending.code == NO_QUORUM_CODE
-
-
-def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_path: Path) -> None:
-    with agents(3) as (hosts, (founder, one, two)), context_of(founder, hosts, tmp_path) as context:
-        controller = JobController(context, None)
-        for number in (1, 2):
-            controller.replicator.add_follower(number)
-        two.stop()  # so not all hold the first view, and the state before it may still count
-        assert controller.apply((cluster_of(state(0, 1, 2, hosts=3)), [])) is None
-        one.stop()
-        ending = controller.apply((cluster_of(state(0, 1, 2, hosts=3, version=2)), []))
-        controller.replicator.close()
     assert ending is not None
     assert ending.code == NO_QUORUM_CODE
 
@@ -305,18 +285,3 @@ def test_a_hold_and_moved_limits_are_part_of_the_state_that_followers_hold(tmp_p
         assert two.held.cluster.limits.minimum == 1, "no loss ends the job below a minimum that was raised"
     told = [(line["held"], line["minimum"]) for line in events_in(tmp_path) if line["event"] == "limits"]
     assert told == [(3, 1), (3, 2)]
-
-
-@pytest.mark.parametrize(("phase", "recorded"), [(1, []), (2, [(2, 1, [0, 1])])])
-def test_a_job_that_is_resumed_in_a_later_fit_begins_with_its_phase(
-    tmp_path: Path, phase: int, recorded: list[Any]
-) -> None:
-    with agents(1) as (hosts, (founder,)), context_of(founder, hosts, tmp_path) as context:
-        controller = JobController(context, None)
-        controller.cluster, _ = start_job(2, limits=context.job.limits, now=0.0)
-        for number in range(2):
-            ready = PeerProgressed(Peer(number, "127.0.0.1:1"), ready=True, phase=phase)
-            assert controller.handle(ready) is None
-        controller.replicator.close()
-    phases = [line for line in events_in(tmp_path) if line["event"] == "phase"]
-    assert [(one["phase"], one["view"], one["peers"]) for one in phases] == recorded

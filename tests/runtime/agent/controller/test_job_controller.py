@@ -1,0 +1,109 @@
+"""The control of a job: what is recorded of its peers, which failure is the root, and when the job ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.runtime.agent.context import AgentContext
+from kungfu.runtime.agent.controller.job_controller import JobController, root_cause
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.events import Fail, PeerProgressed, ProgramExiting
+from kungfu.runtime.core.cluster.transitions import start_job
+from kungfu.runtime.core.failure import NO_QUORUM_CODE, Exit, Failure
+from kungfu.runtime.core.view import Peer
+from kungfu.runtime.ipc import messages_pb2 as pb
+from tests.runtime.agent.consensus.agents import agents, state
+from tests.runtime.agent.journal.test_journal import events_in
+from tests.runtime.agent.test_leader import cluster_of, context_of
+
+TRAINING = cluster_of(state(0, 0, 0, hosts=1))
+
+
+@contextmanager
+def context(folder: Path) -> Iterator[AgentContext]:
+    """That of an agent alone."""
+    with agents(1) as (hosts, (founder,)), context_of(founder, hosts, folder) as context:
+        yield context
+
+
+@contextmanager
+def controlling(context: AgentContext, cluster: Cluster) -> Iterator[JobController]:
+    controller = JobController(context, None)
+    controller.cluster = cluster
+    try:
+        yield controller
+    finally:
+        controller.replicator.close()
+        controller.executor.close()
+
+
+def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_path: Path) -> None:
+    with agents(3) as (hosts, (founder, one, two)), context_of(founder, hosts, tmp_path) as context:
+        controller = JobController(context, None)
+        for number in (1, 2):
+            controller.replicator.add_follower(number)
+        two.stop()  # so not all hold the first view, and the state before it may still count
+        assert controller.apply((cluster_of(state(0, 1, 2, hosts=3)), [])) is None
+        one.stop()
+        ending = controller.apply((cluster_of(state(0, 1, 2, hosts=3, version=2)), []))
+        controller.replicator.close()
+    assert ending is not None
+    assert ending.code == NO_QUORUM_CODE
+
+
+def test_the_end_of_a_program_is_recorded_once_with_the_number_of_those_that_train_on(tmp_path: Path) -> None:
+    left, outside = ProgramExiting(1, Exit("loop", 5)), ProgramExiting(7, Exit("exit", 5))
+    with context(tmp_path) as alone, controlling(alone, TRAINING) as controller:
+        assert [controller.handle(event) for event in (left, left, outside)] == [None] * 3
+    (ended,) = [one for one in events_in(tmp_path) if one["event"] == "program ended"]
+    assert (ended["peer"], ended["rank"], ended["step"], ended["others"]) == (1, 1, 5, 2)
+
+
+def end(peer: int, code: int, *tail: str) -> pb.HostEvent:
+    return pb.HostEvent(kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=code, tail=tail)
+
+
+LOSS, CHOSEN = Fail(0, "exit code 1"), Fail(2, "exit code 7", code=7, chosen=True)
+ENDS = (ProgramExiting(0, Exit("loss", 5)), end(1, 0), end(2, -9, "MemoryError: 9 GB"), end(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("failed", "failure", "left"),
+    [
+        (LOSS, Failure(2, "rank 2 (peer 2): killed by SIGKILL: MemoryError: 9 GB", 1, ("MemoryError: 9 GB",)), 1),
+        # The cause is known, and only the last output of that peer is awaited.
+        (CHOSEN, Failure(2, "rank 2 (peer 2): exit code 7", 7, ("MemoryError: 9 GB",), chosen=True), 1),
+        # A deadline has expired: no process has ended, so nothing is awaited.
+        (replace(LOSS, late=True), Failure(0, "rank 0 (peer 0): exit code 1", 3), 4),
+    ],
+)
+def test_the_root_of_a_failure_may_end_after_the_peer_that_noticed_it(
+    tmp_path: Path, failed: Fail, failure: Failure, left: int
+) -> None:
+    """A user who reads of the loss of other peers only would look for the error on the wrong peer."""
+    with context(tmp_path) as alone:
+        for event in ENDS:
+            alone.put(event)
+        assert root_cause(alone, failed, TRAINING, {}) == failure
+        assert alone.events.qsize() == left, "it waits no longer than it has to"
+
+
+@pytest.mark.parametrize(("phase", "recorded"), [(1, []), (2, [(2, 1, [0, 1])])])
+def test_a_job_that_is_resumed_in_a_later_fit_begins_with_its_phase(
+    tmp_path: Path, phase: int, recorded: list[Any]
+) -> None:
+    with agents(1) as (hosts, (founder,)), context_of(founder, hosts, tmp_path) as context:
+        controller = JobController(context, None)
+        controller.cluster, _ = start_job(2, limits=context.job.limits, now=0.0)
+        for number in range(2):
+            ready = PeerProgressed(Peer(number, "127.0.0.1:1"), ready=True, phase=phase)
+            assert controller.handle(ready) is None
+        controller.replicator.close()
+    phases = [line for line in events_in(tmp_path) if line["event"] == "phase"]
+    assert [(one["phase"], one["view"], one["peers"]) for one in phases] == recorded
