@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 from dataclasses import replace
 
@@ -62,6 +63,16 @@ def test_the_first_host_founds_no_second_job_while_another_host_is_in_one() -> N
         job = JobSpec(("true",), 3, SETTINGS, {}, hosts=tuple(hosts))
         assert request_admission(job, SETTINGS, interrupted=lambda: next(passes)) is None
     assert [*passes] == [], "it asks until it is interrupted"
+
+
+def test_a_host_that_does_not_answer_is_given_up_before_the_ready_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other hosts, one of which may lead, are still to be asked before that deadline."""
+    monkeypatch.setattr("kungfu.runtime.agent.consensus.host_admission._REQUEST_DEADLINE_S", 0.1)
+    settings, passes = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, ready_s=30.0)), iter([False, True])
+    with socket.create_server(("127.0.0.2", 0)) as frozen:
+        hosts = (Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, frozen.getsockname()[1]))
+        job = JobSpec(("true",), 2, settings, {}, hosts=hosts)
+        assert request_admission(job, settings, interrupted=lambda: next(passes)) is None
 
 
 def test_a_host_that_comes_back_may_find_a_newer_checkpoint() -> None:
